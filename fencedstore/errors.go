@@ -1,0 +1,87 @@
+package fencedstore
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Refusals, for errors.Is. Others come from package pglock: ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
+// ErrPermission, ErrReadOnly, ErrOutcomeUnknown.
+var (
+	// ErrStaleToken: a greater token has written to the resource, or, without AllowSameToken, this very one.
+	// errors.As with **StaleTokenError tells which.
+	ErrStaleToken = errors.New("fencedstore: stale fencing token")
+	// ErrLeftFence: the transaction was left inside the write, by a COMMIT, a ROLLBACK, or a ROLLBACK TO a savepoint
+	// from before the fence. What it wrote after leaving was not protected.
+	ErrLeftFence = errors.New("fencedstore: transaction has left the fence")
+)
+
+// StaleTokenError says which token was refused, and which one stands at the fence. It is an ErrStaleToken.
+type StaleTokenError struct {
+	Resource  string
+	Token     pglock.Token
+	LastToken pglock.Token
+}
+
+func (e *StaleTokenError) Error() string {
+	if e.Token == e.LastToken {
+		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: one grant writes once, unless AllowSameToken is given",
+			e.Token, e.Resource)
+	}
+	return fmt.Sprintf("fencedstore: stale fencing token %d: token %d has written to resource %q", e.Token, e.LastToken, e.Resource)
+}
+
+// Is reports whether target is ErrStaleToken.
+func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken }
+
+// OutcomeUnknownError says that the connection ended at COMMIT and that the server could not say what became of the
+// transaction, or that the server committed but did not wait for its standby. It is a pglock.ErrOutcomeUnknown. Ask
+// again with Store.Outcome.
+type OutcomeUnknownError struct {
+	Transaction uint64 // the server's 64-bit transaction ID, as pg_xact_status takes it
+	Err         error
+}
+
+func (e *OutcomeUnknownError) Error() string {
+	return fmt.Sprintf("fencedstore: outcome of transaction %d unknown: %v", e.Transaction, e.Err)
+}
+
+// Is reports whether target is pglock.ErrOutcomeUnknown.
+func (e *OutcomeUnknownError) Is(target error) bool { return target == pglock.ErrOutcomeUnknown }
+
+func (e *OutcomeUnknownError) Unwrap() error { return e.Err }
+
+// translate turns the server's refusals into the errors of this package and of pglock.
+func translate(err error, lease *pglock.Lease, resource string) error {
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) {
+		return err
+	}
+	switch e.SQLState() {
+	case "LK002":
+		last, _ := strconv.ParseInt(strings.TrimPrefix(detail(err), "last_token="), 10, 64)
+		return &StaleTokenError{Resource: resource, Token: lease.Token(), LastToken: pglock.Token(last)}
+	case "LK009":
+		return fmt.Errorf("%w: %w", ErrLeftFence, err)
+	}
+	return pglock.ErrorFromSQL(err, lease.Name(), lease.Token())
+}
+
+// detail reads the DETAIL of a server's error, from pgx or from lib/pq.
+func detail(err error) string {
+	var pgErr *pgconn.PgError
+	var legacy interface{ Get(byte) string }
+	switch {
+	case errors.As(err, &pgErr):
+		return pgErr.Detail
+	case errors.As(err, &legacy):
+		return legacy.Get('D')
+	}
+	return ""
+}

@@ -1,0 +1,113 @@
+package fencedstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Option changes how a write is fenced. A bad value makes the call fail before anything is sent.
+type Option func(*config) error
+
+type config struct {
+	resource      string
+	sameToken     bool
+	transactionOp pgx.TxOptions
+}
+
+// WithResource names what the fence protects, 1 to 512 bytes. Every writer of the resource must use the same name.
+// Defaults to the lock's name.
+func WithResource(name string) Option {
+	return func(c *config) error {
+		c.resource = name
+		return pglock.ValidateResource(name)
+	}
+}
+
+// AllowSameToken lets one grant write to the resource any number of times. Without it a grant writes once, which makes a
+// retried write harmless.
+func AllowSameToken() Option {
+	return func(c *config) error {
+		c.sameToken = true
+		return nil
+	}
+}
+
+// newConfig refuses what can be known to be wrong without asking the server.
+func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
+	if lease == nil {
+		return config{}, &pglock.ArgumentError{Field: "lease", Value: "nil", Rule: "be a *pglock.Lease"}
+	}
+	c := config{resource: lease.Name()}
+	for _, o := range opts {
+		if err := o(&c); err != nil {
+			return config{}, err
+		}
+	}
+	return c, lease.Err()
+}
+
+func (c config) args(lease *pglock.Lease) []any {
+	return []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.resource, c.sameToken, lease.DatabaseID().String()}
+}
+
+// fenceSQL is one call of the function that takes the fence row, compares the token, and checks the lease.
+func fenceSQL(schema string) string {
+	return strings.ReplaceAll(`SELECT xact::pg_catalog.text FROM {{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8,
+		$3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid)`,
+		"{{schema}}", pgx.Identifier{schema}.Sanitize())
+}
+
+// Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
+// that the write depends on. The server checks the token and the lease now, and the lease again inside the COMMIT, which
+// fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
+// transaction is aborted: roll it back.
+//
+// The transaction may last no longer than the lease has left now: the server ends it then. Do not run SET CONSTRAINTS
+// ALL IMMEDIATE after Guard: it uses up the check inside COMMIT. Store.Write closes that hole.
+//
+// Errors: ErrStaleToken (StaleTokenError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
+func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+	}
+	c, err := newConfig(lease, opts)
+	if err != nil {
+		return err
+	}
+	var xact string
+	if err := tx.QueryRow(ctx, fenceSQL(lease.Schema()), c.args(lease)...).Scan(&xact); err != nil {
+		return fmt.Errorf("fencedstore: guard resource %q: %w", c.resource, translate(err, lease, c.resource))
+	}
+	return nil
+}
+
+// GuardSQL is Guard for a transaction of database/sql, with any driver whose errors have a method SQLState.
+func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Option) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+	}
+	c, err := newConfig(lease, opts)
+	if err != nil {
+		return err
+	}
+	var xact string
+	if err := tx.QueryRowContext(ctx, fenceSQL(lease.Schema()), c.args(lease)...).Scan(&xact); err != nil {
+		return fmt.Errorf("fencedstore: guard resource %q: %w", c.resource, translate(err, lease, c.resource))
+	}
+	return nil
+}
+
+// Explain turns the error of a guarded transaction's own COMMIT or statements into the errors of this package and of
+// pglock; others come back as they are.
+func Explain(err error, lease *pglock.Lease) error {
+	if err == nil || lease == nil {
+		return err
+	}
+	return translate(err, lease, lease.Name())
+}

@@ -1,0 +1,497 @@
+//go:build unix
+
+package pgserver
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/pglock-dev/pglock/internal/pgprograms"
+)
+
+// ownerVariable makes this test binary a process that owns a server and comes
+// to an end in the way the variable says.
+const ownerVariable = "PGSERVER_TEST_OWNER"
+
+func TestMain(m *testing.M) {
+	if end := os.Getenv(ownerVariable); end != "" {
+		own(end)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// own starts a server, tells of it on standard output, and ends.
+func own(end string) {
+	programs, err := pgprograms.Find(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	s, err := Start(context.Background(), Options{Programs: programs})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if end == "after kill" {
+		if err := s.Kill(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	fmt.Println(s.PID(), s.DataDir())
+	_, _ = io.ReadAll(os.Stdin)
+	if end == "panic" {
+		panic("on purpose")
+	}
+	os.Exit(0)
+}
+
+func installed(tb testing.TB) pgprograms.Programs {
+	tb.Helper()
+	p, _, err := LocatePrograms(tb.Context(), "", os.Stderr)
+	if err != nil {
+		tb.Fatalf("these tests need server programs on this machine: %v", err)
+	}
+	return p
+}
+
+func started(tb testing.TB, o Options) *Server {
+	tb.Helper()
+	o.Programs = installed(tb)
+	s, err := Start(tb.Context(), o)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+func connected(tb testing.TB, s *Server) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.Connect(tb.Context(), s.URL())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close(context.WithoutCancel(tb.Context())) })
+	return conn
+}
+
+func ask[T any](tb testing.TB, conn *pgx.Conn, sql string, args ...any) T {
+	tb.Helper()
+	var answer T
+	if err := conn.QueryRow(tb.Context(), sql, args...).Scan(&answer); err != nil {
+		tb.Fatalf("%s: %v", sql, err)
+	}
+	return answer
+}
+
+// eventually waits for what no signal tells, such as the end of a process that
+// is not a child of this one.
+func eventually(tb testing.TB, within time.Duration, what string, is func() bool) {
+	tb.Helper()
+	deadline := time.NewTimer(within)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for !is() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			tb.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+func running(tb testing.TB, pid int) bool {
+	tb.Helper()
+	all, err := tasks()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return slices.ContainsFunc(all, func(t task) bool { return t.pid == pid && !t.zombie })
+}
+
+func exists(tb testing.TB, path string) bool {
+	tb.Helper()
+	_, err := os.Lstat(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		tb.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestStopLeavesNeitherProcessNorFolder(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	connected(t, s)
+	pid, dir := s.PID(), filepath.Dir(s.DataDir())
+	if !running(t, pid) || !exists(t, dir) {
+		t.Fatalf("process %d and folder %s should be there", pid, dir)
+	}
+	for range 2 {
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if running(t, pid) {
+		t.Errorf("process %d is still there", pid)
+	}
+	if exists(t, dir) {
+		t.Errorf("folder %s is still there", dir)
+	}
+	if err := s.Restart(t.Context()); !errors.Is(err, ErrStopped) {
+		t.Errorf("Restart after Stop: %v, want ErrStopped", err)
+	}
+	if err := s.Kill(); !errors.Is(err, ErrStopped) {
+		t.Errorf("Kill after Stop: %v, want ErrStopped", err)
+	}
+}
+
+func TestServerIsDescribedWithoutItsPassword(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	config, err := pgx.ParseConfig(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(config.Password) < 20 {
+		t.Error("the server has no good password")
+	}
+	if d := s.Description(); strings.Contains(d, config.Password) || !strings.HasPrefix(d, "PostgreSQL ") {
+		t.Errorf("description %q", d)
+	}
+	if s.Kind() != KindPrograms && s.Kind() != KindDownload {
+		t.Errorf("kind %q", s.Kind())
+	}
+	config.Password = "wrong"
+	if conn, err := pgx.ConnectConfig(t.Context(), config); err == nil {
+		_ = conn.Close(t.Context())
+		t.Error("the server takes a wrong password")
+	}
+}
+
+func TestKillEndsEveryProcessAndRestartKeepsTheDataAndTheURL(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	conn := connected(t, s)
+	ask[int](t, conn, "with made as (select 1) select 1 from made")
+	if _, err := conn.Exec(t.Context(), "create table kept as select 42 as answer"); err != nil {
+		t.Fatal(err)
+	}
+	busy := connected(t, s)
+	slept := make(chan error, 1)
+	go func() {
+		// Computes without ever waiting, so it would not notice the end of
+		// the postmaster for long.
+		_, err := busy.Exec(t.Context(), "select count(*) from generate_series(1, 100000000000)")
+		slept <- err
+	}()
+	eventually(t, 5*time.Second, "the busy connection runs", func() bool {
+		return ask[bool](t, conn, "select exists (select from pg_stat_activity where query like '%100000000000)' and pid <> pg_backend_pid())")
+	})
+	children, err := childrenOf(s.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(children) < 3 {
+		t.Fatalf("the server has %d children only", len(children))
+	}
+	pid, url := s.PID(), s.URL()
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range append(children, pid) {
+		if running(t, pid) {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+	if err := <-slept; err == nil {
+		t.Error("a statement outlived the server")
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.URL() != url {
+		t.Error("the URL has changed")
+	}
+	if s.PID() == pid {
+		t.Error("the process has not changed")
+	}
+	if got := ask[int](t, connected(t, s), "select answer from kept"); got != 42 {
+		t.Errorf("answer %d, want 42", got)
+	}
+}
+
+func TestRestartOfARunningServerIsANewServerWithTheSameURL(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	before := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()")
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()"); !after.After(before) {
+		t.Errorf("started %v, before that %v", after, before)
+	}
+}
+
+func TestStopEndsAFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if running(t, s.PID()) {
+		t.Error("the server is still there")
+	}
+}
+
+func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
+	t.Parallel()
+	for _, end := range []string{"killed", "after kill", "frozen", "panic", "exit"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), ownerVariable+"="+end)
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(stdout).ReadString('\n')
+			if err != nil {
+				t.Fatalf("the owner says nothing: %v", errors.Join(err, cmd.Wait()))
+			}
+			first, dir, _ := strings.Cut(strings.TrimSpace(line), " ")
+			pid, err := strconv.Atoi(first)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if end != "after kill" && !running(t, pid) {
+				t.Errorf("the server is not there to begin with")
+			}
+			segment := segmentOf(t, dir)
+			switch end {
+			case "frozen":
+				err = errors.Join(syscall.Kill(pid, syscall.SIGSTOP), cmd.Process.Kill())
+			case "panic", "exit":
+				err = stdin.Close()
+			default:
+				err = cmd.Process.Kill()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			eventually(t, 20*time.Second, "the server ends", func() bool { return !running(t, pid) })
+			eventually(t, 20*time.Second, "the folder goes", func() bool { return !exists(t, filepath.Dir(dir)) })
+			if segment != "" && slices.Contains(segments(), segment) {
+				t.Errorf("shared memory %s is still there", segment)
+			}
+		})
+	}
+}
+
+// segmentOf is the id of the server's shared memory, which is the second
+// number of the seventh line of its lock file.
+func segmentOf(tb testing.TB, dir string) string {
+	tb.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	lines := strings.Split(string(content), "\n")
+	if len(lines) < 7 || len(strings.Fields(lines[6])) != 2 {
+		return ""
+	}
+	return strings.Fields(lines[6])[1]
+}
+
+// segments are the ids of all shared memory, on systems that list it.
+func segments() []string {
+	content, _ := os.ReadFile("/proc/sysvipc/shm")
+	var ids []string
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) > 1 {
+			ids = append(ids, fields[1])
+		}
+	}
+	return ids
+}
+
+func TestStopAfterKillLeavesNoSharedMemory(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	segment := segmentOf(t, s.DataDir())
+	if err := errors.Join(s.Kill(), s.Stop()); err != nil {
+		t.Fatal(err)
+	}
+	if segment != "" && slices.Contains(segments(), segment) {
+		t.Errorf("shared memory %s is still there", segment)
+	}
+}
+
+func TestServerIsOutOfReachOfTerminalSignals(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{})
+	group, err := syscall.Getpgid(s.PID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if group != s.PID() {
+		t.Errorf("the server is in process group %d, want its own, %d", group, s.PID())
+	}
+}
+
+func TestSettingsAddToThoseOfAThrowawayServer(t *testing.T) {
+	t.Parallel()
+	s := started(t, Options{Settings: map[string]string{
+		"application_name": `it's a \ test`,
+		"Max_Connections":  "33",
+	}})
+	conn := connected(t, s)
+	for name, want := range map[string]string{
+		"application_name": `it's a \ test`,
+		"max_connections":  "33",
+		"fsync":            "off",
+		"listen_addresses": "127.0.0.1",
+		"server_encoding":  "UTF8",
+		"TimeZone":         "UTC",
+	} {
+		if got := ask[string](t, conn, "select current_setting($1)", name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestAddressPortAndFolderCannotBeSet(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"listen_addresses", "PORT", "data_directory"} {
+		_, err := Start(t.Context(), Options{Programs: installed(t), Settings: map[string]string{name: "1"}})
+		if err == nil || !strings.Contains(err.Error(), strings.ToLower(name)) {
+			t.Errorf("%s: error %v, want one that names it", name, err)
+		}
+	}
+}
+
+func TestFailedStartTellsTheLogAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	base := reachable(t)
+	_, err := Start(t.Context(), Options{
+		Programs: installed(t),
+		BaseDir:  base,
+		Settings: map[string]string{"no_such_setting": "1"},
+	})
+	if err == nil || !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
+		t.Errorf("error %v, want what the server logged", err)
+	}
+	left, err := os.ReadDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestEndedContextEndsTheStartAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	base := reachable(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Start(ctx, Options{Programs: installed(t), BaseDir: base}); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want context.Canceled", err)
+	}
+	left, err := os.ReadDir(base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// reachable is a folder that the server's user can write to.
+func reachable(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/tmp", "pgserver-test-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
+	t.Parallel()
+	a, b := started(t, Options{}), started(t, Options{})
+	if err := b.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	b.process.port = a.process.port
+	if err := b.process.startPostmaster(t.Context()); !errors.Is(err, errPortTaken) {
+		t.Errorf("error %v, want errPortTaken", err)
+	}
+	if err := b.process.startOnFreePort(t.Context()); err != nil {
+		t.Errorf("on another port: %v", err)
+	}
+}
+
+func TestVariablesForOtherServersDoNotCount(t *testing.T) {
+	t.Setenv("PGPORT", "1")
+	t.Setenv("PGDATA", "/nonexistent")
+	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
+	t.Setenv("LC_ALL", "nonsense")
+	s := started(t, Options{})
+	config, err := pgx.ParseConfig(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.RuntimeParams = nil
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	ask[int](t, conn, "select 1")
+}
+
+func TestTempDirThatTheServersUserCannotReachIsPassedOver(t *testing.T) {
+	// The folder of a test belongs to this process's user alone.
+	t.Setenv("TMPDIR", t.TempDir())
+	s := started(t, Options{})
+	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
+		t.Errorf("the data is in %s", s.DataDir())
+	}
+	connected(t, s)
+}

@@ -1,0 +1,86 @@
+package pgtest
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/testcontainers/testcontainers-go"
+	tclog "github.com/testcontainers/testcontainers-go/log"
+	"github.com/testcontainers/testcontainers-go/modules/postgres"
+	"go.uber.org/goleak"
+
+	"github.com/pglock-dev/pglock/internal/pgserver"
+)
+
+// engineTimeout bounds the question whether an engine answers.
+const engineTimeout = 5 * time.Second
+
+// fromDocker runs a container, if an engine answers.
+func fromDocker(ctx context.Context) (*pgserver.Server, func() error, error) {
+	tclog.SetDefault(tclog.NewNoopLogger())
+	if err := engineAnswers(ctx); err != nil {
+		return nil, nil, err
+	}
+	image := cmp.Or(os.Getenv(ImageVariable), DefaultImage)
+	label := rand.Text()
+	minder, err := startContainerMinder(label)
+	if err != nil {
+		return nil, nil, err
+	}
+	container, err := postgres.Run(ctx, image,
+		testcontainers.WithLabels(map[string]string{containerLabel: label}),
+		postgres.WithUsername("postgres"),
+		postgres.WithPassword(rand.Text()),
+		postgres.WithDatabase("postgres"),
+		testcontainers.WithCmdArgs("-c", "max_connections=200"),
+		postgres.BasicWaitStrategies(),
+	)
+	// The container may be there even when it did not start.
+	end := func() error {
+		err := testcontainers.TerminateContainer(container, testcontainers.StopTimeout(0))
+		return errors.Join(err, minder.finish(err == nil))
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("image %s (%s names another): %w", image, ImageVariable, err), end())
+	}
+	url, err := container.ConnectionString(ctx, "sslmode=disable")
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	server, err := pgserver.Connect(ctx, url)
+	if err != nil {
+		return nil, nil, errors.Join(err, end())
+	}
+	description := fmt.Sprintf("%s in Docker image %s", server.Description(), image)
+	return pgserver.Known(pgserver.KindDocker, url, description), end, nil
+}
+
+func engineAnswers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	provider, err := testcontainers.NewDockerProvider()
+	if err != nil {
+		return err
+	}
+	defer provider.Close()
+	return provider.Health(ctx)
+}
+
+// leaksOf gives the goroutines that the Docker client may leave: idle
+// connections to the engine, and the one that keeps the reaper going.
+func leaksOf(server *pgserver.Server) []goleak.Option {
+	if server == nil || server.Kind() != pgserver.KindDocker {
+		return nil
+	}
+	return []goleak.Option{
+		goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
+		goleak.IgnoreAnyFunction("github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"),
+	}
+}

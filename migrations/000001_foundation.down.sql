@@ -1,0 +1,29 @@
+-- Takes back schema version 1: every table, sequence and function, and the roles unless another database uses them.
+-- Run it in one transaction, with the search_path of the up migration.
+
+DROP TABLE events, installation;
+DROP TABLE fences;
+DROP FUNCTION acquire(text, uuid, uuid, text, interval, jsonb, boolean), renew_all(text[], bigint[], uuid[]),
+  renew(text, bigint, uuid), check_lease(text, bigint, uuid), release(text, bigint, uuid),
+  release_all(text[], bigint[], uuid[]), abandon(text, uuid),
+  break_lock(text, text, text, bigint), fence(text, bigint, uuid, text, boolean, uuid), fence_commit(), seal(),
+  record_refusal(text, text, bigint, text), list_locks(text, boolean, text, int), get_lock(text), list_fences(text),
+  list_events(text, int), prune_locks(interval), prune_events(interval), lost_reason(text, bigint, uuid),
+  raise_lost(text, bigint, text), microseconds_until(timestamptz), bound_timeout(text, bigint),
+  check_arguments(text, text, interval, jsonb), require_read_committed(), require_durable_commit(),
+  start_client(), database_id(), schema_version();
+DROP TABLE locks;
+DROP SEQUENCE fencing_token_seq;
+
+DO $do$
+BEGIN
+  EXECUTE format('REVOKE ALL ON SCHEMA %I FROM pglock_user, pglock_admin', current_schema());
+  BEGIN
+    DROP ROLE pglock_admin;
+    DROP ROLE pglock_user;
+  EXCEPTION WHEN dependent_objects_still_exist OR insufficient_privilege OR undefined_object THEN
+    NULL;                                              -- another database still needs them, or they are not ours to drop
+  END;
+EXCEPTION WHEN undefined_object THEN
+  NULL;
+END $do$;

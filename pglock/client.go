@@ -1,0 +1,195 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Token is a fencing token: every grant of a lock has a greater one than every earlier grant of that lock. Renewals keep
+// it; it is never used again.
+type Token int64
+
+// SchemaVersion is the version of the database schema that this library needs.
+const SchemaVersion = 1
+
+// closeGrace bounds what a client says to the server when its caller has no time to wait: a release, or giving back a
+// grant whose caller went away. Never longer than the lease, which ends by itself.
+const closeGrace = 5 * time.Second
+
+// Client is one session: it holds any number of leases and keeps them alive with one heartbeat. It is safe for
+// concurrent use. Make one for each process and database.
+type Client struct {
+	config     config
+	session    uuid.UUID
+	databaseID uuid.UUID
+	pg         *pgStore // for what needs no lease; the loops speak to store
+	store      store
+	now        clock
+
+	ctx    context.Context // ends when the client is closed
+	cancel context.CancelCauseFunc
+	tasks  sync.WaitGroup // every goroutine of the client
+
+	beatWake  chan struct{} // 1-buffered: a lease came that is due before the planned beat
+	watchWake chan struct{} // 1-buffered: a lease came that ends before the planned look
+
+	mu           sync.Mutex // guards what follows; never held across I/O; taken before a lease's
+	leases       map[*Lease]struct{}
+	closed       bool
+	plannedBeat  time.Duration // on the monotonic clock: when the heartbeat wakes by itself
+	plannedWatch time.Duration
+}
+
+// New makes a client over the application's pool, which stays the caller's. It asks the server once whether the schema
+// is there and fits. ctx bounds that question alone. The client owns two goroutines and, while it holds leases for
+// longer than a third of their TTL, one connection outside the pool; Close ends them.
+//
+// Errors: ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
+func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, error) {
+	if pool == nil {
+		return nil, &ArgumentError{"pool", "nil", "be a *pgxpool.Pool"}
+	}
+	config, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	store := &pgStore{pool: pool, queries: newQueries(config.schema)}
+	databaseID, isolation, err := start(ctx, pool, store.queries, config.schema)
+	if err != nil {
+		return nil, err
+	}
+	store.explicit.Store(isolation != "read committed")
+	c, err := newClient(config, store, systemClock())
+	if err != nil {
+		return nil, err
+	}
+	c.pg, c.databaseID = store, databaseID
+	return c, nil
+}
+
+func newClient(config config, s store, now clock) (*Client, error) {
+	session, err := newGrantID()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		config: config, session: session, store: s, now: now,
+		beatWake: make(chan struct{}, 1), watchWake: make(chan struct{}, 1),
+		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedWatch: never,
+	}
+	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
+	c.tasks.Go(c.heartbeat)
+	c.tasks.Go(c.watch)
+	return c, nil
+}
+
+// start asks whether the schema fits this library.
+func start(ctx context.Context, pool *pgxpool.Pool, q *queries, schema string) (databaseID uuid.UUID, isolation string, err error) {
+	var version int
+	var id string
+	var readOnly, sequenceOK bool
+	err = pool.QueryRow(ctx, q.start).Scan(&version, &id, &isolation, &readOnly, &sequenceOK)
+	switch state := sqlState(err); {
+	case state == "3F000" || state == "42883": // no such schema, no such function
+		return uuid.Nil, "", &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
+	case err != nil:
+		return uuid.Nil, "", fmt.Errorf("pglock: start client: %w", ErrorFromSQL(err, "", 0))
+	case version != SchemaVersion:
+		return uuid.Nil, "", &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
+	case readOnly:
+		return uuid.Nil, "", fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
+	case !sequenceOK:
+		return uuid.Nil, "", fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
+			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
+	}
+	databaseID, err = uuid.Parse(id)
+	return databaseID, isolation, err
+}
+
+// Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
+// ended. ctx bounds what is said to the server, not the waiting for the client's own goroutines, which all have bounds
+// of a few seconds. Leases that could not be released run out by themselves, and the error says so. A second Close
+// does nothing.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	already := c.closed
+	c.closed = true
+	leases := make([]*Lease, 0, len(c.leases))
+	for l := range c.leases {
+		leases = append(leases, l)
+	}
+	c.mu.Unlock()
+	if already {
+		c.tasks.Wait()
+		return nil
+	}
+	c.cancel(ErrClosed)
+	var claims []claim
+	for _, l := range leases {
+		if l.end(ErrReleased) {
+			claims = append(claims, l.claim())
+		}
+	}
+	var err error
+	if len(claims) > 0 {
+		bounded, cancel := context.WithTimeout(ctx, closeGrace)
+		defer cancel()
+		if err = c.store.releaseAll(bounded, claims); err != nil {
+			err = fmt.Errorf("pglock: close: %d leases end with their TTL: %w", len(claims), err)
+		}
+	}
+	c.tasks.Wait()
+	return err
+}
+
+// adopt takes a new lease into the care of the heartbeat, or says that the client was closed meanwhile.
+func (c *Client) adopt(l *Lease) error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return ErrClosed
+	}
+	c.leases[l] = struct{}{}
+	beatSooner, watchSooner := l.due.mono < c.plannedBeat, l.deadline.mono < c.plannedWatch
+	c.mu.Unlock()
+	if beatSooner {
+		signal(c.beatWake)
+	}
+	if watchSooner {
+		signal(c.watchWake)
+	}
+	return nil
+}
+
+func (c *Client) forget(l *Lease) {
+	c.mu.Lock()
+	delete(c.leases, l)
+	c.mu.Unlock()
+}
+
+// background runs f as a goroutine of the client, which Close joins, unless the client is closed already.
+func (c *Client) background(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.tasks.Go(f)
+	return true
+}
+
+func (c *Client) isClosed() bool { return errors.Is(context.Cause(c.ctx), ErrClosed) }
+
+func signal(wake chan struct{}) {
+	select {
+	case wake <- struct{}{}:
+	default:
+	}
+}

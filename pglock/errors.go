@@ -1,0 +1,225 @@
+package pglock
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// States and refusals, for errors.Is.
+var (
+	// ErrHeld: somebody else holds the lock. errors.As with **HeldError tells who.
+	ErrHeld = errors.New("pglock: lock is held")
+	// ErrLost: the lease ended without its holder's release. errors.As with **LostError tells why.
+	ErrLost = errors.New("pglock: lease is lost")
+	// ErrReleased: the lease was ended by its own holder, through Release, Do or Close.
+	ErrReleased = errors.New("pglock: lease is released")
+	// ErrClosed: the client is closed.
+	ErrClosed = errors.New("pglock: client is closed")
+	// ErrNotHeld: there is no lease to break, or it has another token than the one that was named.
+	ErrNotHeld = errors.New("pglock: lock is not held")
+	// ErrNotFound: nobody has ever used a lock of this name, or its row was pruned.
+	ErrNotFound = errors.New("pglock: lock not found")
+	// ErrInvalid: an argument breaks a rule. errors.As with **ArgumentError tells which; nothing was changed.
+	ErrInvalid = errors.New("pglock: invalid argument")
+	// ErrSchema: the tables and functions are missing, or not of this library's version. errors.As with **SchemaError.
+	ErrSchema = errors.New("pglock: schema does not fit")
+	// ErrPermission: the database user lacks a right; nothing was changed.
+	ErrPermission = errors.New("pglock: permission denied")
+	// ErrReadOnly: the server is a standby or the session is read-only. Locks are decided on the primary alone.
+	ErrReadOnly = errors.New("pglock: server is read-only")
+	// ErrWrongDatabase: the lease was granted by another database than the one that is asked.
+	ErrWrongDatabase = errors.New("pglock: lease belongs to another database")
+	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. It may or may not
+	// have been done.
+	ErrOutcomeUnknown = errors.New("pglock: outcome unknown")
+)
+
+// HeldError says who holds a lock. It is an ErrHeld.
+type HeldError struct {
+	Name      string
+	Holder    string    // "" in the instant in which the lock is being granted to somebody
+	Token     Token     // of the holder's lease; 0 when Holder is ""
+	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when Holder is ""
+
+	remaining time.Duration // of the holder's lease, at the answer
+}
+
+func (e *HeldError) Error() string {
+	if e.Holder == "" {
+		return fmt.Sprintf("pglock: lock %q is being granted to another holder", e.Name)
+	}
+	return fmt.Sprintf("pglock: lock %q is held by %q with token %d until %s", e.Name, e.Holder, e.Token,
+		e.ExpiresAt.Format(time.RFC3339Nano))
+}
+
+// Is reports whether target is ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// Reason says why a lease is lost.
+type Reason string
+
+// The reasons for which a lease is lost.
+const (
+	ReasonExpired   Reason = "expired"    // it was not renewed in time, by the server's clock or by the local deadline
+	ReasonBroken    Reason = "broken"     // an operator ended it
+	ReasonTakenOver Reason = "taken over" // it expired, and the lock was granted again
+	ReasonReleased  Reason = "released"   // somebody else who knows the grant ID released it
+	ReasonUnknown   Reason = "unknown"    // this database has no such grant: pruned, restored, or another database
+)
+
+// LostError says which lease was lost and why. It is an ErrLost.
+type LostError struct {
+	Name   string
+	Token  Token
+	Reason Reason
+	Err    error // the last failure to renew, where there was one
+}
+
+func (e *LostError) Error() string {
+	s := fmt.Sprintf("pglock: lease of lock %q with token %d is lost: %s", e.Name, e.Token, e.Reason)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Is reports whether target is ErrLost.
+func (e *LostError) Is(target error) bool { return target == ErrLost }
+
+func (e *LostError) Unwrap() error { return e.Err }
+
+// ArgumentError names the argument, its value and the rule it breaks. It is an ErrInvalid.
+type ArgumentError struct {
+	Field string
+	Value string
+	Rule  string
+}
+
+func (e *ArgumentError) Error() string {
+	return fmt.Sprintf("pglock: %s is %s: it must %s", e.Field, e.Value, e.Rule)
+}
+
+// Is reports whether target is ErrInvalid.
+func (e *ArgumentError) Is(target error) bool { return target == ErrInvalid }
+
+// SchemaError says which version of the schema was found and which one is needed. It is an ErrSchema.
+type SchemaError struct {
+	Schema string
+	Have   int // 0 when the schema is missing
+	Need   int
+}
+
+func (e *SchemaError) Error() string {
+	switch {
+	case e.Have == 0:
+		return fmt.Sprintf("pglock: schema %q is missing or empty: run `pglock-admin migrate up --schema %s` or migrations.Up", e.Schema, e.Schema)
+	case e.Have < e.Need:
+		return fmt.Sprintf("pglock: schema %q has version %d, this library needs %d: run `pglock-admin migrate up --schema %s` or migrations.Up",
+			e.Schema, e.Have, e.Need, e.Schema)
+	}
+	return fmt.Sprintf("pglock: schema %q has version %d, this library knows %d: use a newer release of the library",
+		e.Schema, e.Have, e.Need)
+}
+
+// Is reports whether target is ErrSchema.
+func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
+
+// The SQLSTATEs of the protocol; the first migration lists them with their meaning.
+const (
+	stateExpired       = "LK001"
+	stateStaleToken    = "LK002"
+	stateNotHolder     = "LK003"
+	stateIsolation     = "LK005"
+	stateNotHeld       = "LK006"
+	stateOtherDatabase = "LK007"
+	stateSpentGrantID  = "LK008"
+)
+
+// sqlState returns the SQLSTATE in err, from any driver whose error type has a method SQLState, or "".
+func sqlState(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// ErrorFromSQL translates what the protocol's SQL functions report (class LK, and the server's refusals that have a
+// sentinel here) into the errors of this package; any other error comes back as it is. It is for code that calls the
+// functions itself, as fencedstore does; name and token are those of the lease.
+func ErrorFromSQL(err error, name string, token Token) error {
+	switch state := sqlState(err); state {
+	case stateExpired:
+		return &LostError{Name: name, Token: token, Reason: ReasonExpired}
+	case stateNotHolder:
+		return &LostError{Name: name, Token: token, Reason: Reason(detailValue(err, "reason"))}
+	case stateNotHeld:
+		return fmt.Errorf("%w: %s", ErrNotHeld, messageOf(err))
+	case stateOtherDatabase:
+		return fmt.Errorf("%w: %s", ErrWrongDatabase, messageOf(err))
+	case "42501":
+		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user): %w", ErrPermission, err)
+	case "25006":
+		return fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write): %w", ErrReadOnly, err)
+	case "22023", "22P05", "22003", "22P02":
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return err
+}
+
+// detailValue reads key=value from the DETAIL of a server's error.
+func detailValue(err error, key string) string {
+	var detail string
+	var pgErr *pgconn.PgError
+	var legacy interface{ Get(byte) string } // lib/pq
+	if errors.As(err, &pgErr) {
+		detail = pgErr.Detail
+	} else if errors.As(err, &legacy) {
+		detail = legacy.Get('D')
+	}
+	v, _ := strings.CutPrefix(detail, key+"=")
+	return v
+}
+
+func messageOf(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Message
+	}
+	return err.Error()
+}
+
+// transient reports whether the server undid the statement for a reason that a repetition may not meet: serialization
+// failure, deadlock, lock_timeout, or a cancelled statement. Nothing was changed.
+func transient(err error) bool {
+	switch sqlState(err) {
+	case "40001", "40P01", "55P03", "57014":
+		return true
+	}
+	return false
+}
+
+// connectionLost reports whether err says that the connection ended rather than that the server refused: what was sent
+// may have been done.
+func connectionLost(err error) bool {
+	if err == nil || errors.Is(err, errUnconfirmed) {
+		return err != nil
+	}
+	switch state := sqlState(err); {
+	case state == "":
+		return true
+	case state == "57P01", state == "57P02", state == "57P03", strings.HasPrefix(state, "08"):
+		return true // terminated by an administrator, a crash, a starting server, a broken protocol
+	}
+	return false
+}
+
+// neverSent reports whether the request did not reach a server at all.
+func neverSent(err error) bool {
+	var connect *pgconn.ConnectError
+	return errors.As(err, &connect)
+}

@@ -1,0 +1,181 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// idle is how long the heartbeat keeps its connection when there is nothing to renew.
+	idle = 30 * time.Second
+	// wallClockLook is how often the watch looks at the wall clock, which timers do not follow.
+	wallClockLook = time.Second
+)
+
+// never is the plan of a loop that waits for nothing but a wake-up.
+const never = time.Duration(math.MaxInt64)
+
+// beatInterval is a third of the TTL, less up to a tenth of it, so that sessions spread out.
+func beatInterval(ttl time.Duration) time.Duration {
+	third := ttl / 3
+	return third - rand.N(third/10+1)
+}
+
+// heartbeat renews every lease of the client: one statement for all that are due, however many.
+func (c *Client) heartbeat() {
+	defer c.store.rest()
+	for c.ctx.Err() == nil {
+		due, next := c.dueLeases()
+		if len(due) > 0 {
+			c.beat(due)
+			continue
+		}
+		if next == never {
+			if !c.sleep(idle, c.beatWake) {
+				c.store.rest()
+				c.sleep(never, c.beatWake)
+			}
+			continue
+		}
+		c.sleep(next, c.beatWake)
+	}
+}
+
+// watch ends leases at their local deadline, also while the heartbeat hangs in a request.
+func (c *Client) watch() {
+	for c.ctx.Err() == nil {
+		expired, next := c.expiredLeases()
+		for _, l := range expired {
+			_ = l.Err() // ends it
+		}
+		if len(expired) == 0 {
+			c.sleep(next, c.watchWake)
+		}
+	}
+}
+
+// sleep waits until d has passed, wake, or the end of the client; true means wake.
+func (c *Client) sleep(d time.Duration, wake chan struct{}) bool {
+	var passed <-chan time.Time
+	if d < never {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		passed = timer.C
+	}
+	select {
+	case <-passed:
+		return false
+	case <-wake:
+		return true
+	case <-c.ctx.Done():
+		return false
+	}
+}
+
+// dueLeases are the leases to renew now: when one is due, also those that would be due soon after. With none, it plans
+// the next beat.
+func (c *Client) dueLeases() (due []*Lease, next time.Duration) {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next = never
+	for l := range c.leases {
+		l.mu.Lock()
+		left := now.until(l.due)
+		l.mu.Unlock()
+		next = min(next, left)
+		if left <= l.ttl/12 {
+			due = append(due, l)
+		}
+	}
+	if next > 0 {
+		due = nil
+	}
+	c.plannedBeat = now.plan(next)
+	return due, next
+}
+
+// expiredLeases are the leases whose local deadline has come; with none, it plans the next look.
+func (c *Client) expiredLeases() (expired []*Lease, next time.Duration) {
+	now := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next = never
+	for l := range c.leases {
+		l.mu.Lock()
+		left := now.until(l.deadline)
+		l.mu.Unlock()
+		next = min(next, left, wallClockLook)
+		if left <= 0 {
+			expired = append(expired, l)
+		}
+	}
+	c.plannedWatch = now.plan(next)
+	return expired, next
+}
+
+func (i instant) plan(next time.Duration) time.Duration {
+	if next == never {
+		return never
+	}
+	return i.mono + next
+}
+
+// beat asks the server to renew the leases, and gives each its verdict. An attempt is given up after a third of the
+// shortest TTL, so that a connection that died silently leaves time for another.
+func (c *Client) beat(due []*Lease) {
+	claims := make([]claim, len(due))
+	patience := MaxTTL
+	for i, l := range due {
+		claims[i] = l.claim()
+		patience = min(patience, l.ttl)
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, patience/3)
+	defer cancel()
+	sent := c.now()
+	verdicts, err := c.store.renewAll(ctx, claims)
+	for _, l := range due {
+		v, known := verdicts[l.claim()]
+		switch {
+		case err != nil:
+			l.renewLater(fmt.Errorf("renew: %w", err))
+		case !known:
+			l.renewLater(errors.New("renew: the server did not answer for this lease"))
+		case v.outcome == outcomeRenewed:
+			l.extend(sent, v.remaining)
+		case v.outcome == outcomeBusy:
+			c.renewBusy(l)
+		default:
+			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.outcome)})
+		}
+	}
+}
+
+// renewBusy renews a lease whose row another transaction had locked, waiting for it a little.
+func (c *Client) renewBusy(l *Lease) {
+	ctx, cancel := context.WithTimeout(c.ctx, l.ttl/12)
+	defer cancel()
+	sent := c.now()
+	remaining, err := c.store.renewBusy(ctx, l.claim())
+	switch translated := ErrorFromSQL(err, l.name, l.token); {
+	case err == nil:
+		l.extend(sent, remaining)
+	case errors.Is(translated, ErrLost):
+		l.end(translated)
+	default:
+		l.renewLater(fmt.Errorf("renew: the lock's row is locked by another transaction: %w", err))
+	}
+}
+
+// renewLater plans the next attempt after a failure; the failure is told if the lease is lost before one succeeds.
+func (l *Lease) renewLater(failure error) {
+	now := l.client.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failure = failure
+	l.due = now.add(min(l.ttl/20+rand.N(l.ttl/20), time.Second))
+}

@@ -1,0 +1,201 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Lease is one grant of a lock to this client, valid until it is released or lost. It is safe for concurrent use. Its
+// client's heartbeat renews it.
+type Lease struct {
+	client  *Client
+	name    string
+	holder  string
+	token   Token
+	grantID uuid.UUID
+	ttl     time.Duration
+
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	mu       sync.Mutex // guards what follows; never held across I/O
+	deadline instant    // trust ends here
+	due      instant    // the next renewal
+	failure  error      // of the last renewal
+	ended    error      // ErrReleased or *LostError; once set it stays
+}
+
+func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token) *Lease {
+	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl}
+	l.ctx, l.cancel = context.WithCancelCause(parent)
+	return l
+}
+
+// Name is the lock's name.
+func (l *Lease) Name() string { return l.name }
+
+// Token is the fencing token of this grant.
+func (l *Lease) Token() Token { return l.token }
+
+// Holder is the label under which the lease is shown to people.
+func (l *Lease) Holder() string { return l.holder }
+
+// TTL is how long a renewal extends the lease.
+func (l *Lease) TTL() time.Duration { return l.ttl }
+
+// GrantID is what proves to the server that this lease is its caller's own. Whoever knows it can renew and release the
+// lease: give it to other processes on purpose only, and never print it.
+func (l *Lease) GrantID() uuid.UUID { return l.grantID }
+
+// Schema is the database schema of the lock.
+func (l *Lease) Schema() string { return l.client.config.schema }
+
+// DatabaseID tells the database that granted the lease from every other.
+func (l *Lease) DatabaseID() uuid.UUID { return l.client.databaseID }
+
+// String shows the lease without its grant ID.
+func (l *Lease) String() string {
+	return fmt.Sprintf("lease of lock %q with token %d by %q", l.name, l.token, l.holder)
+}
+
+// Context is done when the lease ends; context.Cause is then a *LostError (ErrLost) or ErrReleased. For a lease from
+// Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with Do's context
+// too. It ends within a second of the local deadline even after the machine was suspended; Valid is exact.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Deadline is the local moment up to which the lease may be trusted unless it is renewed: the moment the last
+// successful request was sent, plus the TTL, minus a margin of 1/20 of the TTL (at most a second).
+func (l *Lease) Deadline() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Now().Add(l.client.now().until(l.deadline))
+}
+
+// Valid reports whether the lease may still be trusted. It compares the local clocks with the deadline itself, so that
+// it is right in the first instruction after a pause. No server is asked: a write that must not be stale needs a fence.
+func (l *Lease) Valid() bool { return l.Err() == nil }
+
+// Err is nil while the lease may be trusted, then ErrReleased or a *LostError (ErrLost), for ever.
+func (l *Lease) Err() error {
+	now := l.client.now()
+	l.mu.Lock()
+	ended, failure, expired := l.ended, l.failure, now.reached(l.deadline)
+	l.mu.Unlock()
+	if ended == nil && expired {
+		l.end(&LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: failure})
+		return l.Err()
+	}
+	return ended
+}
+
+// Check asks the server whether the lease is still held, and for how long: 0 and the error when not. A lease that the
+// server does not know any more ends here at once.
+//
+// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or what went wrong with the connection.
+func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) {
+	return l.ask(ctx, "check", l.client.store.check)
+}
+
+// Renew extends the lease by its TTL now, without waiting for the heartbeat. Errors as for Check.
+func (l *Lease) Renew(ctx context.Context) error {
+	sent := l.client.now()
+	remaining, err := l.ask(ctx, "renew", l.client.store.renew)
+	if err != nil {
+		return err
+	}
+	l.extend(sent, remaining)
+	return l.Err()
+}
+
+func (l *Lease) ask(ctx context.Context, what string, f func(context.Context, claim) (time.Duration, error)) (time.Duration, error) {
+	if err := l.Err(); err != nil {
+		return 0, err
+	}
+	remaining, err := f(ctx, l.claim())
+	if err == nil {
+		return remaining, l.Err()
+	}
+	err = ErrorFromSQL(err, l.name, l.token)
+	if errors.Is(err, ErrLost) {
+		l.end(err)
+		return 0, l.Err()
+	}
+	return 0, fmt.Errorf("pglock: %s lock %q: %w", what, l.name, err)
+}
+
+// Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. The
+// server is told also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
+// was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or the loss again, and change
+// nothing. Another error means that the server could not be told: the lease then ends with its TTL.
+func (l *Lease) Release(ctx context.Context) error {
+	if !l.end(ErrReleased) {
+		return l.Err()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
+	defer cancel()
+	for repeated := false; ; repeated = true {
+		released, err := l.client.store.release(ctx, l.claim())
+		switch {
+		case err == nil && (released || repeated): // a repetition finds its own first attempt done
+			return nil
+		case err == nil:
+			return l.whyLost(ctx)
+		case !connectionLost(err) || !pause(ctx, 20*time.Millisecond):
+			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
+		}
+	}
+}
+
+// whyLost asks for the reason after a release that found the lease gone.
+func (l *Lease) whyLost(ctx context.Context) error {
+	lost := &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired}
+	if _, err := l.client.store.check(ctx, l.claim()); err != nil {
+		errors.As(ErrorFromSQL(err, l.name, l.token), &lost)
+	}
+	l.mu.Lock()
+	l.ended = lost
+	l.mu.Unlock()
+	return lost
+}
+
+func (l *Lease) claim() claim { return claim{l.name, l.token, l.grantID} }
+
+// extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
+// has ended, nor shortens one that a later request has extended.
+func (l *Lease) extend(sent instant, remaining time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		return
+	}
+	deadline := trustDeadline(sent, l.ttl, remaining)
+	if deadline.mono > l.deadline.mono {
+		l.deadline, l.failure = deadline, nil
+		l.due = sent.add(beatInterval(l.ttl))
+	}
+}
+
+// end ends the lease with its cause, once; it reports whether this call did. A lease that had run past its deadline
+// ends as lost, whatever the cause given.
+func (l *Lease) end(cause error) bool {
+	now := l.client.now()
+	l.mu.Lock()
+	first := l.ended == nil
+	if first {
+		if cause == ErrReleased && now.reached(l.deadline) {
+			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
+			first = false
+		}
+		l.ended = cause
+	}
+	ended := l.ended
+	l.mu.Unlock()
+	l.cancel(ended)
+	l.client.forget(l)
+	return first
+}

@@ -1,0 +1,77 @@
+package pglock
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// The limits that the schema holds too.
+const (
+	MaxNameBytes     = 512  // of a lock's or a resource's name
+	MaxHolderBytes   = 256  // of a holder's label
+	MaxMetadataBytes = 8192 // of a lease's metadata
+	MaxReasonBytes   = 1024 // of the reason for a break
+
+	MinTTL     = 100 * time.Millisecond
+	MaxTTL     = 24 * time.Hour
+	DefaultTTL = 30 * time.Second
+)
+
+// checkText refuses a text that is empty, longer than max bytes, no UTF-8, or that PostgreSQL cannot store.
+func checkText(field, value string, most int) error {
+	switch {
+	case value == "":
+		return &ArgumentError{field, "empty", fmt.Sprintf("have 1 to %d bytes", most)}
+	case len(value) > most:
+		return &ArgumentError{field, fmt.Sprintf("%s (%d bytes)", shorten(value), len(value)), fmt.Sprintf("have 1 to %d bytes", most)}
+	case !utf8.ValidString(value):
+		return &ArgumentError{field, shorten(value), "be valid UTF-8"}
+	case strings.IndexByte(value, 0) >= 0:
+		return &ArgumentError{field, shorten(value), "have no NUL byte"}
+	}
+	return nil
+}
+
+func checkTTL(field string, ttl time.Duration) error {
+	if ttl < MinTTL || ttl > MaxTTL {
+		return &ArgumentError{field, ttl.String(), fmt.Sprintf("be from %v to %v", MinTTL, MaxTTL)}
+	}
+	return nil
+}
+
+func checkMetadata(raw json.RawMessage) error {
+	if len(raw) > MaxMetadataBytes {
+		return &ArgumentError{"metadata", fmt.Sprintf("%d bytes long", len(raw)), fmt.Sprintf("have at most %d bytes", MaxMetadataBytes)}
+	}
+	if !json.Valid(raw) {
+		return &ArgumentError{"metadata", shorten(string(raw)), "be valid JSON"}
+	}
+	return nil
+}
+
+// ValidateResource reports, as an ArgumentError, why name cannot name a fenced resource: it must have 1 to
+// MaxNameBytes bytes of UTF-8 without NUL.
+func ValidateResource(name string) error { return checkText("resource", name, MaxNameBytes) }
+
+// newGrantID chooses the ID of a grant before it is asked for. uuid.NewRandom fails only where the system has no
+// randomness.
+func newGrantID() (uuid.UUID, error) {
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("pglock: choose a grant ID: %w", err)
+	}
+	return id, nil
+}
+
+func shorten(s string) string {
+	if len(s) > 40 {
+		return strconv.Quote(s[:40]) + "…"
+	}
+	return strconv.Quote(s)
+}
