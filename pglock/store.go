@@ -204,7 +204,9 @@ func (s *pgStore) acquire(ctx context.Context, r request, session, grantID uuid.
 	return a, err
 }
 
-func interval(d time.Duration) string { return strconv.FormatInt(d.Microseconds(), 10) + " microseconds" }
+func interval(d time.Duration) string {
+	return strconv.FormatInt(d.Microseconds(), 10) + " microseconds"
+}
 
 func (s *pgStore) renewAll(ctx context.Context, claims []claim) (map[claim]verdict, error) {
 	conn, err := s.beatConn(ctx)

@@ -120,7 +120,9 @@ func (f fetcher) download(ctx context.Context) (_ pgprograms.Programs, err error
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 	unpacked := filepath.Join(temp, "programs")
 	if err := f.unpack(temp, unpacked); err != nil {
-		return pgprograms.Programs{}, err
+		// An archive that cannot be unpacked must not be taken for a good one
+		// the next time.
+		return pgprograms.Programs{}, errors.Join(err, f.removeArchives())
 	}
 	if err := openToAll(temp); err != nil {
 		return pgprograms.Programs{}, err
@@ -183,6 +185,14 @@ func (f fetcher) removeLeftovers() error {
 		}
 	}
 	return nil
+}
+
+func (f fetcher) removeArchives() error {
+	archives, err := filepath.Glob(filepath.Join(f.dir, fmt.Sprintf("*-%s.txz", f.version)))
+	for _, archive := range archives {
+		err = errors.Join(err, os.Remove(archive))
+	}
+	return err
 }
 
 // openToAll lets every user read what this process's umask may have closed.

@@ -189,11 +189,10 @@ func TestServerIsDescribedWithoutItsPassword(t *testing.T) {
 	}
 }
 
-func TestKillEndsEveryProcessAndRestartKeepsTheDataAndTheURL(t *testing.T) {
+func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := started(t, Options{})
 	conn := connected(t, s)
-	ask[int](t, conn, "with made as (select 1) select 1 from made")
 	if _, err := conn.Exec(t.Context(), "create table kept as select 42 as answer"); err != nil {
 		t.Fatal(err)
 	}
@@ -238,6 +237,13 @@ func TestKillEndsEveryProcessAndRestartKeepsTheDataAndTheURL(t *testing.T) {
 	}
 	if got := ask[int](t, connected(t, s), "select answer from kept"); got != 42 {
 		t.Errorf("answer %d, want 42", got)
+	}
+	segment := segmentOf(t, s.DataDir())
+	if err := errors.Join(s.Kill(), s.Stop()); err != nil {
+		t.Fatal(err)
+	}
+	if segment != "" && slices.Contains(segments(), segment) {
+		t.Errorf("shared memory %s is still there", segment)
 	}
 }
 
@@ -346,21 +352,12 @@ func segments() []string {
 	return ids
 }
 
-func TestStopAfterKillLeavesNoSharedMemory(t *testing.T) {
+func TestSettingsAddToThoseOfAThrowawayServerOutOfReachOfTheTerminal(t *testing.T) {
 	t.Parallel()
-	s := started(t, Options{})
-	segment := segmentOf(t, s.DataDir())
-	if err := errors.Join(s.Kill(), s.Stop()); err != nil {
-		t.Fatal(err)
-	}
-	if segment != "" && slices.Contains(segments(), segment) {
-		t.Errorf("shared memory %s is still there", segment)
-	}
-}
-
-func TestServerIsOutOfReachOfTerminalSignals(t *testing.T) {
-	t.Parallel()
-	s := started(t, Options{})
+	s := started(t, Options{Settings: map[string]string{
+		"application_name": `it's a \ test`,
+		"Max_Connections":  "33",
+	}})
 	group, err := syscall.Getpgid(s.PID())
 	if err != nil {
 		t.Fatal(err)
@@ -368,14 +365,6 @@ func TestServerIsOutOfReachOfTerminalSignals(t *testing.T) {
 	if group != s.PID() {
 		t.Errorf("the server is in process group %d, want its own, %d", group, s.PID())
 	}
-}
-
-func TestSettingsAddToThoseOfAThrowawayServer(t *testing.T) {
-	t.Parallel()
-	s := started(t, Options{Settings: map[string]string{
-		"application_name": `it's a \ test`,
-		"Max_Connections":  "33",
-	}})
 	conn := connected(t, s)
 	for name, want := range map[string]string{
 		"application_name": `it's a \ test`,

@@ -46,6 +46,10 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.Programs.BinDir == "" {
 		return nil, errors.New("pgserver: Options.Programs: must name a folder of server programs")
 	}
+	settings, err := settingsFile(o.Settings)
+	if err != nil {
+		return nil, err
+	}
 	user, err := pgprograms.Account()
 	if err != nil {
 		return nil, err
@@ -68,7 +72,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err := p.initdb(ctx, password); err != nil {
 		return nil, err
 	}
-	if err := p.configure(); err != nil {
+	if err := p.configure(settings); err != nil {
 		return nil, err
 	}
 	if err := p.startOnFreePort(ctx); err != nil {
@@ -152,29 +156,36 @@ var throwaway = map[string]string{
 // fixed are what the rest of this package relies on.
 var fixed = map[string]string{"listen_addresses": "127.0.0.1"}
 
-func (p *process) configure() error {
+// settingsFile gives the lines for postgresql.conf.
+func settingsFile(given map[string]string) (string, error) {
 	settings := maps.Clone(throwaway)
-	for name, value := range p.o.Settings {
+	for name, value := range given {
 		switch name = strings.ToLower(name); name {
 		case "listen_addresses", "port", "data_directory":
-			return fmt.Errorf("pgserver: Options.Settings: %s=%q: the server chooses it itself", name, value)
+			return "", fmt.Errorf("pgserver: Options.Settings: %s=%q: the server chooses it itself", name, value)
 		}
 		if strings.ContainsAny(name+value, "\n\x00") {
-			return fmt.Errorf("pgserver: Options.Settings: %s=%q: must be one line", name, value)
+			return "", fmt.Errorf("pgserver: Options.Settings: %s=%q: must be one line", name, value)
 		}
 		settings[name] = value
 	}
 	maps.Copy(settings, fixed)
 	var lines strings.Builder
+	escape := strings.NewReplacer(`'`, `''`, `\`, `\\`)
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&lines, "%s = '%s'\n", name, strings.NewReplacer(`'`, `''`, `\`, `\\`).Replace(settings[name]))
+		fmt.Fprintf(&lines, "%s = '%s'\n", name, escape.Replace(settings[name]))
 	}
-	file := filepath.Join(p.folder.data(), "postgresql.conf")
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	return lines.String(), nil
+}
+
+// configure adds to the file that initdb wrote; of two lines for one setting
+// the last one counts.
+func (p *process) configure(settings string) error {
+	f, err := os.OpenFile(filepath.Join(p.folder.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("pgserver: settings: %w", err)
 	}
-	_, err = f.WriteString("\n" + lines.String())
+	_, err = f.WriteString("\n" + settings)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("pgserver: settings: %w", err)
 	}
