@@ -328,13 +328,16 @@ BEGIN
   END IF;
 END $$;
 
--- release ends the caller's own lease; false, and nothing changed, when it was not held any more. The row stays. It
--- leaves synchronous_commit alone: only a statement that is its own transaction may turn that off.
+-- release ends the caller's own lease; false, and nothing changed, when it was not held any more. The row stays. It is
+-- locked FOR UPDATE first: an update under that lock counts as a change of the key, so that fence_commit sees the release
+-- under REPEATABLE READ too, and it stays HOT, as a changed key would not. synchronous_commit is left alone: only a
+-- statement that is its own transaction may turn that off.
 CREATE FUNCTION release(p_name text, p_token bigint, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 BEGIN
   PERFORM require_read_committed();
+  PERFORM FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id FOR UPDATE;
   UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
   RETURN FOUND;
@@ -352,7 +355,7 @@ BEGIN
     held AS MATERIALIZED (
       SELECT l.name FROM locks l JOIN asked a ON l.name = a.name AND l.token = a.token AND l.grant_id = a.grant_id
       WHERE l.expires_at > clock_timestamp()
-      ORDER BY l.name FOR NO KEY UPDATE OF l)
+      ORDER BY l.name FOR UPDATE OF l)
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() FROM held h WHERE l.name = h.name
     RETURNING l.name;
 END $$;
@@ -373,7 +376,7 @@ BEGIN
               clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
       ON CONFLICT (name) DO NOTHING;                  -- waits for a first grant that is about to commit
   END IF;
-  SELECT * INTO r FROM locks l WHERE l.name = p_name FOR NO KEY UPDATE;
+  SELECT * INTO r FROM locks l WHERE l.name = p_name FOR UPDATE;
   IF r.grant_id = p_grant_id AND r.expires_at > clock_timestamp() THEN
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name;
     RETURN true;

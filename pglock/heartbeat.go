@@ -14,6 +14,9 @@ const (
 	idle = 30 * time.Second
 	// wallClockLook is how often the watch looks at the wall clock, which timers do not follow.
 	wallClockLook = time.Second
+	// patience bounds one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
+	// heartbeat too.
+	patience = 10 * time.Second
 )
 
 // never is the plan of a loop that waits for nothing but a wake-up.
@@ -29,9 +32,9 @@ func beatInterval(ttl time.Duration) time.Duration {
 func (c *Client) heartbeat() {
 	defer c.store.rest()
 	for c.ctx.Err() == nil {
-		due, next := c.dueLeases()
+		due, shortest, next := c.dueLeases()
 		if len(due) > 0 {
-			c.beat(due)
+			c.beat(due, shortest)
 			continue
 		}
 		if next == never {
@@ -76,18 +79,18 @@ func (c *Client) sleep(d time.Duration, wake chan struct{}) bool {
 	}
 }
 
-// dueLeases are the leases to renew now: when one is due, also those that would be due soon after. With none, it plans
-// the next beat.
-func (c *Client) dueLeases() (due []*Lease, next time.Duration) {
+// dueLeases are the leases to renew now: when one is due, also those that would be due soon after; and the shortest TTL
+// of all leases, due or not. With none due, it plans the next beat.
+func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	next = never
+	shortest, next = MaxTTL, never
 	for l := range c.leases {
 		l.mu.Lock()
 		left := now.until(l.due)
 		l.mu.Unlock()
-		next = min(next, left)
+		shortest, next = min(shortest, l.ttl), min(next, left)
 		if left <= l.ttl/12 {
 			due = append(due, l)
 		}
@@ -96,7 +99,7 @@ func (c *Client) dueLeases() (due []*Lease, next time.Duration) {
 		due = nil
 	}
 	c.plannedBeat = now.plan(next)
-	return due, next
+	return due, shortest, next
 }
 
 // expiredLeases are the leases whose local deadline has come; with none, it plans the next look.
@@ -126,18 +129,17 @@ func (i instant) plan(next time.Duration) time.Duration {
 }
 
 // beat asks the server to renew the leases, and gives each its verdict. An attempt is given up after a third of the
-// shortest TTL, so that a connection that died silently leaves time for another.
-func (c *Client) beat(due []*Lease) {
+// shortest TTL of all leases, so that a connection that died silently leaves time for another.
+func (c *Client) beat(due []*Lease, shortest time.Duration) {
 	claims := make([]claim, len(due))
-	patience := MaxTTL
 	for i, l := range due {
 		claims[i] = l.claim()
-		patience = min(patience, l.ttl)
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, patience/3)
+	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
 	sent := c.now()
 	verdicts, err := c.store.renewAll(ctx, claims)
+	var busy []*Lease
 	for _, l := range due {
 		v, known := verdicts[l.claim()]
 		switch {
@@ -148,16 +150,19 @@ func (c *Client) beat(due []*Lease) {
 		case v.outcome == outcomeRenewed:
 			l.extend(sent, v.remaining)
 		case v.outcome == outcomeBusy:
-			c.renewBusy(l)
+			busy = append(busy, l)
 		default:
 			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.outcome)})
 		}
 	}
+	for _, l := range busy { // after the others have their verdicts, and for no longer together than those can wait
+		c.renewBusy(l, min(shortest/12, patience)/time.Duration(len(busy)))
+	}
 }
 
 // renewBusy renews a lease whose row another transaction had locked, waiting for it a little.
-func (c *Client) renewBusy(l *Lease) {
-	ctx, cancel := context.WithTimeout(c.ctx, l.ttl/12)
+func (c *Client) renewBusy(l *Lease, wait time.Duration) {
+	ctx, cancel := context.WithTimeout(c.ctx, wait)
 	defer cancel()
 	sent := c.now()
 	remaining, err := c.store.renewBusy(ctx, l.claim())

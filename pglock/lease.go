@@ -176,7 +176,9 @@ func (l *Lease) extend(sent instant, remaining time.Duration) {
 	deadline := trustDeadline(sent, l.ttl, remaining)
 	if deadline.mono > l.deadline.mono {
 		l.deadline, l.failure = deadline, nil
-		l.due = sent.add(beatInterval(l.ttl))
+	}
+	if due := sent.add(beatInterval(l.ttl)); due.mono > l.due.mono { // also after an answer that brought nothing
+		l.due = due
 	}
 }
 

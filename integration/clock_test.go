@@ -1,0 +1,122 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// What another transaction may have done to the row that we waited for.
+var interruptions = map[string]struct{ during, after string }{
+	"only locked": {`SELECT FROM pglock.locks WHERE name = 'x' FOR UPDATE`, "COMMIT"},
+	"updated":     {`UPDATE pglock.locks SET metadata = '1' WHERE name = 'x'`, "COMMIT"},
+	"aborted":     {`UPDATE pglock.locks SET metadata = '1' WHERE name = 'x'`, "ROLLBACK"},
+}
+
+// A statement that waited for the row must compute its values after the wait: a lease is as long at the answer as was
+// asked for, less what came after the wait.
+func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
+	db := pgtest.Database(t)
+	const ttl = time.Second
+	for how, x := range interruptions {
+		for what, ask := range map[string]func(*peer, grant) (time.Duration, error){
+			"acquire": func(p *peer, g grant) (time.Duration, error) {
+				if _, err := p.release(context.Background(), g); err != nil {
+					return 0, err
+				}
+				return 0, nil
+			},
+			"acquire again": func(p *peer, g grant) (time.Duration, error) {
+				again, err := p.acquire(context.Background(), "x", g.id, ttl, true)
+				return again.remaining, err
+			},
+			"renew": func(p *peer, g grant) (us time.Duration, err error) {
+				err = p.QueryRow(context.Background(), `SELECT remaining_us FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&us)
+				return us * time.Microsecond, err
+			},
+		} {
+			t.Run(what+"/"+how, func(t *testing.T) {
+				a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+				look.exec(t, `DELETE FROM pglock.locks`)
+				g := b.mustAcquire(t, "x", 10*time.Second)
+				look.exec(t, `UPDATE pglock.locks SET ttl = '1 s' WHERE name = 'x'`)
+				if what == "acquire" {
+					if _, err := ask(b, g); err != nil {
+						t.Fatal(err)
+					}
+					ask = func(p *peer, _ grant) (time.Duration, error) {
+						again, err := p.acquire(context.Background(), "x", uuid.New(), ttl, true)
+						return again.remaining, err
+					}
+				}
+				a.exec(t, "BEGIN")
+				a.exec(t, x.during)
+				type result struct {
+					remaining time.Duration
+					err       error
+				}
+				done := make(chan result, 1)
+				go func() {
+					remaining, err := ask(b, g)
+					done <- result{remaining, err}
+				}()
+				b.awaitBlocked(t, look)
+				a.exec(t, "SELECT pg_sleep(0.3)") // the wait whose length must not be taken off the lease
+				a.exec(t, x.after)
+				ended := time.Now()
+				r := <-done
+				if late := time.Since(ended); r.err != nil || r.remaining < ttl-late-5*time.Millisecond {
+					t.Fatalf("I15: %v left of %v at the answer, %v after the row was ours (%v)", r.remaining, ttl, late, r.err)
+				}
+			})
+		}
+	}
+}
+
+// A renewal that waits for the row past the lease's end must find it ended: the clock is read after the wait.
+func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
+	db := pgtest.Database(t)
+	for how, x := range interruptions {
+		t.Run(how, func(t *testing.T) {
+			a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			look.exec(t, `DELETE FROM pglock.locks`)
+			g := b.mustAcquire(t, "x", 300*time.Millisecond)
+			a.exec(t, "BEGIN")
+			a.exec(t, x.during)
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.Exec(context.Background(), `SELECT FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String())
+				done <- err
+			}()
+			b.awaitBlocked(t, look)
+			awaitExpiry(t, look, "x")
+			a.exec(t, x.after)
+			if err := <-done; state(err) != "LK001" {
+				t.Fatalf("a renewal after the end answered %v, want LK001", err)
+			}
+		})
+	}
+}
+
+// now() stands still in a transaction: an acquire inside a long one must still grant a full lease, and see an expiry
+// that came after the transaction began.
+func TestTrap3_TransactionTimeIsNotThePresent(t *testing.T) {
+	db := pgtest.Database(t)
+	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
+	a.mustAcquire(t, "x", 200*time.Millisecond)
+	b.exec(t, "BEGIN")
+	b.exec(t, "SELECT now()")
+	awaitExpiry(t, a, "x")
+	g, err := b.acquire(t.Context(), "x", uuid.New(), time.Minute, false)
+	if err != nil || !g.granted {
+		t.Fatalf("an expired lock was refused inside an older transaction: %+v, %v", g, err)
+	}
+	b.exec(t, "COMMIT")
+	if left := one[float64](t, a, `SELECT extract(epoch FROM expires_at - acquired_at)::float8 FROM pglock.locks WHERE name = 'x'`); left < 60 {
+		t.Fatalf("the lease lasts %v s, want 60", left)
+	}
+}

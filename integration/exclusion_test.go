@@ -1,0 +1,170 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// Contenders that release, that let their lease run out, and that hold it to the last moment: the log shows no overlap
+// and no token out of order.
+func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		p := newPeer(t, db.URL())
+		wg.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				g, err := p.acquire(context.Background(), "contended", uuid.New(), 100*time.Millisecond, false)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if g.granted && n%3 != 0 { // every third lease is left to expire
+					if _, err := p.release(context.Background(), g); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := checkGrants(t, look); n < 20 {
+		t.Errorf("%d grants are too few to show anything", n)
+	}
+}
+
+// The first use of a name has no row to lock: simultaneous tries must still have one winner. (Trap 4: the guard is
+// compared with the row as it is after the wait, not with the statement's snapshot.)
+func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
+	db := pgtest.Database(t)
+	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	a.exec(t, "BEGIN")
+	first := a.mustAcquire(t, "new", time.Minute)
+	result := make(chan grant, 1)
+	go func() {
+		g, err := b.acquire(context.Background(), "new", uuid.New(), time.Minute, false)
+		if err != nil {
+			t.Error(err)
+		}
+		result <- g
+	}()
+	b.awaitBlocked(t, look)
+	a.exec(t, "COMMIT")
+	if second := <-result; second.granted || second.token != first.token {
+		t.Fatalf("I1: after %+v the waiting try got %+v", first, second)
+	}
+}
+
+func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
+	db := pgtest.Database(t)
+	peers := make([]*peer, 8)
+	for i := range peers {
+		peers[i] = newPeer(t, db.URL())
+	}
+	for round := range 50 {
+		name := fmt.Sprintf("round %d", round)
+		start, won := make(chan struct{}), make(chan bool, len(peers))
+		for _, p := range peers {
+			go func() {
+				<-start
+				g, err := p.acquire(context.Background(), name, uuid.New(), time.Minute, false)
+				if err != nil {
+					t.Error(err)
+				}
+				won <- g.granted
+			}()
+		}
+		close(start)
+		winners := 0
+		for range peers {
+			if <-won {
+				winners++
+			}
+		}
+		if winners != 1 {
+			t.Fatalf("I1: round %d has %d winners", round, winners)
+		}
+	}
+}
+
+func TestI2_TokensStrictlyIncrease(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 16 {
+		p := newPeer(t, db.URL())
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				g, err := p.acquire(context.Background(), "contended", uuid.New(), time.Minute, false)
+				if err == nil && g.granted {
+					_, err = p.release(context.Background(), g)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := checkGrants(t, look); n < 50 {
+		t.Errorf("%d grants are too few to show anything", n)
+	}
+}
+
+// B has drawn the value for its INSERT and waits for A's row; A is granted twice meanwhile. B's own grant must still
+// carry a greater token than both.
+func TestTrap1_TokenIsDrawnAfterTheWait(t *testing.T) {
+	db := pgtest.Database(t)
+	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	a.exec(t, "BEGIN")
+	g := a.mustAcquire(t, "x", time.Minute)
+	result := make(chan grant, 1)
+	go func() {
+		g, err := b.acquire(context.Background(), "x", uuid.New(), time.Minute, false)
+		if err != nil {
+			t.Error(err)
+		}
+		result <- g
+	}()
+	b.awaitBlocked(t, look)
+	if _, err := a.release(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	later := a.mustAcquire(t, "x", time.Minute)
+	if _, err := a.release(t.Context(), later); err != nil {
+		t.Fatal(err)
+	}
+	a.exec(t, "COMMIT")
+	last := <-result
+	if !last.granted || last.token <= later.token {
+		t.Fatalf("I2: after token %d the waiting try got %+v", later.token, last)
+	}
+}
+
+// A released lock keeps its row and its token: a row that went away would let an INSERT use a token drawn long before.
+func TestTrap2_ReleaseKeepsTheRow(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	g := p.mustAcquire(t, "x", time.Minute)
+	if released, err := p.release(t.Context(), g); err != nil || !released {
+		t.Fatal(released, err)
+	}
+	if token := one[int64](t, p, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = 'x'`); token != g.token {
+		t.Fatalf("the row has token %d after the release, not %d", token, g.token)
+	}
+}

@@ -1,0 +1,311 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+var levels = []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+
+// newLedger makes the table that the fenced transactions of a test write to.
+func newLedger(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	newPeer(t, db.URL()).exec(t, `CREATE TABLE IF NOT EXISTS ledger (
+		n bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL, writer int)`)
+}
+
+func begin(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// Two locks guard one resource: a token below the one that has passed is refused although its own lease is fine.
+func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	newLedger(t, db)
+	c, store := newClient(t, pool), fencedstore.New(pool)
+	low, err := c.TryAcquire(t.Context(), "first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	high, err := c.TryAcquire(t.Context(), "second")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(l *pglock.Lease, opts ...fencedstore.Option) error {
+		return store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, l.Token())
+			return err
+		}, append(opts, fencedstore.WithResource("account"))...)
+	}
+	if err := write(high); err != nil {
+		t.Fatal(err)
+	}
+	for what, opts := range map[string][]fencedstore.Option{"plain": nil, "AllowSameToken": {fencedstore.AllowSameToken()}} {
+		var stale *fencedstore.StaleTokenError
+		if err := write(low, opts...); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
+			*stale != (fencedstore.StaleTokenError{Resource: "account", Token: low.Token(), LastToken: high.Token()}) {
+			t.Errorf("I3: %s write with the lower token answered %v", what, err)
+		}
+	}
+	if err := write(high); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("I3: the same token wrote twice: %v", err)
+	}
+	if err := write(high, fencedstore.AllowSameToken()); err != nil {
+		t.Errorf("AllowSameToken: %v", err)
+	}
+	if tokens := one[string](t, newPeer(t, db.URL()), `SELECT string_agg(token::text, ' ' ORDER BY n) FROM ledger`); tokens != fmt.Sprint(high.Token(), " ", high.Token()) {
+		t.Errorf("I3: the ledger has tokens %s", tokens)
+	}
+}
+
+// Writers with short leases that pause at random: rows are numbered under the fence row's lock, so their order is the
+// order of the commits, and tokens never go down along it; and no update is lost.
+func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look := newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE account (balance int); INSERT INTO account VALUES (0)`)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	acknowledged := 0
+	var wg sync.WaitGroup
+	for i := range 6 {
+		p := newPeer(t, db.URL())
+		level := levels[i%len(levels)]
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				g, err := p.acquire(context.Background(), "x", uuid.New(), 100*time.Millisecond, false)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !g.granted {
+					continue
+				}
+				// The read comes before the fence, as in a program that computes first: only the fence can save it.
+				var balance int
+				_ = p.QueryRow(context.Background(), `SELECT balance FROM account`).Scan(&balance)
+				if rand.N(3) == 0 {
+					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.05+0.1*rand.Float64()) // a pause, often past the lease
+				}
+				tx, err := p.BeginTx(context.Background(), pgx.TxOptions{IsoLevel: level})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err = p.fence(context.Background(), g, "x"); err == nil {
+					_, err = tx.Exec(context.Background(), `UPDATE account SET balance = $1`, balance+1)
+				}
+				if err == nil {
+					_, err = tx.Exec(context.Background(), `INSERT INTO ledger (token, writer) VALUES ($1, $2)`, g.token, i)
+				}
+				if err == nil && rand.N(3) == 0 {
+					_, err = tx.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.1*rand.Float64())
+				}
+				if err == nil {
+					err = tx.Commit(context.Background())
+				}
+				if err == nil {
+					mu.Lock()
+					acknowledged++
+					mu.Unlock()
+					_, _ = p.release(context.Background(), g)
+				} else if p.IsClosed() {
+					return // the server ended a transaction that outlived its lease
+				} else {
+					_ = tx.Rollback(context.Background())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := one[int](t, look, `SELECT count(*) FROM (SELECT token, lag(token) OVER (ORDER BY n) AS before FROM ledger) l WHERE token <= before`); n != 0 {
+		t.Errorf("I3: %d writes passed after a greater or the same token", n)
+	}
+	if balance := one[int](t, look, `SELECT balance FROM account`); balance != acknowledged {
+		t.Errorf("I3: %d writes were acknowledged and the balance is %d", acknowledged, balance)
+	}
+	if acknowledged < 20 {
+		t.Errorf("%d writes are too few to show anything", acknowledged)
+	}
+}
+
+// What may end a lease between the fence and COMMIT.
+var endings = map[string]func(t *testing.T, look *peer, g grant){
+	"expired": func(t *testing.T, look *peer, g grant) { awaitExpiry(t, look, g.name) },
+	"taken over": func(t *testing.T, look *peer, g grant) {
+		awaitExpiry(t, look, g.name)
+		look.mustAcquire(t, g.name, time.Minute)
+	},
+	"broken": func(t *testing.T, look *peer, g grant) {
+		look.exec(t, `SELECT FROM pglock.break_lock($1, 'test', 'test')`, g.name)
+	},
+	"released": func(t *testing.T, look *peer, g grant) {
+		if released, err := look.release(t.Context(), g); err != nil || !released {
+			t.Fatal(released, err)
+		}
+	},
+}
+
+// I4, I18, trap 5: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
+// defer or switch off triggers open no hole.
+func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look := newPeer(t, db.URL())
+	for _, level := range levels {
+		for how, end := range endings {
+			for trick, sql := range map[string]string{
+				"":                     "SELECT 1",
+				"replica role":         "SET LOCAL session_replication_role = replica",
+				"constraints deferred": "SET CONSTRAINTS ALL DEFERRED",
+			} {
+				t.Run(fmt.Sprintf("%s/%s/%s", level, how, trick), func(t *testing.T) {
+					p := newPeer(t, db.URL())
+					name := t.Name()
+					p.exec(t, `SET default_transaction_isolation = 'read committed'`)
+					g := p.mustAcquire(t, name, 150*time.Millisecond)
+					tx, err := p.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := p.fence(t.Context(), g, name); err != nil {
+						t.Fatal(err)
+					}
+					// The limits that the fence sets would end the transaction before its COMMIT could be refused.
+					p.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`)
+					p.exec(t, `SET LOCAL statement_timeout = 0`)
+					if one[bool](t, look, `SELECT current_setting('server_version_num')::int >= 170000`) {
+						p.exec(t, `SET LOCAL transaction_timeout = 0`)
+					}
+					p.exec(t, sql)
+					p.exec(t, `INSERT INTO ledger (token) VALUES ($1)`, g.token)
+					end(t, look, g)
+					if err := tx.Commit(t.Context()); err == nil {
+						t.Errorf("I4: a transaction committed after its lease was %s", how)
+					} else if s := state(err); s != "LK001" && s != "LK003" && s != "40001" {
+						t.Errorf("I4: the COMMIT was refused with %v", err)
+					}
+					if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE token = $1`, g.token); n != 0 {
+						t.Errorf("I4: %d rows were written", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// SET CONSTRAINTS ALL IMMEDIATE in the write uses up the check of COMMIT; Write queues it again at the end.
+func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	newLedger(t, db)
+	c, look := newClient(t, pool), newPeer(t, db.URL())
+	lease, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+		for _, sql := range []string{
+			`SET LOCAL idle_in_transaction_session_timeout = 0`, // would end the transaction before its COMMIT
+			`SET CONSTRAINTS ALL IMMEDIATE`,                     // passes now, and holds off a takeover until the end
+			`INSERT INTO ledger (token) VALUES (1)`,
+		} {
+			if _, err := tx.Exec(ctx, sql); err != nil {
+				return err
+			}
+		}
+		look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`) // the server's clock has moved on
+		return nil
+	})
+	if !errors.Is(err, pglock.ErrLost) || one[int](t, look, `SELECT count(*) FROM ledger`) != 0 {
+		t.Fatalf("I4: the write answered %v", err)
+	}
+}
+
+// A callback that leaves the transaction is told so.
+func TestWriteThatLeftTheFenceIsRefused(t *testing.T) {
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	newLedger(t, db)
+	c, store := newClient(t, pool), fencedstore.New(pool)
+	for _, sql := range []string{"COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"} {
+		lease, err := c.TryAcquire(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, sql)
+			return err
+		})
+		if !errors.Is(err, fencedstore.ErrLeftFence) {
+			t.Errorf("%s inside the write: %v", sql, err)
+		}
+	}
+}
+
+// The check inside COMMIT and a takeover are ordered by the database: while the COMMIT of a fenced transaction hangs
+// after the check (here: for a standby that never answers), nobody is granted the lock, although the lease has ended
+// meanwhile.
+func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
+	server := migrated(t, nil)
+	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	g := a.mustAcquire(t, "x", 700*time.Millisecond)
+	a.exec(t, "BEGIN")
+	if err := a.fence(t.Context(), g, "x"); err != nil {
+		t.Fatal(err)
+	}
+	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+	eventually(t, "the setting to arrive", func() bool {
+		return one[string](t, a, `SHOW synchronous_standby_names`) == "nobody"
+	})
+	committed := make(chan error, 1)
+	go func() {
+		_, err := a.Exec(context.Background(), "COMMIT")
+		committed <- err
+	}()
+	eventually(t, "COMMIT to wait for the standby", func() bool {
+		return one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, a.PgConn().PID())
+	})
+	awaitExpiry(t, look, "x")
+	b.exec(t, "BEGIN") // rolled back below: its own COMMIT would hang too
+	taken, err := b.acquire(t.Context(), "x", uuid.New(), time.Minute, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if taken.granted {
+		t.Error("I4: the lock was granted while the fenced transaction of the holder before was committing")
+	}
+	b.exec(t, "ROLLBACK")
+	look.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+	if err := <-committed; err != nil {
+		t.Fatal(err)
+	}
+	if b.mustAcquire(t, "x", time.Minute).token <= g.token {
+		t.Error("I2: the next token is not greater")
+	}
+}

@@ -1,0 +1,213 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(playRole(role)) // this process is a worker of a test
+	}
+	pgtest.Main(m, pgtest.PreferDocker(),
+		pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
+
+// patience bounds every wait for something that happens at once unless the code is broken.
+const patience = 20 * time.Second
+
+// eventually polls until done reports true; what is named in the failure.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !done() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v in vain: %s", patience, what)
+		}
+		time.Sleep(2 * time.Millisecond) // between two looks; nothing depends on its length
+	}
+}
+
+func newClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.Client {
+	t.Helper()
+	c, err := pglock.New(t.Context(), pool, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.Background()) })
+	return c
+}
+
+// newPool opens a pool on a connection string; it closes after the clients that newClient makes later.
+func newPool(t *testing.T, url string, change ...func(*pgxpool.Config)) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range change {
+		f(config)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// migrated starts a server of the test's own and migrates its database.
+func migrated(t *testing.T, settings map[string]string) *pgserver.Server {
+	t.Helper()
+	server := pgtest.Dedicated(t, settings)
+	if err := migrations.Up(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	return server
+}
+
+// peer is a program that speaks to the SQL functions itself, over one connection, so that a test decides when its
+// transactions begin and end.
+type peer struct {
+	*pgx.Conn
+	session uuid.UUID
+}
+
+func newPeer(t *testing.T, url string) *peer {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return &peer{conn, uuid.New()}
+}
+
+// grant is a peer's lease.
+type grant struct {
+	granted   bool
+	name      string
+	id        uuid.UUID
+	token     int64
+	remaining time.Duration
+}
+
+func (p *peer) acquire(ctx context.Context, name string, id uuid.UUID, ttl time.Duration, retry bool) (grant, error) {
+	g := grant{name: name, id: id}
+	var token *int64
+	var us int64
+	err := p.QueryRow(ctx, `SELECT granted, token, remaining_us FROM pglock.acquire($1, $2, $3, 'peer', $4, NULL, $5)`,
+		name, id.String(), p.session.String(), ttl, retry).Scan(&g.granted, &token, &us)
+	if token != nil {
+		g.token = *token
+	}
+	g.remaining = time.Duration(us) * time.Microsecond
+	return g, err
+}
+
+func (p *peer) mustAcquire(t *testing.T, name string, ttl time.Duration) grant {
+	t.Helper()
+	g, err := p.acquire(t.Context(), name, uuid.New(), ttl, false)
+	if err != nil || !g.granted {
+		t.Fatalf("acquire %q: %+v, %v", name, g, err)
+	}
+	return g
+}
+
+func (p *peer) fence(ctx context.Context, g grant, resource string) error {
+	_, err := p.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3, $4)`, g.name, g.token, g.id.String(), resource)
+	return err
+}
+
+func (p *peer) release(ctx context.Context, g grant) (released bool, err error) {
+	err = p.QueryRow(ctx, `SELECT pglock.release($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&released)
+	return released, err
+}
+
+func (p *peer) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := p.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// awaitBlocked returns when the peer's backend waits for a lock; the caller has sent its statement from a goroutine.
+func (p *peer) awaitBlocked(t *testing.T, look *peer) {
+	t.Helper()
+	eventually(t, "the backend to wait for a lock", func() bool {
+		return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, p.PgConn().PID())
+	})
+}
+
+// awaitExpiry returns when the lease has ended by the server's clock.
+func awaitExpiry(t *testing.T, look *peer, name string) {
+	t.Helper()
+	eventually(t, "the lease to expire", func() bool {
+		return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1`, name)
+	})
+}
+
+// one reads one value.
+func one[T any](t *testing.T, p *peer, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := p.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// state is the SQLSTATE of a server's error, or "".
+func state(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+// logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked.
+func logGrants(t *testing.T, p *peer) {
+	t.Helper()
+	p.exec(t, `
+		CREATE TABLE public.grant_log (
+			n bigint GENERATED ALWAYS AS IDENTITY, name text, old_token bigint, new_token bigint,
+			old_expires timestamptz, new_expires timestamptz, granted_at timestamptz, logged_at timestamptz DEFAULT clock_timestamp());
+		CREATE FUNCTION public.log_grant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN
+			INSERT INTO public.grant_log (name, old_token, new_token, old_expires, new_expires, granted_at)
+				VALUES (NEW.name, OLD.token, NEW.token, OLD.expires_at, NEW.expires_at, NEW.acquired_at);
+			RETURN NULL;
+		END $$;
+		CREATE TRIGGER log_grant AFTER INSERT OR UPDATE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.log_grant();`)
+}
+
+// checkGrants reads the log: no two leases overlap by the server's clock, and tokens strictly increase. It returns the
+// number of grants.
+func checkGrants(t *testing.T, p *peer) int {
+	t.Helper()
+	if n := one[int](t, p, `SELECT count(*) FROM public.grant_log
+		WHERE new_token IS DISTINCT FROM old_token AND new_expires > '-infinity' AND old_expires > granted_at`); n != 0 {
+		t.Errorf("I1: %d grants began before the lease before them had ended", n)
+	}
+	if n := one[int](t, p, `SELECT count(*) FROM (
+			SELECT new_token, lag(new_token) OVER (PARTITION BY name ORDER BY n) AS before, old_token,
+			       new_expires > '-infinity' AND (old_token IS NULL OR granted_at <> lag(granted_at) OVER (PARTITION BY name ORDER BY n)) AS is_grant
+			FROM public.grant_log) l
+		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND new_token <= before)`); n != 0 {
+		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
+	}
+	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
+}

@@ -1,0 +1,280 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRenewalComesAfterAThirdOfTheTTLLessUpToATenthOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		time.Sleep(20 * time.Minute)
+		beats := s.of("renewAll")
+		if len(beats) < 120 {
+			t.Fatalf("%d renewals in 20 minutes", len(beats))
+		}
+		var last time.Duration
+		intervals := make(map[time.Duration]bool)
+		for _, b := range beats {
+			gap := b.at - last
+			last = b.at
+			if gap < 9*time.Second || gap > 10*time.Second {
+				t.Errorf("a renewal %v after the one before, want from 9s to 10s", gap)
+			}
+			intervals[gap] = true
+		}
+		if len(intervals) < 100 {
+			t.Errorf("%d renewals at %d different intervals: no jitter", len(beats), len(intervals))
+		}
+	})
+}
+
+func TestOneStatementRenewsHoweverManyLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		const leases = 500
+		for i := range leases {
+			mustAcquire(t, c, fmt.Sprintf("report %d", i), WithTTL(30*time.Second))
+		}
+		time.Sleep(55 * time.Second)
+		beats := s.of("renewAll")
+		if len(beats) < 5 || len(beats) > 6 {
+			t.Errorf("%d renewals in 55 s, want one each 9 to 10 s", len(beats))
+		}
+		for _, b := range beats {
+			if len(b.names) != leases {
+				t.Errorf("a renewal at %v of %d leases, want all %d", b.at, len(b.names), leases)
+			}
+		}
+	})
+}
+
+func TestEachLeaseIsRenewedAtTheRateOfItsOwnTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		mustAcquire(t, c, "short", WithTTL(3*time.Second))
+		long := mustAcquire(t, c, "long", WithTTL(5*time.Minute))
+		time.Sleep(30 * time.Minute)
+		counts := make(map[string]int)
+		for _, b := range s.of("renewAll") {
+			for _, name := range b.names {
+				counts[name]++
+			}
+		}
+		if counts["short"] < 1800 || counts["short"] > 2000 {
+			t.Errorf("a lease of 3 s was renewed %d times in 30 minutes, want 1,800 to 2,000", counts["short"])
+		}
+		// Due every 90 to 100 s; a beat for others takes it along when it is due within 25 s.
+		if counts["long"] < 18 || counts["long"] > 28 {
+			t.Errorf("a lease of 5 minutes was renewed %d times in 30 minutes, want 18 to 28", counts["long"])
+		}
+		if err := long.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFailedRenewalIsRetriedUntilTheLocalDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		broken := errors.New("no route to host")
+		s.onRenewAll = func(context.Context, []claim) (map[claim]verdict, error) { return nil, broken }
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		began := time.Now()
+		<-l.Context().Done()
+		if got, want := time.Since(began), 29*time.Second; got != want {
+			t.Errorf("the lease ended after %v, want %v", got, want)
+		}
+		var lost *LostError
+		if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != ReasonExpired || !errors.Is(cause, broken) {
+			t.Errorf("cause %v, want expired because of %v", cause, broken)
+		}
+		beats := s.of("renewAll")
+		if len(beats) < 19 {
+			t.Errorf("%d attempts in 20 s, want one a second", len(beats))
+		}
+		for i, b := range beats[1:] {
+			if gap := b.at - beats[i].at; gap > time.Second {
+				t.Errorf("%v between two attempts, want at most a second", gap)
+			}
+		}
+	})
+}
+
+func TestOneSuccessfulRetrySavesTheLeaseAndForgetsTheFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		broken := errors.New("no route to host")
+		failing := func(context.Context, []claim) (map[claim]verdict, error) { return nil, broken }
+		s.onRenewAll = failing
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		time.Sleep(25 * time.Second)
+		s.set(func() { s.onRenewAll = nil })
+		time.Sleep(time.Minute)
+		if err := l.Err(); err != nil {
+			t.Fatalf("after the outage: %v", err)
+		}
+		s.set(func() { s.onRenewAll = hangs })
+		<-l.Context().Done()
+		if errors.Is(l.Err(), broken) {
+			t.Errorf("%v names a failure from before the last success", l.Err())
+		}
+	})
+}
+
+func TestLeaseEndsExactlyAtItsDeadlineWhileTheRenewalHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenewAll = hangs
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(10*time.Second))
+		began := time.Now()
+		<-l.Context().Done()
+		if got, want := time.Since(began), 9500*time.Millisecond; got != want {
+			t.Errorf("the lease ended after %v, want %v", got, want)
+		}
+		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, context.DeadlineExceeded) {
+			t.Errorf("cause %v, want the loss because of attempts that timed out", cause)
+		}
+	})
+}
+
+func TestRenewalThatHangsForAThirdOfTheTTLIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hung := make(chan time.Duration, 10)
+		s.onRenewAll = func(ctx context.Context, _ []claim) (map[claim]verdict, error) {
+			began := time.Now()
+			<-ctx.Done()
+			hung <- time.Since(began)
+			return nil, ctx.Err()
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(9*time.Second))
+		if got, want := <-hung, 3*time.Second; got != want {
+			t.Errorf("an attempt was given up after %v, want %v", got, want)
+		}
+		s.set(func() { s.onRenewAll = nil })
+		time.Sleep(time.Minute)
+		if err := l.Err(); err != nil {
+			t.Errorf("a second attempt was in time, yet: %v", err)
+		}
+	})
+}
+
+func TestHungRenewalOfALongLeaseCostsNoShorterOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hung := make(chan struct{}, 1)
+		s.onRenewAll = func(ctx context.Context, claims []claim) (map[claim]verdict, error) {
+			hung <- struct{}{}
+			s.set(func() { s.onRenewAll = nil })
+			return hangs(ctx, claims)
+		}
+		c := startClient(t, s, systemClock())
+		mustAcquire(t, c, "long", WithTTL(24*time.Hour))
+		<-hung
+		short := mustAcquire(t, c, "short", WithTTL(30*time.Second))
+		select {
+		case <-short.Context().Done():
+			t.Errorf("%v, because a request for another lease hung", short.Err())
+		case <-time.After(3 * time.Hour):
+		}
+	})
+}
+
+func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+			verdicts := s.renewed(claims)
+			for _, c := range claims {
+				if c.name != "short" {
+					verdicts[c] = verdict{outcome: outcomeBusy}
+				}
+			}
+			return verdicts, nil
+		}
+		s.onRenewBusy = func(ctx context.Context, _ claim) (time.Duration, error) {
+			<-ctx.Done()
+			return 0, ctx.Err()
+		}
+		c := startClient(t, s, systemClock())
+		for i := range 40 {
+			mustAcquire(t, c, fmt.Sprintf("long %d", i), WithTTL(5*time.Minute))
+		}
+		short := mustAcquire(t, c, "short", WithTTL(3*time.Second))
+		select {
+		case <-short.Context().Done():
+			t.Errorf("%v, because rows of other leases were locked", short.Err())
+		case <-time.After(4 * time.Minute):
+		}
+		if len(s.of("renewBusy")) == 0 {
+			t.Error("no row was locked: the test shows nothing")
+		}
+	})
+}
+
+func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+			time.Sleep(time.Millisecond) // a round trip
+			return map[claim]verdict{claims[0]: {outcomeRenewed, time.Second}}, nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		<-l.Context().Done()
+		if n := len(s.of("renewAll")); n > 100 {
+			t.Errorf("%d requests for one lease in half a minute", n)
+		}
+	})
+}
+
+func TestNoBeatFollowsTheLastLeaseAndTheConnectionIsRested(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		l := mustAcquire(t, c, "report", WithTTL(3*time.Second))
+		time.Sleep(10 * time.Second)
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := len(s.of("renewAll"))
+		time.Sleep(29 * time.Second)
+		if n := len(s.of("rest")); n != 0 {
+			t.Errorf("the heartbeat's connection was closed %d times within 29 s of the last lease", n)
+		}
+		time.Sleep(3 * time.Second)
+		if n := len(s.of("rest")); n != 1 {
+			t.Errorf("the heartbeat's connection was closed %d times within 32 s of the last lease, want once", n)
+		}
+		time.Sleep(24 * time.Hour)
+		if after := len(s.of("renewAll")); after != before {
+			t.Errorf("%d renewals after the last lease had ended", after-before)
+		}
+		l = mustAcquire(t, c, "report", WithTTL(3*time.Second))
+		time.Sleep(10 * time.Second)
+		if err := l.Err(); err != nil || len(s.of("renewAll")) == before {
+			t.Errorf("a lease after the rest: %v, %d renewals", err, len(s.of("renewAll"))-before)
+		}
+	})
+}
+
+func TestLeaseThatIsDueBeforeThePlannedBeatIsRenewedInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		mustAcquire(t, c, "long", WithTTL(24*time.Hour))
+		synctest.Wait() // the heartbeat has planned its next beat, hours away
+		short := mustAcquire(t, c, "short", WithTTL(300*time.Millisecond))
+		time.Sleep(time.Minute)
+		if err := short.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
