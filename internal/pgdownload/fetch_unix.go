@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
@@ -160,8 +161,14 @@ func (f fetcher) unpack(temp, dir string) error {
 	if f.repository != "" {
 		config = config.BinaryRepositoryURL(f.repository)
 	}
+	before := embeddedLogs()
 	server := embedded.NewDatabase(config)
 	startErr := server.Start()
+	for _, log := range embeddedLogs() {
+		if !slices.Contains(before, log) {
+			_ = os.Remove(log) // empty, and its name is told nowhere
+		}
+	}
 	if startErr == nil {
 		return server.Stop()
 	}
@@ -169,6 +176,13 @@ func (f fetcher) unpack(temp, dir string) error {
 		return startErr
 	}
 	return nil
+}
+
+// embeddedLogs are the files that embedded-postgres makes and leaves.
+func embeddedLogs() []string {
+	// The only error is that of a bad pattern.
+	logs, _ := filepath.Glob(filepath.Join(os.TempDir(), "embedded_postgres_log*"))
+	return logs
 }
 
 // removeLeftovers removes what interrupted processes left.

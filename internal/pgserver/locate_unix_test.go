@@ -7,34 +7,32 @@ import (
 	"testing"
 )
 
-func TestLocateTakesTheConnectionStringBeforePrograms(t *testing.T) {
-	t.Setenv(Variable, "")
-	s := started(t, Options{})
-	found, err := Locate(t.Context(), Search{ConnString: s.URL()})
+func TestConnectionStringComesFirstUnlessTheVariableForbids(t *testing.T) {
+	programs, kind, err := LocatePrograms(t.Context(), "", nil)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if found.Kind() != KindURL || found.URL() != s.URL() || !strings.Contains(found.Description(), "127.0.0.1") {
-		t.Errorf("found %s server %s", found.Kind(), found.Description())
-	}
-}
-
-func TestLocateStartsAServerWhenForcedToDespiteAConnectionString(t *testing.T) {
-	p, kind, err := LocatePrograms(t.Context(), "", nil)
-	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("this test needs server programs on this machine: %v", err)
 	}
 	t.Setenv(Variable, string(kind))
-	found, err := Locate(t.Context(), Search{ConnString: "postgres://nobody@127.0.0.1:1/postgres"})
+	ours, err := Locate(t.Context(), Search{ConnString: "postgres://nobody@127.0.0.1:1/postgres"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := found.Stop(); err != nil {
+		if err := ours.Stop(); err != nil {
 			t.Error(err)
 		}
 	}()
-	if found.Kind() != kind || !strings.Contains(found.Description(), p.BinDir) {
-		t.Errorf("found %s server %s", found.Kind(), found.Description())
+	if ours.Kind() != kind || !strings.Contains(ours.Description(), programs.BinDir) {
+		t.Errorf("forced to %s: found %s server %s", kind, ours.Kind(), ours.Description())
+	}
+	for _, value := range []string{"", "url"} {
+		t.Setenv(Variable, value)
+		theirs, err := Locate(t.Context(), Search{ConnString: ours.URL()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if theirs.Kind() != KindURL || theirs.URL() != ours.URL() || !strings.Contains(theirs.Description(), "127.0.0.1") {
+			t.Errorf("%s=%q: found %s server %s", Variable, value, theirs.Kind(), theirs.Description())
+		}
 	}
 }

@@ -3,6 +3,7 @@
 # each program that it starts in the folder, on a line of its own. The pipe ends
 # when that process ends, however it ends. Then the program and the folder go.
 trap '' HUP INT TERM
+PATH=$PATH:/usr/bin:/bin:/usr/sbin:/sbin
 folder=$1
 pid=
 while read -r line; do pid=$line; done

@@ -8,11 +8,6 @@ package pgserver
 
 import (
 	"errors"
-	"fmt"
-	"net"
-	"net/url"
-	"strconv"
-	"sync"
 
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
@@ -61,8 +56,7 @@ type Server struct {
 	url         string
 	description string
 
-	mu      sync.Mutex // serializes Stop, Kill and Restart
-	process *process   // nil for a server that was not started here
+	own // what there is only of a server that was started here
 }
 
 // Kind tells where the server came from.
@@ -76,19 +70,3 @@ func (s *Server) URL() string { return s.url }
 // Description names the version and the place for people, without a password:
 // "PostgreSQL 15.18 from /usr/lib/postgresql/15/bin".
 func (s *Server) Description() string { return s.description }
-
-// serverURL is the connection string of a server on this machine.
-func serverURL(password string, port int) string {
-	u := url.URL{
-		Scheme:   "postgres",
-		User:     url.UserPassword("postgres", password),
-		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
-		Path:     "/postgres",
-		RawQuery: "sslmode=disable",
-	}
-	return u.String()
-}
-
-func describe(p pgprograms.Programs) string {
-	return fmt.Sprintf("PostgreSQL %s from %s", p.Version, p.BinDir)
-}

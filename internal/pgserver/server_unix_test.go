@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,13 +31,13 @@ const ownerVariable = "PGSERVER_TEST_OWNER"
 
 func TestMain(m *testing.M) {
 	if end := os.Getenv(ownerVariable); end != "" {
-		own(end)
+		actAsOwner(end)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// own starts a server, tells of it on standard output, and ends.
-func own(end string) {
+// actAsOwner starts a server, tells of it on standard output, and ends.
+func actAsOwner(end string) {
 	programs, err := pgprograms.Find(context.Background())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -139,10 +140,16 @@ func exists(tb testing.TB, path string) bool {
 	return err == nil
 }
 
-func TestStopLeavesNeitherProcessNorFolder(t *testing.T) {
+func TestRestartIsANewServerAndStopLeavesNeitherProcessNorFolder(t *testing.T) {
 	t.Parallel()
 	s := started(t, Options{})
-	connected(t, s)
+	before := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()")
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()"); !after.After(before) {
+		t.Errorf("started %v, before the restart %v", after, before)
+	}
 	pid, dir := s.PID(), filepath.Dir(s.DataDir())
 	if !running(t, pid) || !exists(t, dir) {
 		t.Fatalf("process %d and folder %s should be there", pid, dir)
@@ -163,29 +170,6 @@ func TestStopLeavesNeitherProcessNorFolder(t *testing.T) {
 	}
 	if err := s.Kill(); !errors.Is(err, ErrStopped) {
 		t.Errorf("Kill after Stop: %v, want ErrStopped", err)
-	}
-}
-
-func TestServerIsDescribedWithoutItsPassword(t *testing.T) {
-	t.Parallel()
-	s := started(t, Options{})
-	config, err := pgx.ParseConfig(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(config.Password) < 20 {
-		t.Error("the server has no good password")
-	}
-	if d := s.Description(); strings.Contains(d, config.Password) || !strings.HasPrefix(d, "PostgreSQL ") {
-		t.Errorf("description %q", d)
-	}
-	if s.Kind() != KindPrograms && s.Kind() != KindDownload {
-		t.Errorf("kind %q", s.Kind())
-	}
-	config.Password = "wrong"
-	if conn, err := pgx.ConnectConfig(t.Context(), config); err == nil {
-		_ = conn.Close(t.Context())
-		t.Error("the server takes a wrong password")
 	}
 }
 
@@ -247,18 +231,6 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 	}
 }
 
-func TestRestartOfARunningServerIsANewServerWithTheSameURL(t *testing.T) {
-	t.Parallel()
-	s := started(t, Options{})
-	before := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()")
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if after := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()"); !after.After(before) {
-		t.Errorf("started %v, before that %v", after, before)
-	}
-}
-
 func TestStopEndsAFrozenServer(t *testing.T) {
 	t.Parallel()
 	s := started(t, Options{})
@@ -275,7 +247,7 @@ func TestStopEndsAFrozenServer(t *testing.T) {
 
 func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
 	t.Parallel()
-	for _, end := range []string{"killed", "after kill", "frozen", "panic", "exit"} {
+	for _, end := range []string{"killed", "after kill", "frozen", "panic"} {
 		t.Run(end, func(t *testing.T) {
 			t.Parallel()
 			cmd := exec.Command(os.Args[0])
@@ -307,7 +279,7 @@ func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
 			switch end {
 			case "frozen":
 				err = errors.Join(syscall.Kill(pid, syscall.SIGSTOP), cmd.Process.Kill())
-			case "panic", "exit":
+			case "panic":
 				err = stdin.Close()
 			default:
 				err = cmd.Process.Kill()
@@ -352,7 +324,7 @@ func segments() []string {
 	return ids
 }
 
-func TestSettingsAddToThoseOfAThrowawayServerOutOfReachOfTheTerminal(t *testing.T) {
+func TestServerIsPrivateAndHasTheSettings(t *testing.T) {
 	t.Parallel()
 	s := started(t, Options{Settings: map[string]string{
 		"application_name": `it's a \ test`,
@@ -364,6 +336,18 @@ func TestSettingsAddToThoseOfAThrowawayServerOutOfReachOfTheTerminal(t *testing.
 	}
 	if group != s.PID() {
 		t.Errorf("the server is in process group %d, want its own, %d", group, s.PID())
+	}
+	config, err := pgx.ParseConfig(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := s.Description(); strings.Contains(d, config.Password) || !strings.HasPrefix(d, "PostgreSQL ") {
+		t.Errorf("description %q", d)
+	}
+	config.Password = "wrong"
+	if conn, err := pgx.ConnectConfig(t.Context(), config); err == nil {
+		_ = conn.Close(t.Context())
+		t.Error("the server takes a wrong password")
 	}
 	conn := connected(t, s)
 	for name, want := range map[string]string{
@@ -443,44 +427,45 @@ func reachable(tb testing.TB) string {
 
 func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
 	t.Parallel()
-	a, b := started(t, Options{}), started(t, Options{})
-	if err := b.Kill(); err != nil {
+	somebody, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
-	b.process.port = a.process.port
-	if err := b.process.startPostmaster(t.Context()); !errors.Is(err, errPortTaken) {
+	defer somebody.Close()
+	s := started(t, Options{})
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.process.port = somebody.Addr().(*net.TCPAddr).Port
+	if err := s.process.startPostmaster(t.Context()); !errors.Is(err, errPortTaken) {
 		t.Errorf("error %v, want errPortTaken", err)
 	}
-	if err := b.process.startOnFreePort(t.Context()); err != nil {
+	if err := s.process.startOnFreePort(t.Context()); err != nil {
 		t.Errorf("on another port: %v", err)
 	}
 }
 
-func TestVariablesForOtherServersDoNotCount(t *testing.T) {
+func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
 	t.Setenv("PGPORT", "1")
 	t.Setenv("PGDATA", "/nonexistent")
 	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
 	t.Setenv("LC_ALL", "nonsense")
+	// The folder of a test belongs to this process's user alone, so as root
+	// it must be passed over.
+	t.Setenv("TMPDIR", t.TempDir())
 	s := started(t, Options{})
+	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
+		t.Errorf("the data is in %s", s.DataDir())
+	}
 	config, err := pgx.ParseConfig(s.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	config.RuntimeParams = nil
+	config.RuntimeParams = nil // pgx takes PGOPTIONS for its own
 	conn, err := pgx.ConnectConfig(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(t.Context())
 	ask[int](t, conn, "select 1")
-}
-
-func TestTempDirThatTheServersUserCannotReachIsPassedOver(t *testing.T) {
-	// The folder of a test belongs to this process's user alone.
-	t.Setenv("TMPDIR", t.TempDir())
-	s := started(t, Options{})
-	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
-		t.Errorf("the data is in %s", s.DataDir())
-	}
-	connected(t, s)
 }

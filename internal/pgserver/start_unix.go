@@ -8,10 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +22,12 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
+
+// own serializes Stop, Kill and Restart.
+type own struct {
+	mu      sync.Mutex
+	process *process // nil for a server that was not started here
+}
 
 // process is a server on this machine that belongs to this process. It is not
 // safe for concurrent use: Server serializes.
@@ -82,7 +91,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		kind:        o.Kind,
 		url:         serverURL(password, p.port),
 		description: describe(o.Programs),
-		process:     p,
+		own:         own{process: p},
 	}, nil
 }
 
@@ -208,4 +217,20 @@ func lastLines(text string) string {
 	const most = 15
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
+}
+
+// serverURL is the connection string of a server on this machine.
+func serverURL(password string, port int) string {
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword("postgres", password),
+		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+		Path:     "/postgres",
+		RawQuery: "sslmode=disable",
+	}
+	return u.String()
+}
+
+func describe(p pgprograms.Programs) string {
+	return fmt.Sprintf("PostgreSQL %s from %s", p.Version, p.BinDir)
 }

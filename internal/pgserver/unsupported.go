@@ -4,7 +4,9 @@ package pgserver
 
 import "context"
 
-type process struct{}
+type own struct{}
+
+var _ = Server{own: own{}} // nothing else uses the field on this system
 
 // Start gives ErrUnsupported on this system.
 func Start(context.Context, Options) (*Server, error) { return nil, ErrUnsupported }

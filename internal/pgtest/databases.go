@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
 // databaseTimeout bounds every single making and dropping of a database.
@@ -66,7 +68,7 @@ func drop(ctx context.Context, conn *pgx.Conn, name string) error {
 // dropDatabases drops what tests could not, having panicked, and the template.
 // A server of our own goes with all that is in it.
 func (c *cluster) dropDatabases() error {
-	if c.server.PID() != 0 {
+	if c.server.Kind() != pgserver.KindURL {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), databaseTimeout)
@@ -84,30 +86,6 @@ func (c *cluster) dropDatabases() error {
 		}
 		return errors.Join(errs...)
 	})
-}
-
-// abandonedAfter is the age at which databases of another process are taken for
-// left-overs of an interrupted one.
-const abandonedAfter = time.Hour
-
-// dropAbandoned drops left-overs, but none with a connection. Others may be
-// doing the same, and it is no task of the tests, so its failures are not
-// theirs.
-func dropAbandoned(ctx context.Context, url string, now time.Time) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	names, err := databases(ctx, conn)
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		if _, made, ok := parseName(name); ok && now.Sub(made) > abandonedAfter {
-			_, _ = conn.Exec(ctx, "drop database if exists "+quote(name))
-		}
-	}
 }
 
 func databases(ctx context.Context, conn *pgx.Conn) ([]string, error) {

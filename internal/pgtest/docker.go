@@ -24,7 +24,7 @@ const engineTimeout = 5 * time.Second
 func fromDocker(ctx context.Context) (*pgserver.Server, func() error, error) {
 	tclog.SetDefault(tclog.NewNoopLogger())
 	if err := engineAnswers(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("none answers: %w", err)
 	}
 	image := cmp.Or(os.Getenv(ImageVariable), DefaultImage)
 	label := rand.Text()
@@ -80,7 +80,6 @@ func leaksOf(server *pgserver.Server) []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
 		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
-		goleak.IgnoreTopFunction("internal/poll.runtime_pollWait"),
 		goleak.IgnoreAnyFunction("github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"),
 	}
 }

@@ -32,15 +32,20 @@ func ways(preferDocker bool) []way {
 	return []way{url, programs, docker, download}
 }
 
-// obtain gives the first server to be had. A connection string that leads
-// nowhere is an error, not a reason to use another server.
+// obtain gives the first server to be had, of the kind that is forced.
 func obtain(ctx context.Context, preferDocker bool) (*pgserver.Server, func() error, error) {
 	forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDocker, pgserver.KindDownload)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pgtest: %w", err)
 	}
+	return obtainFrom(ctx, ways(preferDocker), forced)
+}
+
+// obtainFrom goes from one way to the next, but not from a connection string
+// that leads nowhere: whoever set it does not want another server.
+func obtainFrom(ctx context.Context, ways []way, forced pgserver.Kind) (*pgserver.Server, func() error, error) {
 	missing := &noServerError{}
-	for _, w := range ways(preferDocker) {
+	for _, w := range ways {
 		if forced != "" && w.kind != forced {
 			missing.add(w, fmt.Errorf("not tried, because %s is %s", pgserver.Variable, forced))
 			continue

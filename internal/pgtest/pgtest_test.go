@@ -43,3 +43,58 @@ func TestEmptyDatabaseHasNoTables(t *testing.T) {
 		t.Errorf("%d tables, want 0", n)
 	}
 }
+
+func TestDatabaseGoesWithItsTestWhoeverIsConnected(t *testing.T) {
+	t.Parallel()
+	var name string
+	t.Run("test", func(t *testing.T) {
+		db := pgtest.Database(t)
+		name = db.Name()
+		// Left open on purpose.
+		if _, err := pgx.Connect(context.WithoutCancel(t.Context()), db.URL()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	var n int
+	if err := pgtest.EmptyDatabase(t).Conn(t).QueryRow(t.Context(), "select count(*) from pg_database where datname = $1", name).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if n != 0 {
+		t.Errorf("database %s is still there", name)
+	}
+}
+
+func TestDatabasesAreApart(t *testing.T) {
+	t.Parallel()
+	a, b := pgtest.Database(t), pgtest.Database(t)
+	if _, err := a.Conn(t).Exec(t.Context(), "insert into migrated values (1)"); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := b.Conn(t).QueryRow(t.Context(), "select count(*) from migrated").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	if n != 0 {
+		t.Errorf("%d rows of another test", n)
+	}
+}
+
+func TestDedicatedServerCanBeKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Dedicated(t, map[string]string{"max_connections": "17"})
+	if err := s.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.Connect(t.Context(), s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	var n string
+	if err := conn.QueryRow(t.Context(), "show max_connections").Scan(&n); err != nil || n != "17" {
+		t.Errorf("max_connections %s, %v", n, err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
@@ -34,6 +35,7 @@ type cluster struct {
 	server   *pgserver.Server
 	end      func() error // ends the server, if it is ours
 	startErr error
+	presence *pgx.Conn // on somebody else's server only
 
 	template    sync.Once
 	templateErr error
@@ -75,7 +77,7 @@ func (c *cluster) get() (*pgserver.Server, error) {
 		}
 		fmt.Fprintf(os.Stdout, "pgtest: %s: using %s\n", packagePath(), c.server.Description())
 		if c.server.Kind() == pgserver.KindURL {
-			dropAbandoned(ctx, c.server.URL(), time.Now())
+			c.startErr = c.signIn(ctx, time.Now())
 		}
 	})
 	return c.server, c.startErr
@@ -89,7 +91,12 @@ func (c *cluster) close() error {
 	if c.startErr != nil {
 		return nil
 	}
-	return errors.Join(c.dropDatabases(), c.end())
+	errs := []error{c.dropDatabases()}
+	if c.presence != nil {
+		// Whoever runs the server may have ended the connection.
+		_ = c.presence.Close(context.WithoutCancel(c.ctx))
+	}
+	return errors.Join(append(errs, c.end())...)
 }
 
 func (c *cluster) leakOptions() []goleak.Option {

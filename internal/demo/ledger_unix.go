@@ -1,0 +1,76 @@
+//go:build unix
+
+package demo
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// opening is the balance with which every act begins.
+const opening = 1000
+
+// entry is a write as the ledger keeps it. The worker writes the balance and its entry in one transaction.
+type entry struct {
+	Act    int
+	Worker string
+	Token  int64
+	Read   int64
+	Wrote  int64
+}
+
+// querier is a pool, a connection or a transaction.
+type querier interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+func qualified(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
+
+// makeLedger makes the application's tables: an account, and a list of what was written to it.
+func makeLedger(ctx context.Context, q querier, schema, account string) error {
+	for _, sql := range []string{
+		"CREATE TABLE " + qualified(schema, "accounts") + " (name text PRIMARY KEY, balance bigint NOT NULL)",
+		"CREATE TABLE " + qualified(schema, "ledger") + ` (at timestamptz NOT NULL DEFAULT clock_timestamp(), act int NOT NULL,
+			worker text NOT NULL, token bigint NOT NULL, read bigint NOT NULL, wrote bigint NOT NULL)`,
+	} {
+		if _, err := q.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("demo: make the account: %w", err)
+		}
+	}
+	_, err := q.Exec(ctx, "INSERT INTO "+qualified(schema, "accounts")+" VALUES ($1, $2)", account, opening)
+	return err
+}
+
+func dropLedger(ctx context.Context, q querier, schema string) error {
+	_, err := q.Exec(ctx, "DROP TABLE IF EXISTS "+qualified(schema, "accounts")+", "+qualified(schema, "ledger"))
+	return err
+}
+
+func resetBalance(ctx context.Context, q querier, schema, account string) error {
+	_, err := q.Exec(ctx, "UPDATE "+qualified(schema, "accounts")+" SET balance = $2 WHERE name = $1", account, opening)
+	return err
+}
+
+func readBalance(ctx context.Context, q querier, schema, account string) (balance int64, err error) {
+	err = q.QueryRow(ctx, "SELECT balance FROM "+qualified(schema, "accounts")+" WHERE name = $1", account).Scan(&balance)
+	return balance, err
+}
+
+func writeBalance(ctx context.Context, q querier, schema, account string, e entry) error {
+	if _, err := q.Exec(ctx, "UPDATE "+qualified(schema, "accounts")+" SET balance = $2 WHERE name = $1", account, e.Wrote); err != nil {
+		return err
+	}
+	_, err := q.Exec(ctx, "INSERT INTO "+qualified(schema, "ledger")+" (act, worker, token, read, wrote) VALUES ($1, $2, $3, $4, $5)",
+		e.Act, e.Worker, e.Token, e.Read, e.Wrote)
+	return err
+}
+
+// countWrites tells how many writes of an act the database has accepted.
+func countWrites(ctx context.Context, q querier, schema string, act int) (n int, err error) {
+	err = q.QueryRow(ctx, "SELECT count(*) FROM "+qualified(schema, "ledger")+" WHERE act = $1", act).Scan(&n)
+	return n, err
+}

@@ -1,0 +1,139 @@
+//go:build unix
+
+package demo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// player is a worker process as the storyteller sees it.
+type player struct {
+	name    string // A, B, …
+	cmd     *exec.Cmd
+	stdin   io.WriteCloser
+	reports chan report // closed when the process says no more
+	ended   chan struct{}
+	stderr  tail
+}
+
+// startPlayer starts this program again as a worker. end must be called.
+func startPlayer(name string, s setup) (*player, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("demo: find the own program: %w", err)
+	}
+	// Not bound to a context: end kills it, on every way out.
+	p := &player{name: name, cmd: exec.Command(program, WorkerCommand), reports: make(chan report, 16), ended: make(chan struct{})}
+	p.cmd.SysProcAttr = workerAttributes()
+	p.cmd.Stderr = &p.stderr
+	p.cmd.WaitDelay = time.Second
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("demo: start worker %s: %w", name, err)
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("demo: start worker %s: %w", name, err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("demo: start worker %s: %w", name, err)
+	}
+	go func() {
+		defer close(p.ended)
+		defer close(p.reports)
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() {
+			var r report
+			if json.Unmarshal(lines.Bytes(), &r) == nil {
+				p.reports <- r // few, and the channel has room for all that no one waits for
+			}
+		}
+		_ = p.cmd.Wait() // how it ended is seen in what it said
+	}()
+	if err := p.send(s); err != nil {
+		return nil, errors.Join(err, p.end())
+	}
+	return p, nil
+}
+
+func (p *player) send(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if _, err := p.stdin.Write(append(line, '\n')); err != nil {
+		return fmt.Errorf("demo: tell worker %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// expect waits for the next report, which must be one of the given kinds.
+func (p *player) expect(ctx context.Context, patience time.Duration, kinds ...string) (report, error) {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case r, ok := <-p.reports:
+		switch {
+		case !ok:
+			return r, fmt.Errorf("demo: worker %s has ended%s", p.name, p.stderr.said())
+		case r.Says == saysFailed:
+			return r, fmt.Errorf("demo: worker %s: %s", p.name, r.Message)
+		}
+		for _, k := range kinds {
+			if r.Says == k {
+				return r, nil
+			}
+		}
+		return r, fmt.Errorf("%w: worker %s says %q where %q was expected %s", ErrStory, p.name, r.Says, kinds, r.Message)
+	case <-late.C:
+		return report{}, fmt.Errorf("demo: worker %s did not answer within %v", p.name, patience)
+	case <-ctx.Done():
+		return report{}, ctx.Err()
+	}
+}
+
+func (p *player) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("demo: send %v to worker %s: %w", s, p.name, err)
+	}
+	return nil
+}
+
+// end kills the process, stopped or not, and waits for its end.
+func (p *player) end() error {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("demo: end worker %s: %w", p.name, err)
+	}
+	_ = p.stdin.Close()
+	for range p.reports { // what nobody waits for any more
+	}
+	<-p.ended
+	return nil
+}
+
+// tail keeps the end of what a worker writes to standard error. It is read after the worker's end.
+type tail struct{ text []byte }
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.text = append(t.text, b...)
+	if n := len(t.text) - 2000; n > 0 {
+		t.text = t.text[n:]
+	}
+	return len(b), nil
+}
+
+func (t *tail) said() string {
+	if s := strings.TrimSpace(string(t.text)); s != "" {
+		return ": " + s
+	}
+	return ""
+}

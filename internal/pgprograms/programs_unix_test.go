@@ -1,0 +1,157 @@
+//go:build unix
+
+package pgprograms
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// folder makes a folder that every user can look into.
+func folder(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("/tmp", "pgprograms-test-")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		tb.Fatal(err)
+	}
+	return dir
+}
+
+// fake makes programs that only tell a version.
+func fake(tb testing.TB, dir, version string, names ...string) string {
+	tb.Helper()
+	for _, name := range names {
+		script := "#!/bin/sh\necho '" + name + " (PostgreSQL) " + version + " (Some packager)'\n"
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestProgramsTellVersionAndMajor(t *testing.T) {
+	dir := fake(t, folder(t), "17.5", programNames()...)
+	got, err := FindIn(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Programs{BinDir: dir, Version: "17.5", Major: 17}); got != want {
+		t.Errorf("found %+v, want %+v", got, want)
+	}
+}
+
+func TestBetaVersionsHaveAMajor(t *testing.T) {
+	got, err := FindIn(t.Context(), fake(t, folder(t), "19beta1", programNames()...))
+	if err != nil || got.Major != 19 || got.Version != "19beta1" {
+		t.Errorf("found %+v, %v", got, err)
+	}
+}
+
+func TestUnusableFoldersAreRefusedWithTheReason(t *testing.T) {
+	closed := fake(t, folder(t), "17.5", programNames()...)
+	if err := os.Chmod(filepath.Join(closed, "postgres"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	silent := fake(t, folder(t), "17.5", programNames()...)
+	if err := os.WriteFile(filepath.Join(silent, "postgres"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]string{
+		fake(t, folder(t), "13.21", programNames()...):   "13.21 is older than 14",
+		fake(t, folder(t), "17.5", "initdb", "pg_ctl"):   "no postgres",
+		fake(t, folder(t), "17.5", "postgres", "pg_ctl"): "no initdb",
+		filepath.Join(folder(t), "missing"):              "no initdb",
+		closed:                                           "cannot be run",
+		silent:                                           "does not tell its version",
+	} {
+		_, err := FindIn(t.Context(), dir)
+		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
+			t.Errorf("error %v, want ErrNotFound that says %q of %s", err, want, dir)
+		}
+	}
+}
+
+func TestProgramsThatTheServersUserCannotRunAreRefused(t *testing.T) {
+	user, err := Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The folder of a test belongs to this process's user alone.
+	dir := fake(t, t.TempDir(), "17.5", programNames()...)
+	_, err = FindIn(t.Context(), dir)
+	if user == nil {
+		if err != nil {
+			t.Errorf("own programs are refused: %v", err)
+		}
+		return
+	}
+	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "as user "+user.Name) {
+		t.Errorf("error %v, want one that names user %s", err, user.Name)
+	}
+}
+
+func TestPathIsFollowedThroughLinksAndFirst(t *testing.T) {
+	old := fake(t, folder(t), "13.1", programNames()...)
+	home := fake(t, folder(t), "16.2", programNames()...)
+	links := folder(t)
+	if err := os.Symlink(filepath.Join(home, "pg_ctl"), filepath.Join(links, "pg_ctl")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", strings.Join([]string{old, folder(t), links, os.Getenv("PATH")}, string(os.PathListSeparator)))
+	got, err := Find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := filepath.EvalSymlinks(home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.BinDir != resolved {
+		t.Errorf("found %s, want %s", got.BinDir, resolved)
+	}
+}
+
+func TestFolderThatConfigNamesIsLookedInto(t *testing.T) {
+	home := fake(t, folder(t), "16.2", programNames()...)
+	tools := folder(t)
+	if err := os.WriteFile(filepath.Join(tools, "pg_config"), []byte("#!/bin/sh\necho '"+home+"'\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", tools)
+	got, err := Find(t.Context())
+	if err != nil || got.BinDir != home {
+		t.Errorf("found %s, %v; want %s", got.BinDir, err, home)
+	}
+}
+
+func TestErrorTellsEveryPlace(t *testing.T) {
+	t.Setenv("PATH", folder(t))
+	defer func(old []string) { patterns = old }(patterns)
+	patterns = []string{"/nonexistent/*/bin"}
+	_, err := Find(t.Context())
+	if !errors.Is(err, ErrNotFound) {
+		t.Fatalf("error %v, want ErrNotFound", err)
+	}
+	for _, want := range []string{"PATH", "pg_config", "/nonexistent/*/bin", "initdb, pg_ctl and postgres", "14"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+}
+
+func TestNewestMajorComesFirst(t *testing.T) {
+	dirs := []string{"/x/9.6/bin", "/x/postgresql/bin", "/x/14/bin", "/x/postgresql@17/bin", "/x/pgsql-16/bin"}
+	newestFirst(dirs)
+	want := []string{"/x/postgresql@17/bin", "/x/pgsql-16/bin", "/x/14/bin", "/x/9.6/bin", "/x/postgresql/bin"}
+	if !slices.Equal(dirs, want) {
+		t.Errorf("order %v, want %v", dirs, want)
+	}
+}
