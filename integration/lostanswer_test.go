@@ -1,0 +1,325 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// holdsAsGranted checks that the lease is the one that the row shows, and the only one that was ever granted.
+func holdsAsGranted(t *testing.T, look *peer, lease *pglock.Lease) {
+	t.Helper()
+	row := one[string](t, look, `SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1`, lease.Name())
+	if want := fmt.Sprintf("%s %d true", lease.GrantID(), lease.Token()); row != want {
+		t.Errorf("I6: the row shows %q, the lease is %q", row, want)
+	}
+	if grants := one[int](t, look, `SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`, lease.Name()); grants != 1 {
+		t.Errorf("I6: %d grants were made for one lease", grants)
+	}
+}
+
+// warm takes and releases another lock, so that the connection has its statements prepared: the next acquire is one
+// request and one answer.
+func warm(t *testing.T, c *pglock.Client) {
+	t.Helper()
+	lease, err := c.TryAcquire(t.Context(), "warm")
+	if err == nil {
+		err = lease.Release(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The connection ends after the server has granted and before the client has read it: the client asks again with the
+// same grant ID and gets the same grant.
+func TestI6_LostAnswerYieldsTheOneTrueGrant(t *testing.T) {
+	for what, direction := range map[string]string{"commit done": "downstream", "commit not done": "upstream"} {
+		t.Run(what, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			logGrants(t, look)
+			line := newLine(t, db.URL())
+			c := newClient(t, newPool(t, line.url, func(c *pgxpool.Config) { c.MaxConns = 1 }))
+			warm(t, c)
+			line.cut(t, direction)
+			type result struct {
+				lease *pglock.Lease
+				err   error
+			}
+			done := make(chan result, 1)
+			go func() {
+				lease, err := c.TryAcquire(context.Background(), "x")
+				done <- result{lease, err}
+			}()
+			if direction == "downstream" {
+				eventually(t, "the grant to be committed", func() bool {
+					return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = 'x')`)
+				})
+			} else {
+				eventually(t, "the connection to be cut", func() bool {
+					return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) == 0
+				})
+			}
+			line.mend()
+			r := <-done
+			if r.err != nil {
+				t.Fatal(r.err)
+			}
+			holdsAsGranted(t, look, r.lease)
+		})
+	}
+}
+
+// The first attempt has not committed yet when the retry comes: the retry must wait for it, not answer "held".
+func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
+	db := pgtest.Database(t)
+	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	for _, use := range []string{"first use of the name", "later use"} {
+		a.exec(t, "BEGIN")
+		first := a.mustAcquire(t, "x", time.Minute)
+		again := make(chan grant, 1)
+		go func() {
+			g, err := b.acquire(context.Background(), "x", first.id, time.Minute, true)
+			if err != nil {
+				t.Error(err)
+			}
+			again <- g
+		}()
+		b.awaitBlocked(t, look)
+		a.exec(t, "COMMIT")
+		if g := <-again; !g.granted || g.token != first.token {
+			t.Errorf("I6: %s: the attempt was granted %+v, the retry %+v", use, first, g)
+		}
+		if released, err := a.release(t.Context(), first); err != nil || !released {
+			t.Fatal(released, err)
+		}
+	}
+}
+
+// The connection ends while the grant waits for its standby. The grant is visible then, as the wait is cancelled with
+// the connection; but it is answered only when a commit of the retry's own has been confirmed.
+func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	logGrants(t, look)
+	sockets := make(chan net.Conn, 100)
+	c := newClient(t, newPool(t, server.URL(), func(c *pgxpool.Config) {
+		c.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+			socket, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err == nil {
+				sockets <- socket
+			}
+			return socket, err
+		}
+	}))
+	syncStandby(t, look, "nobody")
+	type result struct {
+		lease *pglock.Lease
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		lease, err := c.TryAcquire(context.Background(), "x")
+		done <- result{lease, err}
+	}()
+	waiter := func(other uint32) (pid uint32) {
+		eventually(t, "a grant to wait for the standby", func() bool {
+			return look.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> $1`, other).Scan(&pid) == nil
+		})
+		return pid
+	}
+	first := waiter(0)
+	if err := (<-sockets).Close(); err != nil {
+		t.Fatal(err)
+	}
+	waiter(first)
+	if len(done) != 0 {
+		t.Fatalf("I6: a grant that no standby has was answered: %+v", <-done)
+	}
+	syncStandby(t, look, "")
+	r := <-done
+	if r.err != nil {
+		t.Fatalf("I6: the retry answered %v", r.err)
+	}
+	holdsAsGranted(t, look, r.lease)
+}
+
+// A caller that gives up while its request is under way leaves no lock behind that nobody knows they hold.
+func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	line := newLine(t, db.URL())
+	c := newClient(t, newPool(t, line.url))
+	warm(t, c)
+	line.silence(t, "downstream")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.TryAcquire(ctx, "x", pglock.WithTTL(time.Hour))
+		done <- err
+	}()
+	eventually(t, "the grant to be committed", func() bool {
+		return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp())`)
+	})
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the cancelled call answered %v", err)
+	}
+	line.mend()
+	eventually(t, "the grant to be given back", func() bool {
+		return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`)
+	})
+}
+
+// syncStandby makes every commit wait for a standby of that name; "" ends it.
+func syncStandby(t *testing.T, look *peer, name string) {
+	t.Helper()
+	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+	eventually(t, "the setting to arrive", func() bool { return one[string](t, look, `SHOW synchronous_standby_names`) == name })
+}
+
+func waiting(t *testing.T, look *peer, event string) int {
+	t.Helper()
+	return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = $1`, event)
+}
+
+// write makes one fenced write in the background.
+func write(pool *pgxpool.Pool, lease *pglock.Lease) chan error {
+	done := make(chan error, 1)
+	go func() {
+		done <- fencedstore.New(pool).Write(context.Background(), lease, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
+			return err
+		})
+	}()
+	return done
+}
+
+// The answer to COMMIT is lost: Write asks the server what became of the transaction, and says what is true.
+func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look := newPeer(t, db.URL())
+	line := newLine(t, db.URL())
+	pool := newPool(t, line.url)
+	c := newClient(t, pool)
+	lease, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, direction := range map[string]string{"committed": "downstream", "never arrived": "upstream"} {
+		t.Run(what, func(t *testing.T) {
+			look.exec(t, `DELETE FROM ledger`)
+			err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
+				line.cut(t, direction)
+				go func() { // the line comes back when the connection of the COMMIT is gone
+					eventually(t, "the COMMIT to be cut off", func() bool {
+						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
+					})
+					line.mend()
+				}()
+				return err
+			}, fencedstore.AllowSameToken())
+			rows := one[int](t, look, `SELECT count(*) FROM ledger`)
+			if (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
+				t.Errorf("I17: Write answered %v and the ledger has %d rows", err, rows)
+			}
+			if want := map[string]int{"committed": 1, "never arrived": 0}[what]; rows != want {
+				t.Errorf("the ledger has %d rows, want %d", rows, want)
+			}
+		})
+	}
+}
+
+// A COMMIT that waits for its standby when the wait is cancelled, or its backend terminated, is committed here and
+// maybe nowhere else: that is unknown, not success and not failure.
+func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	look.exec(t, `CREATE TABLE ledger (token bigint)`)
+	pool := newPool(t, server.URL(), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) })
+	c := newClient(t, pool)
+	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+		t.Run(end, func(t *testing.T) {
+			lease, err := c.TryAcquire(t.Context(), end, pglock.WithTTL(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			syncStandby(t, look, "nobody")
+			done := write(pool, lease)
+			eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+			look.exec(t, `SELECT `+end+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+			err = <-done
+			var unknown *fencedstore.OutcomeUnknownError
+			if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
+				t.Fatalf("I17: Write answered %v", err)
+			}
+			if outcome, err := fencedstore.New(pool).Outcome(t.Context(), unknown.Transaction); outcome != fencedstore.Committed {
+				t.Errorf("I17: the transaction of %v resolves to %q, %v", unknown, outcome, err)
+			}
+			syncStandby(t, look, "")
+		})
+	}
+}
+
+// A grant whose standby wait was cancelled is asked for again, and answered only when it is safe.
+func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	logGrants(t, look)
+	c := newClient(t, newPool(t, server.URL(), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) }))
+	syncStandby(t, look, "nobody")
+	type result struct {
+		lease *pglock.Lease
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		lease, err := c.TryAcquire(context.Background(), "x", pglock.WithTTL(time.Minute))
+		done <- result{lease, err}
+	}()
+	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+		var pid uint32
+		eventually(t, "the grant to wait for the standby", func() bool {
+			err := look.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&pid)
+			return err == nil
+		})
+		look.exec(t, `SELECT `+end+`($1)`, pid)
+	}
+	eventually(t, "the third attempt to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	if len(done) != 0 {
+		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-done)
+	}
+	syncStandby(t, look, "")
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	holdsAsGranted(t, look, r.lease)
+}
+
+// Transaction IDs that a server has not given out yet never happened there.
+func TestI17_TransactionLostInAFailoverNeverHappened(t *testing.T) {
+	db := pgtest.Database(t)
+	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), 1<<62+12345)
+	if outcome != fencedstore.RolledBack || err != nil {
+		t.Fatalf("%q, %v", outcome, err)
+	}
+}
