@@ -113,3 +113,8 @@ func (p *process) signal(s syscall.Signal) {
 		p.t.Fatal(err)
 	}
 }
+
+// zombieVariable tells the zombie role how to hang.
+const zombieVariable = "PGLOCK_INTEGRATION_ZOMBIE"
+
+func modeOfZombie() string { return os.Getenv(zombieVariable) }

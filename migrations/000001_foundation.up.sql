@@ -160,7 +160,7 @@ BEGIN
   IF NOT FOUND OR r.token < p_token THEN
     RETURN 'unknown';                                  -- pruned, or never granted here
   ELSIF r.token = p_token THEN
-    IF r.grant_id <> p_grant_id THEN RETURN CASE WHEN r.expires_at <= clock_timestamp() THEN 'expired' ELSE 'unknown' END; END IF;
+    IF r.grant_id IS DISTINCT FROM p_grant_id THEN RETURN CASE WHEN r.expires_at <= clock_timestamp() THEN 'expired' ELSE 'unknown' END; END IF;
     IF r.expires_at = '-infinity' THEN RETURN 'released'; END IF;
     IF r.expires_at <= clock_timestamp() THEN RETURN 'expired'; END IF;
     RETURN NULL;
@@ -370,9 +370,12 @@ DECLARE
 BEGIN
   PERFORM require_read_committed();
   PERFORM check_arguments(p_name, '-', interval '1 s', NULL);
+  IF p_grant_id IS NULL THEN
+    RAISE EXCEPTION 'grant_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name) THEN
     INSERT INTO locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-      VALUES (p_name, '-', p_grant_id, p_grant_id, nextval('fencing_token_seq'), interval '1 s',
+      VALUES (p_name, '-', gen_random_uuid(), p_grant_id, nextval('fencing_token_seq'), interval '1 s',
               clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
       ON CONFLICT (name) DO NOTHING;                  -- waits for a first grant that is about to commit
   END IF;
@@ -400,8 +403,8 @@ BEGIN
   PERFORM require_read_committed();
   PERFORM require_durable_commit();
   PERFORM check_arguments(p_name, '-', interval '1 s', NULL);
-  IF p_reason IS NULL OR btrim(p_reason) = '' OR octet_length(p_reason) > 1024 THEN
-    RAISE EXCEPTION 'reason is %: it must have 1 to 1024 bytes', coalesce(quote_literal(left(p_reason, 40)), 'NULL')
+  IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
+    RAISE EXCEPTION 'reason is %: it must have 1 to 1024 bytes, not all of them blank', coalesce(quote_literal(left(p_reason, 40)), 'NULL')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_actor IS NULL OR octet_length(p_actor) NOT BETWEEN 1 AND 256 THEN
@@ -605,8 +608,11 @@ BEGIN
     RAISE EXCEPTION 'idle is %: it must not be negative', coalesce(p_idle::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
-  DELETE FROM locks l WHERE l.expires_at <= clock_timestamp()
-    AND coalesce(l.ended_at, l.expires_at) <= clock_timestamp() - p_idle;
+  DELETE FROM locks l USING (
+      SELECT i.name FROM locks i
+      WHERE i.expires_at <= clock_timestamp() AND coalesce(i.ended_at, i.expires_at) <= clock_timestamp() - p_idle
+      FOR UPDATE SKIP LOCKED) idle   -- whoever has locked a row waits for our table lock: never wait for them
+    WHERE l.name = idle.name;
   GET DIAGNOSTICS n = ROW_COUNT;
   RETURN n;
 END $$;

@@ -1,0 +1,171 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// A session default of synchronous_commit = off must not make a grant volatile: no token that was answered before a
+// crash is answered again after it.
+func TestI12_GrantsSurviveACrash(t *testing.T) {
+	server := migrated(t, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})
+	const workers, crashes = 8, 4
+	answered := make(map[string]int64) // the last token of each name
+	for crash := range crashes {
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		var grants int
+		enough := make(chan struct{})
+		for i := range workers {
+			p := newPeer(t, server.URL())
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					name := fmt.Sprintf("w%d-%d", i, n%5)
+					g, err := p.acquire(context.Background(), name, uuid.New(), time.Minute, false)
+					if err != nil {
+						return // the crash
+					}
+					mu.Lock()
+					if g.granted {
+						if g.token <= answered[name] {
+							t.Errorf("I12: %s was granted token %d after token %d", name, g.token, answered[name])
+						}
+						answered[name] = g.token
+						if grants++; grants == 300 {
+							close(enough)
+						}
+					}
+					mu.Unlock()
+					if g.granted {
+						_, _ = p.release(context.Background(), g)
+					} else {
+						_, _ = p.Exec(context.Background(), `SELECT pglock.break_lock($1, 'next', 'test')`, name)
+					}
+				}
+			})
+		}
+		<-enough
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		if err := server.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		look := newPeer(t, server.URL())
+		for name, token := range answered {
+			if row := one[int64](t, look, `SELECT coalesce(max(token), 0) FROM pglock.locks WHERE name = $1`, name); row < token {
+				t.Errorf("I12: crash %d: %s was answered token %d and its row has %d", crash, name, token, row)
+			}
+		}
+	}
+}
+
+// A refused try writes nothing: no WAL, no row lock, no sequence value, no transaction ID.
+func TestI13_RefusedTryWritesNothing(t *testing.T) {
+	server := migrated(t, map[string]string{"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0"})
+	p := newPeer(t, server.URL())
+	p.mustAcquire(t, "x", time.Hour)
+	p.exec(t, "CHECKPOINT")
+	look := func() string {
+		return one[string](t, p, `SELECT concat_ws(' ', pg_current_wal_insert_lsn(), l.xmax, l.xmin, l.ctid, s.last_value, s.is_called,
+			pg_snapshot_xmax(pg_current_snapshot())) FROM pglock.locks l, pglock.fencing_token_seq s`)
+	}
+	before := look()
+	for range 2000 {
+		if g, err := p.acquire(t.Context(), "x", uuid.New(), time.Minute, false); err != nil || g.granted {
+			t.Fatal(g, err)
+		}
+	}
+	if after := look(); after != before {
+		t.Errorf("I13: WAL position, row and sequence were %s, and are %s after 2,000 refusals", before, after)
+	}
+}
+
+// A refused try waits for nobody: not even for whoever is being granted the lock at the moment.
+func TestI13_RefusedTryWaitsForNobody(t *testing.T) {
+	db := pgtest.Database(t)
+	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := a.mustAcquire(t, "x", time.Minute)
+	if _, err := a.release(t.Context(), g); err != nil {
+		t.Fatal(err)
+	}
+	a.exec(t, "BEGIN")
+	a.mustAcquire(t, "x", time.Minute)
+	b.exec(t, "SET lock_timeout = '1ms'")
+	if g, err := b.acquire(t.Context(), "x", uuid.New(), time.Minute, false); err != nil || g.granted {
+		t.Errorf("the try answered %+v, %v", g, err)
+	}
+}
+
+// synchronous_commit is off for the library's own releases alone: it is as before on the connection afterwards, and the
+// SQL function inside a caller's transaction never touches it.
+func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	g := p.mustAcquire(t, "x", time.Minute)
+	p.exec(t, "BEGIN")
+	if released, err := p.release(t.Context(), g); err != nil || !released {
+		t.Fatal(released, err)
+	}
+	if setting := one[string](t, p, "SHOW synchronous_commit"); setting != "on" {
+		t.Errorf("I24: synchronous_commit is %s after a release inside a transaction", setting)
+	}
+	p.exec(t, "SELECT pglock.release_all('{x}', '{1}', ARRAY[$1::uuid])", g.id.String())
+	p.exec(t, "SELECT pglock.abandon('x', $1)", g.id.String())
+	if setting := one[string](t, p, "SHOW synchronous_commit"); setting != "on" {
+		t.Errorf("I24: synchronous_commit is %s after release_all and abandon inside a transaction", setting)
+	}
+	p.exec(t, "ROLLBACK")
+
+	for _, isolation := range []string{"read committed", "serializable"} {
+		pool := db.Pool(t, oneConnection, withDefault("default_transaction_isolation", isolation))
+		c := newClient(t, pool)
+		lease, err := c.TryAcquire(t.Context(), "y")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var setting string
+		if err := pool.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&setting); err != nil || setting != "on" {
+			t.Errorf("I24: synchronous_commit is %s after a release (%v)", setting, err)
+		}
+	}
+}
+
+// The releases that the library sends do not wait for the disk, and its grants do.
+func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
+	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})
+	look := newPeer(t, server.URL())
+	flushed := func() bool {
+		return one[bool](t, look, `SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`)
+	}
+	c := newClient(t, newPool(t, server.URL(), withDefault("synchronous_commit", "off")))
+	for range 3 {
+		lease, err := c.TryAcquire(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !flushed() {
+			t.Error("I12: a grant was answered before its WAL was flushed")
+		}
+		if err := lease.Renew(t.Context()); err != nil || !flushed() {
+			t.Errorf("a renewal was answered before its WAL was flushed (%v)", err)
+		}
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if flushed() {
+			t.Error("I24: a release waited for the disk")
+		}
+	}
+}

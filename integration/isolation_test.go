@@ -1,0 +1,143 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func oneConnection(c *pgxpool.Config) { c.MaxConns = 1 }
+
+// withDefault sets a run-time setting for every connection of a pool.
+func withDefault(setting, value string) func(*pgxpool.Config) {
+	return func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams[setting] = value }
+}
+
+// Whatever the sessions' default isolation, callers of acquire, renew and release never see a serialization failure or
+// a deadlock; also when the default changes under a running client.
+func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			db := pgtest.Database(t)
+			pool := db.Pool(t, withDefault("default_transaction_isolation", string(level)), func(c *pgxpool.Config) { c.MaxConns = 12 })
+			look := newPeer(t, db.URL())
+			logGrants(t, look)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			var mu sync.Mutex
+			grants := 0
+			var wg sync.WaitGroup
+			for i := range 8 {
+				c := newClient(t, pool)
+				wg.Go(func() {
+					for n := i; ctx.Err() == nil; n++ {
+						lease, err := c.TryAcquire(context.Background(), fmt.Sprint("lock", n%2), pglock.WithTTL(time.Minute))
+						if errors.Is(err, pglock.ErrHeld) {
+							continue
+						}
+						if err == nil {
+							if err = lease.Renew(context.Background()); err == nil {
+								_, err = lease.Check(context.Background())
+							}
+							err = errors.Join(err, lease.Release(context.Background()))
+						}
+						if err != nil {
+							t.Errorf("I19: %v", err)
+							return
+						}
+						mu.Lock()
+						grants++
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			checkGrants(t, look)
+			if grants < 20 {
+				t.Errorf("%d grants are too few to show anything", grants)
+			}
+		})
+	}
+}
+
+func TestI19_DefaultIsolationMayChangeUnderTheClient(t *testing.T) {
+	db := pgtest.Database(t)
+	pool := db.Pool(t, oneConnection)
+	c := newClient(t, pool)
+	for _, level := range []string{"serializable", "read committed", "repeatable read"} {
+		if _, err := pool.Exec(t.Context(), `SET default_transaction_isolation = '`+level+`'`); err != nil {
+			t.Fatal(err)
+		}
+		lease, err := c.TryAcquire(t.Context(), "x")
+		if err != nil {
+			t.Fatalf("%s: %v", level, err)
+		}
+		if err := errors.Join(lease.Renew(t.Context()), lease.Release(t.Context())); err != nil {
+			t.Fatalf("%s: %v", level, err)
+		}
+	}
+}
+
+// Acquire never touches fences and rows are locked in one order: writers under two locks that contend for everything
+// meet no deadlock.
+func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look := newPeer(t, db.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })
+	store := fencedstore.New(pool)
+	var wg sync.WaitGroup
+	for i := range 8 {
+		c := newClient(t, pool)
+		wg.Go(func() {
+			for n := i; ctx.Err() == nil; n++ {
+				lease, err := c.TryAcquire(context.Background(), fmt.Sprint("lock", n%2), pglock.WithTTL(200*time.Millisecond))
+				if err != nil {
+					if !errors.Is(err, pglock.ErrHeld) {
+						t.Error(err)
+					}
+					continue
+				}
+				err = store.Write(context.Background(), lease, func(ctx context.Context, tx pgx.Tx) error {
+					_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
+					return err
+				})
+				if err != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, fencedstore.ErrStaleToken) {
+					t.Error(err)
+				}
+				if n%3 == 0 { // an operator and the heartbeat go over the same rows
+					_, _ = c.Break(context.Background(), lease.Name(), "test")
+				} else {
+					_ = lease.Renew(context.Background())
+					_ = lease.Release(context.Background())
+				}
+			}
+		})
+	}
+	wg.Wait()
+	look.exec(t, `SELECT pg_stat_clear_snapshot()`)
+	if n := one[int](t, look, `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`); n != 0 {
+		t.Errorf("I25: %d deadlocks", n)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n < 20 {
+		t.Errorf("%d writes are too few to show anything", n)
+	}
+	// The static half: no function that grants reads or writes fences.
+	for _, function := range []string{"acquire", "renew", "renew_all", "release", "release_all", "abandon"} {
+		if one[bool](t, look, `SELECT prosrc ~ 'fences' FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`, function) {
+			t.Errorf("I25: %s touches fences", function)
+		}
+	}
+}

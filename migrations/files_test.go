@@ -1,0 +1,74 @@
+package migrations_test
+
+import (
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestFilesComeInPairsNumberedWithoutAGapUpToLatest(t *testing.T) {
+	t.Parallel()
+	names, err := fs.Glob(migrations.Files(), "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := regexp.MustCompile(`^(\d{6})_([a-z0-9_]+)\.(up|down)\.sql$`)
+	titles := make(map[string]string) // of number and direction
+	for _, name := range names {
+		parts := form.FindStringSubmatch(name)
+		if parts == nil {
+			t.Errorf("%s has not the form NNNNNN_title.up.sql or NNNNNN_title.down.sql", name)
+			continue
+		}
+		if other, twice := titles[parts[1]+parts[3]]; twice {
+			t.Errorf("two files number %s: %s and %s", parts[1], other, parts[2])
+		}
+		titles[parts[1]+parts[3]] = parts[2]
+		if content, err := fs.ReadFile(migrations.Files(), name); err != nil || strings.TrimSpace(string(content)) == "" {
+			t.Errorf("%s is empty, %v", name, err)
+		}
+	}
+	for version := 1; version <= migrations.Latest; version++ {
+		number := fmt.Sprintf("%06d", version)
+		up, down := titles[number+"up"], titles[number+"down"]
+		if up == "" || up != down {
+			t.Errorf("version %d has the files %q up and %q down", version, up, down)
+		}
+	}
+	if len(titles) != 2*migrations.Latest {
+		t.Errorf("%d files for %d versions", len(titles), migrations.Latest)
+	}
+}
+
+func TestLatestIsTheVersionThatTheLibraryNeedsAndTheSchemaSays(t *testing.T) {
+	t.Parallel()
+	if migrations.Latest != pglock.SchemaVersion {
+		t.Errorf("Latest is %d, the library needs %d", migrations.Latest, pglock.SchemaVersion)
+	}
+	up, err := fs.ReadFile(migrations.Files(), "000001_foundation.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := regexp.MustCompile(`(?s)FUNCTION schema_version\(\).*?'SELECT (\d+)'`).FindSubmatch(up)
+	if said == nil || string(said[1]) != strconv.Itoa(migrations.Latest) {
+		t.Errorf("schema_version() says %q, want %d", said, migrations.Latest)
+	}
+}
+
+func TestFilesRefuseServersOlderThan14(t *testing.T) {
+	t.Parallel()
+	up, err := fs.ReadFile(migrations.Files(), "000001_foundation.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check, create := strings.Index(string(up), "server_version_num')::int < 140000"), strings.Index(string(up), "CREATE ")
+	if check < 0 || create < check {
+		t.Errorf("the check of the server's version stands at %d, the first CREATE at %d", check, create)
+	}
+}

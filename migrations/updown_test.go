@@ -1,0 +1,261 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func execute(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// catalog is everything that a migration could leave in a database, or in its server with roles.
+func catalog(t *testing.T, conn *pgx.Conn, roles bool) string {
+	t.Helper()
+	sql := `SELECT coalesce(string_agg(x, E'\n' ORDER BY x), '') FROM (
+		SELECT 'schema ' || nspname || coalesce(nspacl::text, '') || coalesce(obj_description(oid, 'pg_namespace'), '') AS x
+			FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp_'
+		UNION ALL SELECT 'relation ' || relnamespace::regnamespace || '.' || relname FROM pg_class
+			WHERE relnamespace::regnamespace::text !~ '^pg_toast'
+		UNION ALL SELECT 'function ' || oid::regprocedure FROM pg_proc
+		UNION ALL SELECT 'type ' || typnamespace::regnamespace || '.' || typname FROM pg_type
+		UNION ALL SELECT 'trigger ' || tgname FROM pg_trigger
+		UNION ALL SELECT 'constraint ' || conname FROM pg_constraint`
+	if roles {
+		sql += ` UNION ALL SELECT 'role ' || rolname FROM pg_roles`
+	}
+	var all string
+	if err := conn.QueryRow(t.Context(), sql+") everything").Scan(&all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func wantVersion(t *testing.T, url string, want int, opts ...migrations.Option) {
+	t.Helper()
+	version, dirty, err := migrations.Version(t.Context(), url, opts...)
+	if err != nil || version != want || dirty {
+		t.Errorf("Version = %d, dirty %v, %v; want %d", version, dirty, err, want)
+	}
+}
+
+func upAndDown(t *testing.T, url string, opts ...migrations.Option) {
+	t.Helper()
+	wantVersion(t, url, 0, opts...)
+	for range 2 {
+		for range 2 { // the second changes nothing
+			if err := migrations.Up(t.Context(), url, opts...); err != nil {
+				t.Fatalf("Up: %v", err)
+			}
+			wantVersion(t, url, migrations.Latest, opts...)
+		}
+		for range 2 {
+			if err := migrations.Down(t.Context(), url, opts...); err != nil {
+				t.Fatalf("Down: %v", err)
+			}
+			wantVersion(t, url, 0, opts...)
+		}
+	}
+}
+
+func TestDownLeavesNothing(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil) // no other test makes roles there
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	execute(t, conn, "CREATE TABLE schema_migrations (version bigint, dirty boolean); INSERT INTO schema_migrations VALUES (42, false)")
+	before := catalog(t, conn, true)
+	upAndDown(t, server.URL())
+	if after := catalog(t, conn, true); after != before {
+		t.Errorf("before:\n%s\n\nafter:\n%s", before, after)
+	}
+	var version int
+	if err := conn.QueryRow(t.Context(), "SELECT version FROM schema_migrations").Scan(&version); err != nil || version != 42 {
+		t.Errorf("the application's own migrations stand at %d, %v", version, err)
+	}
+}
+
+func TestSchemaThatWasThereBeforeUpStaysWithWhatIsInIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE SCHEMA app; CREATE TABLE app.accounts (id int); CREATE SCHEMA pglock")
+	before := catalog(t, conn, false)
+	upAndDown(t, db.URL())
+	upAndDown(t, db.URL(), migrations.WithSchema("app"))
+	// What stays differs from before in nothing, but for rights that were written out and taken back.
+	unset := func(s string) string { return strings.ReplaceAll(s, "{postgres=UC/postgres}", "") }
+	if after := catalog(t, conn, false); unset(after) != unset(before) {
+		t.Errorf("before:\n%s\n\nafter:\n%s", before, after)
+	}
+}
+
+func TestDownLeavesASchemaOfItsOwnToWhatElseIsInIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	if err := migrations.Up(t.Context(), db.URL()); err != nil {
+		t.Fatal(err)
+	}
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE TABLE pglock.mine AS SELECT 42 AS answer")
+	if err := migrations.Down(t.Context(), db.URL()); err != nil {
+		t.Fatal(err)
+	}
+	var answer int
+	if err := conn.QueryRow(t.Context(), "SELECT answer FROM pglock.mine").Scan(&answer); err != nil || answer != 42 {
+		t.Errorf("the application's table: %d, %v", answer, err)
+	}
+}
+
+func TestOddSchemaNamesWork(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{`My "odd" Schema`, "a, b", "ü", "semi;colon'", strings.Repeat("x", 63), "public"} {
+		t.Run(schema, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.EmptyDatabase(t)
+			upAndDown(t, db.URL(), migrations.WithSchema(schema))
+			if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
+				t.Fatal(err)
+			}
+			c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestImpossibleSchemaNamesAreRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	before := catalog(t, db.Conn(t), false)
+	for _, schema := range []string{"", "pg_locks", "a\x00b", "a\xff", strings.Repeat("x", 64)} {
+		o := migrations.WithSchema(schema)
+		_, _, version := migrations.Version(t.Context(), db.URL(), o)
+		for what, err := range map[string]error{
+			"Up": migrations.Up(t.Context(), db.URL(), o), "Down": migrations.Down(t.Context(), db.URL(), o),
+			"Force": migrations.Force(t.Context(), db.URL(), 1, o), "Version": version,
+		} {
+			if !errors.Is(err, migrations.ErrInvalid) || !strings.Contains(err.Error(), "schema") || !strings.Contains(err.Error(), "63") {
+				t.Errorf("%s of schema %q: %v, want ErrInvalid that names the rule", what, schema, err)
+			}
+		}
+	}
+	for _, version := range []int{-1, migrations.Latest + 1} {
+		if err := migrations.Force(t.Context(), db.URL(), version); !errors.Is(err, migrations.ErrInvalid) {
+			t.Errorf("Force(%d) = %v, want ErrInvalid", version, err)
+		}
+	}
+	if after := catalog(t, db.Conn(t), false); after != before {
+		t.Error("a refused call has changed the database")
+	}
+}
+
+func TestManyProcessesMigrateAnEmptyDatabaseAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this test itself
+			cmd.Env = append(os.Environ(), upVariable+"="+db.URL())
+			if said, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, said)
+			}
+		})
+	}
+	all.Wait()
+	wantVersion(t, db.URL(), migrations.Latest)
+}
+
+func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil) // the last Down drops the roles there
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	var all sync.WaitGroup
+	for _, name := range []string{"a", "b", "c"} {
+		execute(t, conn, "CREATE DATABASE "+name)
+		u, err := url.Parse(server.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.Path = "/" + name
+		all.Go(func() {
+			for range 15 {
+				if err := migrations.Up(t.Context(), u.String()); err != nil {
+					t.Errorf("database %s: Up: %v", name, err)
+					return
+				}
+				if err := migrations.Down(t.Context(), u.String()); err != nil {
+					t.Errorf("database %s: Down: %v", name, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	var roles int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'pglock%'").Scan(&roles); err != nil {
+		t.Fatal(err)
+	}
+	if roles != 0 {
+		t.Logf("%d roles are left, as two databases let go of them at once", roles)
+	}
+}
+
+func TestWaitForAnotherMigrationEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	other := db.Conn(t)
+	execute(t, other, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if err := migrations.Up(ctx, db.URL()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 5*time.Second {
+		t.Errorf("Up = %v after %v, want the end of its context", err, time.Since(began))
+	}
+	execute(t, other, "SELECT pg_advisory_unlock_all()")
+	wantVersion(t, db.URL(), 0)
+	if err := migrations.Up(t.Context(), db.URL()); err != nil {
+		t.Errorf("after the other migration: %v", err)
+	}
+}
+
+func TestUnreachableServerAndBadConnectionStringAreNamed(t *testing.T) {
+	t.Parallel()
+	for databaseURL, says := range map[string]string{
+		"postgres://u:hush-hush@127.0.0.1:1/x?sslmode=disable": "127.0.0.1",
+		"postgres://u:hush-hush@127.0.0.1:port/x":              "port",
+	} {
+		err := migrations.Up(t.Context(), databaseURL)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hush-hush") {
+			t.Errorf("%v, want an error that names %q and no password", err, says)
+		}
+	}
+}
