@@ -441,6 +441,16 @@ BEGIN
   END IF;
 END $$;
 
+CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RAISE EXCEPTION 'token % is stale: token % has passed the fence of resource %', p_token, p_last, quote_literal(p_resource)
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last,
+          HINT = CASE WHEN p_last = p_token THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
+                      ELSE 'A later holder has written: stop this work.' END;
+END $$;
+
 -- fence puts the caller's transaction under the fence of p_resource (by default the lock's own name). It takes the fence
 -- row, which may wait for a predecessor's open transaction; then refuses a token that is not greater than every token
 -- that passed (or, with p_allow_same_token, not this very grant's); then checks the lease by the server's clock. At
@@ -467,7 +477,16 @@ BEGIN
     RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512', coalesce(octet_length(res)::text, 'NULL, not some number of')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  SELECT c.remaining_us / 1000 + 1 INTO ms FROM check_lease(p_name, p_token, p_grant_id) c;
+  SELECT microseconds_until(l.expires_at) / 1000 + 1 INTO ms
+    FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
+  IF NOT FOUND THEN
+    -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
+    SELECT f.last_token INTO last FROM fences f WHERE f.resource = res AND f.last_token > p_token;
+    IF FOUND THEN
+      PERFORM raise_stale(res, p_token, last);
+    END IF;
+    PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  END IF;
   PERFORM bound_timeout('lock_timeout', ms), bound_timeout('statement_timeout', ms),
           bound_timeout('idle_in_transaction_session_timeout', ms), bound_timeout('tcp_user_timeout', ms),
           bound_timeout('client_connection_check_interval', 1000);
@@ -485,10 +504,7 @@ BEGIN
     RETURNING f.fenced_xact INTO fence.xact;
   IF NOT FOUND THEN
     SELECT f.last_token INTO last FROM fences f WHERE f.resource = res;
-    RAISE EXCEPTION 'token % is stale: token % has passed the fence of resource %', p_token, last, quote_literal(res)
-      USING ERRCODE = 'LK002', DETAIL = 'last_token=' || last,
-            HINT = CASE WHEN last = p_token THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
-                        ELSE 'A later holder has written: stop this work.' END;
+    PERFORM raise_stale(res, p_token, last);
   END IF;
 
   -- After the wait: a fresh look, by the clock of now.
@@ -643,7 +659,7 @@ BEGIN
   FOREACH f IN ARRAY ARRAY[
       'schema_version()', 'database_id()', 'start_client()', 'check_arguments(text, text, interval, jsonb)',
       'require_read_committed()', 'require_durable_commit()', 'lost_reason(text, bigint, uuid)',
-      'raise_lost(text, bigint, text)', 'microseconds_until(timestamptz)', 'bound_timeout(text, bigint)', 'fence_commit()',
+      'raise_lost(text, bigint, text)', 'raise_stale(text, bigint, bigint)', 'microseconds_until(timestamptz)', 'bound_timeout(text, bigint)', 'fence_commit()',
       'acquire(text, uuid, uuid, text, interval, jsonb, boolean)', 'renew_all(text[], bigint[], uuid[])',
       'renew(text, bigint, uuid)', 'check_lease(text, bigint, uuid)', 'release(text, bigint, uuid)',
       'release_all(text[], bigint[], uuid[])', 'abandon(text, uuid)',

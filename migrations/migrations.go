@@ -18,6 +18,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
 	migratepgx "github.com/golang-migrate/migrate/v4/database/pgx/v5"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
 	"github.com/jackc/pgx/v5"
@@ -49,6 +50,10 @@ func (e *DirtyError) Error() string {
 	s := fmt.Sprintf("migrations: schema %q is marked dirty at version %d: the step to it failed and was rolled back", e.Schema, e.Version)
 	if e.Err != nil {
 		s += ": " + e.Err.Error()
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(e.Err, &pgErr) && pgErr.Hint != "" {
+		s += " (" + pgErr.Hint + ")"
 	}
 	return s + fmt.Sprintf("; mend the cause, then run `pglock-admin migrate force %d` or migrations.Force, and migrate again", e.Before)
 }
@@ -147,7 +152,7 @@ func (c config) version(ctx context.Context, conn *pgx.Conn) (version int, dirty
 	var pgErr *pgconn.PgError
 	switch {
 	case err == nil:
-		return version, dirty, nil
+		return max(version, 0), dirty, nil // a failed step down to nothing is noted as -1
 	case errors.Is(err, pgx.ErrNoRows), errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000"):
 		// Migrated by other means, or not at all.
 		err = conn.QueryRow(ctx, "SELECT "+pgx.Identifier{c.schema, "schema_version"}.Sanitize()+"()").Scan(&version)
@@ -211,6 +216,7 @@ func (c config) explain(ctx context.Context, conn *pgx.Conn, err error) error {
 	if err == nil || errors.Is(err, migrate.ErrNoChange) {
 		return ctx.Err()
 	}
+	err = serverError(err)
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var already migrate.ErrDirty
@@ -224,6 +230,19 @@ func (c config) explain(ctx context.Context, conn *pgx.Conn, err error) error {
 		return d
 	}
 	return fmt.Errorf("migrations: %w", err)
+}
+
+// serverError is the server's own error: golang-migrate's hides it and repeats the whole file.
+func serverError(err error) error {
+	var value database.Error
+	var pointer *database.Error
+	switch {
+	case errors.As(err, &value) && value.OrigErr != nil:
+		return value.OrigErr
+	case errors.As(err, &pointer) && pointer.OrigErr != nil:
+		return pointer.OrigErr
+	}
+	return err
 }
 
 // refuseForeign refuses a schema that was made from the plain files: golang-migrate would run them again.

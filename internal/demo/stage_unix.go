@@ -68,11 +68,14 @@ func terminalSize(w io.Writer) (columns, rows int, terminal bool) {
 }
 
 func (s *stage) width() int {
-	if !s.live {
-		return plainWidth
+	columns, _, terminal := terminalSize(s.out)
+	switch {
+	case s.live:
+		return min(max(columns-1, leastWidth), mostWidth)
+	case terminal:
+		return min(columns, plainWidth)
 	}
-	columns, _, _ := terminalSize(s.out)
-	return min(max(columns-1, leastWidth), mostWidth)
+	return plainWidth
 }
 
 // print writes lines between the acts.
@@ -151,7 +154,7 @@ func (s *stage) shut() {
 		s.draw()
 		s.write("\x1b[?25h")
 	} else {
-		s.write("\n" + strings.Join(append(s.line.Draw(s.now(), plainWidth, s.colour), timeline.Legend(s.colour)), "\n") + "\n")
+		s.write("\n" + strings.Join(append(s.line.Draw(s.now(), s.width(), s.colour), timeline.Legend(s.colour)), "\n") + "\n")
 	}
 	s.line = nil
 }
@@ -188,9 +191,7 @@ func (s *stage) draw() {
 	width := s.width()
 	lines := append(s.line.Draw(s.now(), width, s.colour), timeline.Legend(s.colour), "")
 	first := max(0, len(s.log)-shownLines)
-	for _, l := range s.log[first:] {
-		lines = append(lines, l)
-	}
+	lines = append(lines, s.log[first:]...)
 	for i := len(s.log) - first; i < shownLines; i++ {
 		lines = append(lines, "")
 	}

@@ -108,7 +108,7 @@ func (t *Timeline) Draw(now time.Duration, width int, colour bool) []string {
 	}
 	label += 2
 	columns := max(20, width-label-1)
-	scale := scale{columns: columns - 4, total: max(t.Total, now+now/20, time.Millisecond)} // room for what stands at the end
+	scale := scale{columns: columns - 4, total: max(t.Total, now, time.Millisecond)} // room for what stands at the end
 	lines := scale.axis(label, columns, colour)
 	for _, r := range t.Rows {
 		cells := []cell{{' ', none}}
@@ -146,7 +146,7 @@ func (s scale) axis(label, columns int, colour bool) []string {
 	for i := label; i < label+s.columns; i++ {
 		ticks[i] = cell{'─', faint}
 	}
-	for at := time.Duration(0); at <= s.total; at += step {
+	for at := time.Duration(0); at < s.total; at += step {
 		i := label + s.column(at)
 		ticks[i] = cell{'┬', faint}
 		write(times, i, fmt.Sprintf("%gs", at.Seconds()), faint)

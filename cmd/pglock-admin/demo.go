@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/internal/demo"
+	"github.com/pglock-dev/pglock/internal/pgdownload"
+	"github.com/pglock-dev/pglock/internal/pgprograms"
+)
+
+func newDemo(o *options) *cobra.Command {
+	d := demo.Options{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Play what a fence is for, with real processes and a real database",
+		Long: `Play what a fence is for. Worker A takes the lock of an account and reads the balance. It is stopped (SIGSTOP) until its
+lease has ended. Worker B gets the lock, with a greater token, and writes. A is continued and writes what it computed
+before: without the fence that destroys B's deposit, with it the database refuses.
+
+The demo starts a throwaway PostgreSQL server: from installed programs, else downloaded ones. With --database-url it
+plays in a schema of its own there instead, which it drops at the end; DATABASE_URL and the PG* variables do not count
+here. No process, folder or schema is left, also after Ctrl-C.
+
+NO_COLOR is respected.`,
+		Example: `  pglock-admin demo
+  pglock-admin demo --workers 5 --ttl 500ms
+  pglock-admin demo --plain --seed 7`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"schema", "timeout"} {
+				if cmd.Flags().Changed(name) {
+					return usageErrorf("pglock-admin demo without --"+name, "--%s means nothing to the demo, which has a schema and bounds of its own", name)
+				}
+			}
+			if o.output != outputTable {
+				return usageErrorf("pglock-admin demo --plain", "--output %s means nothing to the demo, which tells a story", o.output)
+			}
+			d.ConnString, d.Out, d.NoColour = o.databaseURL, cmd.OutOrStdout(), o.getenv("NO_COLOR") != ""
+			if d.ConnString != "" {
+				if err := o.checkURL(); err != nil {
+					return err
+				}
+			}
+			// A reader that goes away (| head) must not kill this process: it has to tidy up.
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
+			defer stop()
+			return explainDemo(ctx, cmd.Context(), demo.Run(ctx, d))
+		},
+	}
+	cmd.Flags().Uint64Var(&d.Seed, "seed", 1, "`number` that determines the names and the amounts")
+	cmd.Flags().IntVar(&d.Workers, "workers", demo.DefaultWorkers, "how `many` processes play, from 2 to 8")
+	cmd.Flags().DurationVar(&d.TTL, "ttl", demo.DefaultTTL, "TTL of the leases, from 200ms to 2.5s")
+	cmd.Flags().BoolVar(&d.Plain, "plain", false, "lines for a log instead of a drawing that moves")
+	return cmd
+}
+
+// explainDemo says what to do next after an error that only the demo has. The first context ends with the second, and
+// when nobody reads the output any more.
+func explainDemo(ctx, interrupted context.Context, err error) error {
+	const again = "pglock-admin demo, to see it all"
+	var option *demo.OptionError
+	var download *pgdownload.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, demo.ErrTidy):
+		return &advised{err, exitFailure, "to remove what the message names by hand"}
+	case interrupted.Err() != nil:
+		return &advised{errors.New("interrupted; all that the demo had started is gone"), exitInterrupted, again}
+	case ctx.Err() != nil:
+		return &advised{errors.New("nobody reads the output any more; all that the demo had started is gone"), exitFailure, again}
+	case errors.As(err, &option):
+		return usageErrorf("pglock-admin demo --help", "%w", err)
+	case errors.Is(err, demo.ErrUnsupported):
+		return &advised{err, exitFailure, "the demo on Linux or macOS, or in a container"}
+	case errors.Is(err, demo.ErrStory):
+		return &advised{err, exitFailure, "pglock-admin demo --ttl 2.5s on a machine that is less busy; if it happens again, please report it"}
+	case errors.Is(err, pgprograms.ErrNotFound), errors.As(err, &download):
+		return &advised{err, exitFailure, "install PostgreSQL 14 or newer, or name a server with --database-url"}
+	}
+	return err
+}
+
+// newDemoWorker is how the demo's processes begin: the demo starts this same program again.
+func newDemoWorker() *cobra.Command {
+	return &cobra.Command{
+		Use:    demo.WorkerCommand,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return demo.Work(cmd.Context(), os.Stdin, cmd.OutOrStdout())
+		},
+	}
+}

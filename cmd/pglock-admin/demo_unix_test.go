@@ -1,0 +1,293 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// program prepares this test binary to run as pglock-admin.
+func program(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	file, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, file, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	return cmd
+}
+
+// performance is a demo that runs in a process of its own.
+type performance struct {
+	cmd    *exec.Cmd
+	mark   string // in the environment of every process of it
+	temp   string // where its folders are
+	stderr bytes.Buffer
+	pipe   io.ReadCloser
+	stdout *bufio.Reader
+}
+
+// perform starts the demo. No process and no folder of it may be left when the test ends.
+func perform(t *testing.T, args ...string) *performance {
+	t.Helper()
+	cmd := program(context.WithoutCancel(t.Context()), t, append([]string{"demo", "--plain"}, args...)...)
+	p := &performance{cmd: cmd, temp: t.TempDir()}
+	p.mark = "DEMO_TEST_MARK=" + p.temp
+	p.cmd.Env = append(p.cmd.Env, p.mark, "TMPDIR="+p.temp, "DATABASE_URL=postgres://nobody@127.0.0.1:1/nowhere")
+	p.cmd.Stderr = &p.stderr
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	var err error
+	if p.pipe, err = p.cmd.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	p.stdout = bufio.NewReader(p.pipe)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	})
+	return p
+}
+
+// readTo reads the output up to the line that holds text, or to its end.
+func (p *performance) readTo(t *testing.T, text string) string {
+	t.Helper()
+	var all strings.Builder
+	for {
+		line, err := p.stdout.ReadString('\n')
+		all.WriteString(line)
+		if text != "" && strings.Contains(line, text) {
+			return all.String()
+		}
+		if err != nil {
+			if text != "" {
+				t.Fatalf("the demo ended before %q:\n%s%s", text, all.String(), p.stderr.String())
+			}
+			return all.String()
+		}
+	}
+}
+
+func (p *performance) wait() int {
+	_ = p.cmd.Wait()
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// leftovers are the processes and files of the demo that are there.
+func (p *performance) leftovers(t *testing.T) (left []string) {
+	t.Helper()
+	entries, err := os.ReadDir(p.temp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		left = append(left, "file "+e.Name())
+	}
+	processes, err := os.ReadDir("/proc")
+	if err != nil || len(processes) == 0 {
+		out, err := exec.Command("ps", "-A", "-ww", "-o", "pid=,args=").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(out)) {
+			if strings.Contains(line, p.temp) || strings.Contains(line, "demo-worker") {
+				left = append(left, "process "+strings.TrimSpace(line))
+			}
+		}
+		return left
+	}
+	for _, e := range processes {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		environ, _ := os.ReadFile("/proc/" + e.Name() + "/environ") // a stranger's, or one that has just ended
+		if bytes.Contains(environ, []byte(p.mark+"\x00")) {
+			args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+			left = append(left, "process "+e.Name()+" "+string(bytes.ReplaceAll(args, []byte{0}, []byte{' '})))
+		}
+	}
+	return left
+}
+
+func (p *performance) wantNothingLeft(t *testing.T) {
+	t.Helper()
+	if left := p.leftovers(t); left != nil {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+func TestDemoTellsTheStory(t *testing.T) {
+	t.Parallel()
+	p := perform(t, "--seed", "7", "--ttl", "1s", "--workers", "3")
+	begun := time.Now()
+	story := p.readTo(t, "")
+	if code := p.wait(); code != exitOK {
+		t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
+	}
+	if took := time.Since(begun); took > 15*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	for _, text := range []string{
+		"ACT 1, without the fence", "SIGSTOP", "SIGCONT", "DESTROYED", "WRONG",
+		"ACT 2, with the fence", "lease.Valid() is false", "REFUSED by the database, SQLSTATE LK00", "right",
+		"LEDGER", "accepted, too late", "refused: LK00", "TRY NEXT",
+		"token 1", "token 2", "token 3",
+	} {
+		if !strings.Contains(story, text) {
+			t.Errorf("no %q in\n%s", text, story)
+		}
+	}
+	if strings.Contains(story, "\x1b") {
+		t.Error("--plain writes escape sequences")
+	}
+	for line := range strings.Lines(story) {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	p.wantNothingLeft(t)
+}
+
+func TestDemoIsTheSameForTheSameSeed(t *testing.T) {
+	t.Parallel()
+	var first string
+	for range 2 {
+		p := perform(t, "--seed", "5", "--ttl", "700ms")
+		story := p.readTo(t, "")
+		if code := p.wait(); code != exitOK {
+			t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
+		}
+		_, ledger, _ := strings.Cut(story, "LEDGER")
+		if first == "" {
+			first = ledger
+		} else if ledger != first {
+			t.Errorf("two ledgers:\n%s\n%s", first, ledger)
+		}
+	}
+}
+
+func TestDemoLeavesNothingWhenItIsEnded(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		signal syscall.Signal
+		at     string
+		code   int
+	}{
+		"interrupted at the start":         {syscall.SIGINT, "pglock demo", exitInterrupted},
+		"interrupted while A is stopped":   {syscall.SIGINT, "SIGSTOP", exitInterrupted},
+		"terminated while B holds":         {syscall.SIGTERM, "token 2", exitInterrupted},
+		"hung up in the second act":        {syscall.SIGHUP, "ACT 2", exitInterrupted},
+		"killed while A is stopped":        {syscall.SIGKILL, "SIGSTOP", -1},
+		"its reader gone in the first act": {0, "SIGSTOP", exitFailure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := perform(t)
+			p.readTo(t, c.at)
+			if c.at == "SIGSTOP" && len(p.leftovers(t)) < 5 { // a folder, two workers, the server and its minder
+				t.Errorf("this test does not see what there is: %q", p.leftovers(t))
+			}
+			if c.signal == 0 {
+				if err := p.pipe.Close(); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				if err := p.cmd.Process.Signal(c.signal); err != nil {
+					t.Fatal(err)
+				}
+				p.readTo(t, "")
+			}
+			if code := p.wait(); code != c.code {
+				t.Errorf("exit code %d, want %d: %s", code, c.code, p.stderr.String())
+			}
+			if c.signal == syscall.SIGKILL {
+				p.awaitNothingLeft(t) // what is left ends by itself, soon after
+			}
+			p.wantNothingLeft(t)
+		})
+	}
+}
+
+func (p *performance) awaitNothingLeft(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for p.leftovers(t) != nil && time.Now().Before(deadline) {
+		<-tick.C
+	}
+}
+
+func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	schemas := func() (n int) {
+		if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock_demo%'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	p := perform(t, "--database-url", db.URL(), "--ttl", "700ms")
+	story := p.readTo(t, "SIGSTOP")
+	if n := schemas(); n != 1 {
+		t.Errorf("%d schemas while it plays", n)
+	}
+	story += p.readTo(t, "")
+	if code := p.wait(); code != exitOK {
+		t.Errorf("exit code %d\n%s%s", code, story, p.stderr.String())
+	}
+	if password := db.Conn(t).Config().Password; password != "" && strings.Contains(story, password) {
+		t.Error("the story tells the password")
+	}
+	interrupted := perform(t, "--database-url", db.URL())
+	interrupted.readTo(t, "SIGSTOP")
+	if err := interrupted.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	interrupted.readTo(t, "")
+	if code := interrupted.wait(); code != exitInterrupted {
+		t.Errorf("exit code %d: %s", code, interrupted.stderr.String())
+	}
+	if n := schemas(); n != 0 {
+		t.Errorf("%d schemas are left", n)
+	}
+	in(t, db.URL(), "list").want(t, exitOK) // what was there is there
+	p.wantNothingLeft(t)
+	interrupted.wantNothingLeft(t)
+}
+
+func TestDemoNamesAnUnreachableServer(t *testing.T) {
+	t.Parallel()
+	addr := closedPort(t)
+	p := perform(t, "--database-url", "postgres://me:secret@"+addr+"/db")
+	p.readTo(t, "")
+	code := p.wait()
+	answer{code: code, stderr: p.stderr.String()}.want(t, exitUnreachable, addr, "try: ")
+	if strings.Contains(p.stderr.String(), "secret") {
+		t.Error(p.stderr.String())
+	}
+}
+
+func TestWorkerEndsWithItsStandardInput(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if out, err := program(ctx, t, "demo-worker").CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestListShowsHeldLocksAndOnRequestFreeOnes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	hold(t, db, "worker-1", "jobs/a")
+	if err := hold(t, db, "worker-2", "jobs/b").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, db, "worker-3", "other")
+
+	a := in(t, db.URL(), "list").want(t, exitOK, "LOCK", "EXPIRES-IN", "jobs/a", "worker-1", "█", "other")
+	if strings.Contains(a.stdout, "jobs/b") {
+		t.Errorf("a free lock is listed:\n%s", a.stdout)
+	}
+	in(t, db.URL(), "list", "--all").want(t, exitOK, "jobs/b", "FREE")
+	in(t, db.URL(), "list", "--all", "--limit", "1").want(t, exitOK, "there are more")
+
+	view := decode[listView](t, in(t, db.URL(), "list", "--prefix", "jobs/", "-o", "json").want(t, exitOK).stdout)
+	if len(view.Locks) != 1 || view.More {
+		t.Fatalf("%+v", view)
+	}
+	if l := view.Locks[0]; l.Name != "jobs/a" || l.Holder != "worker-1" || !l.Held || l.Token != 1 || l.TTL != time.Minute.Milliseconds() ||
+		l.Remaining <= 0 || l.Remaining > l.TTL || l.HeldFor < 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestListReadsEveryPage(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	const many = 2101
+	execute(t, db, `SELECT pglock.acquire('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, $1) i`, many)
+	for limit, want := range map[string]int{"0": many, "1000": 1000, "2000": 2000, "2101": many, "2102": many} {
+		view := decode[listView](t, in(t, db.URL(), "list", "--limit", limit, "-o", "json").want(t, exitOK).stdout)
+		seen := map[string]bool{}
+		for _, l := range view.Locks {
+			seen[l.Name] = true
+		}
+		if len(view.Locks) != want || len(seen) != want || view.More != (want < many) {
+			t.Errorf("--limit %s: %d locks, %d names, more=%v", limit, len(view.Locks), len(seen), view.More)
+		}
+	}
+}
+
+func TestShowTellsTheLockItsFencesAndItsEvents(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithMetadata(json.RawMessage(`{"build":7}`)))
+	write := func(pgx.Tx) error { return nil }
+	if err := fencedWrite(t, db, lease, write); err != nil {
+		t.Fatal(err)
+	}
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "jobs/a", "held for", "worker-1", `"build"`, "FENCE OF", "█")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "stuck").want(t, exitOK)
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "last holder", "token 1 of worker-1 ended by", "stuck")
+
+	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	if view.Lock.Held || len(view.Fences) != 1 || view.Fences[0].LastToken != 1 || len(view.Events) != 1 || view.Events[0].Reason != "stuck" {
+		t.Errorf("%+v", view)
+	}
+	in(t, db.URL(), "show", "jobs/none").want(t, exitNotHeld, "list --all")
+}
+
+func fencedWrite(tb testing.TB, db *pgtest.DB, lease *pglock.Lease, write func(pgx.Tx) error) error {
+	tb.Helper()
+	tx, err := db.Conn(tb).Begin(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer tx.Rollback(tb.Context()) //nolint:errcheck // after a commit
+	if err := fencedstore.Guard(tb.Context(), tx, lease); err != nil {
+		return err
+	}
+	if err := write(tx); err != nil {
+		return err
+	}
+	return tx.Commit(tb.Context())
+}
+
+func TestBreakFencesTheOldHolderAndIsAudited(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "stuck-worker", "jobs/a")
+	a := in(t, db.URL(), "break", "jobs/a", "--reason", "host is down", "--by", "me@desk", "-o", "json").want(t, exitOK)
+	view := decode[breakView](t, a.stdout)
+	if view.Holder != "stuck-worker" || view.Token != lease.Token() || view.NewToken <= view.Token || view.By != "me@desk" {
+		t.Errorf("%+v", view)
+	}
+	if _, err := lease.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("the old holder's check says %v", err)
+	}
+	next := hold(t, db, "worker-2", "jobs/a")
+	if next.Token() <= view.NewToken {
+		t.Errorf("the next token is %d, after %d", next.Token(), view.NewToken)
+	}
+	show := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	if len(show.Events) != 1 || show.Events[0].Actor != "me@desk" || show.Events[0].Reason != "host is down" || show.Events[0].At.IsZero() {
+		t.Errorf("%+v", show.Events)
+	}
+}
+
+func TestBreakTellsWhoWasBrokenAndWhatHappensNext(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "stuck-worker", "jobs/a")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitOK, "stuck-worker", "old token", "new token", actor(), "next fenced write")
+}
+
+func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker", "jobs/a")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token()+1)).want(t, exitNotHeld, "nothing was broken")
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", "0").want(t, exitUsage, "token")
+	if !lease.Valid() {
+		t.Error("the lease ended")
+	}
+	in(t, db.URL(), "break", "jobs/none", "--reason", "r").want(t, exitNotHeld)
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token())).want(t, exitOK)
+	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitNotHeld)
+	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", pglock.MaxReasonBytes+1)).want(t, exitUsage, "reason")
+}
+
+// asUser gives a connection string of a new user who has the given role, or none.
+func asUser(t *testing.T, db *pgtest.DB, role string) string {
+	t.Helper()
+	conn := db.Conn(t)
+	name := db.Name() + "_user"
+	after := context.WithoutCancel(t.Context())
+	execute(t, db, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'secret'", pgx.Identifier{name}.Sanitize()))
+	t.Cleanup(func() {
+		if _, err := conn.Exec(after, "DROP ROLE "+pgx.Identifier{name}.Sanitize()); err != nil {
+			t.Error(err)
+		}
+	})
+	if role != "" {
+		execute(t, db, fmt.Sprintf("GRANT %s TO %s", role, pgx.Identifier{name}.Sanitize()))
+	}
+	u, err := url.Parse(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(name, "secret")
+	return u.String()
+}
+
+func TestAUserWithoutOperatorRightsMayLookButNotBreak(t *testing.T) {
+	db := pgtest.Database(t)
+	hold(t, db, "worker", "jobs/a")
+	user := asUser(t, db, "pglock_user")
+	in(t, user, "list").want(t, exitOK, "jobs/a")
+	in(t, user, "show", "jobs/a").want(t, exitOK, "worker", "GRANT pglock_admin")
+	if v := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); v.Events != nil || v.Note == "" {
+		t.Errorf("%+v", v)
+	}
+	a := in(t, user, "break", "jobs/a", "--reason", "r").want(t, exitPermission, "GRANT pglock_admin")
+	if strings.Contains(a.stderr, "secret") {
+		t.Error(a.stderr)
+	}
+}
+
+func TestAUserWithoutAnyRightsIsToldWhatToAskFor(t *testing.T) {
+	db := pgtest.Database(t)
+	user := asUser(t, db, "")
+	in(t, user, "list").want(t, exitPermission, "pglock_user")
+	in(t, strings.Replace(user, "secret", "wrong", 1), "list").want(t, exitPermission, "PGPASSWORD")
+	in(t, user, "migrate", "up", "--schema", "another").want(t, exitPermission)
+}
+
+func TestTerminalEscapesAreQuoted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	name, holder := "evil\x1b[2J\nname", "hol\x1b]0;x\ader\u202e\u009b1m"
+	lease := hold(t, db, holder, name, pglock.WithMetadata(json.RawMessage(`"\u001b[31m\u202e"`)))
+	unsafe := func(a answer) {
+		t.Helper()
+		for _, r := range a.stdout + a.stderr {
+			if r != '\n' && (r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e') {
+				t.Errorf("%U in %q", r, a.stdout+a.stderr)
+			}
+		}
+	}
+	for _, format := range []string{"table", "json"} {
+		unsafe(in(t, db.URL(), "list", "-o", format).want(t, exitOK))
+		unsafe(in(t, db.URL(), "show", name, "-o", format).want(t, exitOK))
+		unsafe(in(t, db.URL(), "break", name, "--reason", "no", "--token", "99", "-o", format).want(t, exitNotHeld))
+		unsafe(in(t, db.URL(), "show", name+"?", "-o", format).want(t, exitNotHeld))
+	}
+	in(t, db.URL(), "list").want(t, exitOK, `"evil\x1b[2J\nname"`)
+	view := decode[listView](t, in(t, db.URL(), "list", "-o", "json").stdout)
+	if view.Locks[0].Name != name || view.Locks[0].Holder != holder {
+		t.Errorf("JSON does not give the texts back: %+v", view.Locks[0])
+	}
+	unsafe(in(t, db.URL(), "break", name, "--reason", "bad\x1b[0m", "--by", "me\x1b", "--token", fmt.Sprint(lease.Token())).want(t, exitOK))
+	unsafe(in(t, db.URL(), "show", name).want(t, exitOK, `"bad\x1b[0m"`))
+}

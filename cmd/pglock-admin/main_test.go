@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// asProgram is the environment variable that makes the test binary behave as pglock-admin, for tests that need it as a
+// process: the demo starts its own program again, and so does this one.
+const asProgram = "PGLOCK_ADMIN_TEST_AS_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		os.Exit(mainWithSignals())
+	}
+	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
+
+// answer is what one command line gave.
+type answer struct {
+	code           int
+	stdout, stderr string
+}
+
+func admin(tb testing.TB, args ...string) answer {
+	tb.Helper()
+	var stdout, stderr bytes.Buffer
+	code := run(tb.Context(), args, &stdout, &stderr)
+	a := answer{code, stdout.String(), stderr.String()}
+	if strings.Contains(a.stdout+a.stderr, "\x1b") {
+		tb.Errorf("pglock-admin %q wrote a raw escape:\n%q\n%q", args, a.stdout, a.stderr)
+	}
+	if code != exitOK && !strings.Contains(a.stderr, "try: ") && !strings.Contains(a.stderr, `"hint"`) {
+		tb.Errorf("pglock-admin %q does not say what to do next: %q", args, a.stderr)
+	}
+	if strings.Contains(a.stderr, "Usage:") {
+		tb.Errorf("pglock-admin %q dumps its usage:\n%s", args, a.stderr)
+	}
+	return a
+}
+
+// in runs a command against a database.
+func in(tb testing.TB, url string, args ...string) answer {
+	tb.Helper()
+	return admin(tb, append([]string{"--database-url", url}, args...)...)
+}
+
+func (a answer) want(tb testing.TB, code int, texts ...string) answer {
+	tb.Helper()
+	if a.code != code {
+		tb.Errorf("exit code %d, want %d\n%s%s", a.code, code, a.stdout, a.stderr)
+	}
+	for _, text := range texts {
+		if !strings.Contains(a.stdout+a.stderr, text) {
+			tb.Errorf("no %q in\n%s%s", text, a.stdout, a.stderr)
+		}
+	}
+	return a
+}
+
+func decode[T any](tb testing.TB, text string) (v T) {
+	tb.Helper()
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		tb.Fatalf("%v in %s", err, text)
+	}
+	return v
+}
+
+// hold takes a lock for the length of the test.
+func hold(tb testing.TB, db *pgtest.DB, holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+	tb.Helper()
+	client, err := pglock.New(tb.Context(), db.Pool(tb), pglock.WithHolder(holder), pglock.WithDefaultTTL(time.Minute))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := client.Close(context.Background()); err != nil {
+			tb.Error(err)
+		}
+	})
+	lease, err := client.TryAcquire(tb.Context(), name, opts...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return lease
+}
+
+func execute(tb testing.TB, db *pgtest.DB, sql string, args ...any) {
+	tb.Helper()
+	if _, err := db.Conn(tb).Exec(tb.Context(), sql, args...); err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+func TestWrongCommandLinesExitWithTwo(t *testing.T) {
+	for _, line := range []struct{ args, says string }{
+		{"", "needs a command"},
+		{"nonsense", "unknown command"},
+		{"lits", "list"},
+		{"list --nonsense", "unknown flag"},
+		{"list extra", "extra"},
+		{"list -o yaml", "table or json"},
+		{"list --timeout 0s", "--timeout"},
+		{"list --limit -1", "--limit"},
+		{"list --database-url postgres://[", "connection string"},
+		{"list --database-url pool_max_conns=x", "connection string"},
+		{"show", "name of one lock"},
+		{"show a --events 0", "--events"},
+		{"break", "name of one lock"},
+		{"break a", "--reason is empty"},
+		{"break a --reason=", "--reason is empty"},
+		{"migrate", "needs a command"},
+		{"migrate sideways", "sideways"},
+		{"migrate down", "--yes"},
+		{"migrate force", "one version"},
+		{"migrate force x", "whole number"},
+		{"demo --workers 1", "from 2 to 8"},
+		{"demo --workers 9", "from 2 to 8"},
+		{"demo --ttl 1ms", "from 200ms"},
+		{"demo --ttl 1h", "to 2.5s"},
+		{"demo -o json", "--output json"},
+		{"demo --schema s", "--schema"},
+	} {
+		t.Run(line.args, func(t *testing.T) {
+			args := strings.Fields(line.args)
+			admin(t, args...).want(t, exitUsage, line.says)
+			if strings.Contains(line.args, "-o") && !strings.Contains(line.args, "--") {
+				return
+			}
+			a := admin(t, append(args, "-o", "json")...).want(t, exitUsage)
+			if p := decode[problem](t, a.stderr); p.Code != exitUsage || p.Message == "" || p.Hint == "" {
+				t.Errorf("as JSON: %+v", p)
+			}
+		})
+	}
+}
+
+func TestABlankReasonIsNoReason(t *testing.T) {
+	admin(t, "break", "a", "--reason", "  ").want(t, exitUsage, `pglock-admin break a --reason "why"`)
+}
+
+func TestHelpDocumentsTheExitCodes(t *testing.T) {
+	admin(t, "--help").want(t, exitOK, "130  interrupted", "5  the schema is missing", "DATABASE_URL", "PGHOST")
+	for _, command := range []string{"list", "show", "break", "migrate", "demo", "version"} {
+		admin(t, command, "--help").want(t, exitOK, "Usage:")
+	}
+}
+
+func TestHelpDoesNotShowTheConnectionString(t *testing.T) {
+	t.Setenv("DATABASE_URL", "postgres://me:secret@host/db")
+	if a := admin(t, "list", "--help"); strings.Contains(a.stdout, "secret") {
+		t.Error(a.stdout)
+	}
+}
+
+func TestVersionTellsTheSchemaVersion(t *testing.T) {
+	admin(t, "version").want(t, exitOK, "schema needed", "version 1")
+	v := decode[programView](t, admin(t, "version", "-o", "json").want(t, exitOK).stdout)
+	if v.SchemaVersion != 1 || v.Go == "" || v.Version == "" {
+		t.Errorf("%+v", v)
+	}
+}
+
+// closedPort is an address where nobody listens.
+func closedPort(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestAnUnreachableServerIsNamedAndThePasswordIsNot(t *testing.T) {
+	addr := closedPort(t)
+	for _, command := range []string{"list", "show a", "break a --reason r", "migrate up", "migrate down --yes", "migrate version", "migrate force 1"} {
+		a := in(t, "postgres://me:secret@"+addr+"/db", strings.Fields(command)...).want(t, exitUnreachable, addr)
+		if strings.Contains(a.stdout+a.stderr, "secret") {
+			t.Errorf("%s tells the password: %s", command, a.stderr)
+		}
+	}
+}
+
+func TestTheEnvironmentNamesTheServer(t *testing.T) {
+	addr := closedPort(t)
+	host, port, _ := net.SplitHostPort(addr)
+	t.Setenv("DATABASE_URL", "")
+	t.Setenv("PGHOST", host)
+	t.Setenv("PGPORT", port)
+	admin(t, "list").want(t, exitUnreachable, addr)
+	admin(t, "migrate", "version").want(t, exitUnreachable, addr)
+
+	t.Setenv("DATABASE_URL", pgtest.Database(t).URL())
+	admin(t, "list").want(t, exitOK, "no lock is held")
+}
+
+func TestAServerThatDoesNotAnswerIsGivenUp(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	in(t, "postgres://me@"+l.Addr().String()+"/db?sslmode=disable", "list", "--timeout", "50ms").want(t, exitUnreachable, "--timeout")
+}
+
+func TestAnUnknownDatabaseIsToldApart(t *testing.T) {
+	u, err := url.Parse(pgtest.Database(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Path = "/no_such_database"
+	in(t, u.String(), "list").want(t, exitUnreachable, "createdb")
+}
+
+func TestAnInterruptExitsWith130(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var stderr strings.Builder
+	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, io.Discard, &stderr); code != exitInterrupted {
+		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+type programView struct {
+	Version       string `json:"version"`
+	Revision      string `json:"revision,omitempty"`
+	Modified      bool   `json:"modified,omitempty"`
+	Go            string `json:"go"`
+	Platform      string `json:"platform"`
+	SchemaVersion int    `json:"schema_version"` // that this program needs
+}
+
+func newVersion(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Tell the version of this program and of the schema that it needs",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := programView{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
+			if info, ok := debug.ReadBuildInfo(); ok {
+				if info.Main.Version != "" {
+					v.Version = info.Main.Version
+				}
+				for _, s := range info.Settings {
+					switch s.Key {
+					case "vcs.revision":
+						v.Revision = s.Value
+					case "vcs.modified":
+						v.Modified = s.Value == "true"
+					}
+				}
+			}
+			return o.show(cmd, v, func(w io.Writer) {
+				revision := v.Revision
+				if v.Modified {
+					revision += " (modified)"
+				}
+				drawFields(w, [][2]string{
+					{"pglock-admin", v.Version}, {"revision", revision}, {"built with", v.Go + " " + v.Platform},
+					{"schema needed", fmt.Sprintf("version %d", v.SchemaVersion)},
+				})
+			})
+		},
+	}
+}

@@ -1,0 +1,132 @@
+package migrations_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// psql runs the plain files as a team without our tools would, and gives what it says.
+func psql(t *testing.T, url string, args ...string) (string, error) {
+	t.Helper()
+	program, err := exec.LookPath("psql")
+	if err != nil {
+		t.Skipf("psql is not in PATH: %v", err)
+	}
+	all := append([]string{"-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", url}, args...)
+	said, err := exec.CommandContext(t.Context(), program, all...).CombinedOutput() //nolint:gosec // psql with the test's own files
+	return string(said), err
+}
+
+func plainFile(t *testing.T, name string) string {
+	t.Helper()
+	content, err := fs.ReadFile(migrations.Files(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{"pglock", `My "odd" Schema`} {
+		t.Run(schema, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.EmptyDatabase(t)
+			conn := db.Conn(t)
+			before := catalog(t, conn, false)
+			quoted := pgx.Identifier{schema}.Sanitize()
+			path := "SET search_path = " + quoted + ", pg_temp"
+			if said, err := psql(t, db.URL(), "-c", "CREATE SCHEMA "+quoted, "-c", path, "-f", plainFile(t, "000001_foundation.up.sql")); err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Do(t.Context(), "report", func(context.Context, *pglock.Lease) error { return nil }); err != nil {
+				t.Error(err)
+			}
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			o := migrations.WithSchema(schema)
+			wantVersion(t, db.URL(), migrations.Latest, o)
+			for what, err := range map[string]error{"Up": migrations.Up(t.Context(), db.URL(), o), "Down": migrations.Down(t.Context(), db.URL(), o)} {
+				if err == nil || !strings.Contains(err.Error(), "another migration tool") {
+					t.Errorf("%s of a schema made by psql: %v, want a refusal that says so", what, err)
+				}
+			}
+			if said, err := psql(t, db.URL(), "-c", path, "-f", plainFile(t, "000001_foundation.down.sql"), "-c", "DROP SCHEMA "+quoted); err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			if after := catalog(t, conn, false); after != before {
+				t.Errorf("before:\n%s\n\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE SCHEMA pglock")
+	before := catalog(t, conn, false)
+	file := plainFile(t, "000001_foundation.up.sql")
+	for _, path := range []string{"pglock", "pglock, public", "pglock, public, pg_temp", "pg_temp, pglock", "nowhere, pg_temp", "''", "pglock, pg_catalog, pg_temp"} {
+		said, err := psql(t, db.URL(), "-c", "SET search_path = "+path, "-f", file)
+		if err == nil || !strings.Contains(said, "search_path is") || !strings.Contains(said, "followed by pg_temp") {
+			t.Errorf("search_path %s: %v, %s; want a refusal that names the rule", path, err, said)
+		}
+	}
+	if after := catalog(t, conn, false); after != before {
+		t.Errorf("before:\n%s\n\nafter:\n%s", before, after)
+	}
+}
+
+func TestUserWhoCannotMakeTheRolesIsToldWhoCan(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil) // the roles must not be there
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	execute(t, conn, "CREATE ROLE app LOGIN PASSWORD 'x'")
+	execute(t, conn, "CREATE DATABASE app OWNER app")
+	config := conn.Config()
+	app := fmt.Sprintf("postgres://app:x@/app?host=%s&port=%d&sslmode=disable", config.Host, config.Port)
+	err = migrations.Up(t.Context(), app)
+	for _, says := range []string{"user app cannot create the roles pglock_user and pglock_admin", "CREATE ROLE pglock_user NOLOGIN;"} {
+		if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 1000 {
+			t.Errorf("%v, want a short error that says %q", err, says)
+		}
+	}
+	execute(t, conn, "CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user")
+	if err := migrations.Force(t.Context(), app, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrations.Up(t.Context(), app); err != nil {
+		t.Errorf("with the roles there: %v", err)
+	}
+	wantVersion(t, app, migrations.Latest)
+	if err := migrations.Down(t.Context(), app); err != nil {
+		t.Errorf("Down by a user who cannot drop the roles: %v", err)
+	}
+}
