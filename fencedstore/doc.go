@@ -1,2 +1,75 @@
-// Package fencedstore is the write path that a holder which has lost its lease cannot pass.
+// Package fencedstore makes writes that a holder which has lost its lease cannot make.
+//
+// # The rule
+//
+// A fence is a row that remembers the highest token that wrote to a resource: the lock's name, unless WithResource names
+// another. Every writer of the resource must write under the same fence. A fenced transaction does this, in this order:
+//
+//  1. It takes the row of the fence, which may wait for the open transaction of a predecessor.
+//  2. The lease's token must be greater than every token that has passed; with AllowSameToken the one that passed last may
+//     pass again, if it is of the same grant.
+//  3. The lease must not have ended, by the server's clock, after that wait.
+//  4. The write runs.
+//  5. Inside COMMIT a deferred trigger checks the lease once more: not ended, not broken, not granted to somebody else. It
+//     holds the lock's row in a way that lets renewals pass and makes the next grant wait for the commit.
+//
+// So the fence admits tokens in ascending order alone, no write commits after its lease ended at the last check, and no
+// other grant comes between that check and the commit. The database orders the two; no clock of a client has a part in it.
+//
+// Store.Write does all five: BEGIN and the fence travel together, and so do the last check and COMMIT, so that a fenced
+// write has as many round trips as a plain transaction. Guard and GuardSQL do 1 to 3 in a transaction of the
+// application's own; 5 comes with its COMMIT, whoever sends it.
+//
+// # What is refused
+//
+//   - ErrStaleToken (StaleTokenError): a greater token has written, or this one has, without AllowSameToken. One write for
+//     each grant makes a retried write harmless. Write notes the refusal in the audit when a greater token was the reason.
+//   - pglock.ErrLost (LostError): the lease has expired, or was broken, released elsewhere or taken over. A holder that was
+//     overtaken at the fence hears of the token first.
+//   - pglock.ErrReleased: the lease was released here; nothing was sent.
+//   - ErrLeftFence: the callback left the transaction, see below.
+//   - pglock.ErrWrongDatabase: this database knows no such lease; another database, or another schema, has granted it.
+//   - SQLSTATE 40001 from COMMIT under REPEATABLE READ and SERIALIZABLE: a grant to somebody else, a release or a break came
+//     after the snapshot. Trying again with the same lease says which, as pglock.ErrLost.
+//
+// A refused write is rolled back whole.
+//
+// # Limits
+//
+// The fence gives its transaction time limits, so that a holder that hangs does not block the next one at the fence. From
+// what the lease has left it sets lock_timeout, statement_timeout, idle_in_transaction_session_timeout, tcp_user_timeout
+// and, from PostgreSQL 17 on, transaction_timeout; and client_connection_check_interval to a second. A limit that the
+// user has set lower stays. All of them end with the transaction.
+//
+// A fenced transaction may therefore last no longer than the lease had left when it began. Renewals do not move the
+// limit: for a long write call lease.Renew first, and choose the TTL for it. Before PostgreSQL 17 a transaction that runs
+// one short statement after the other escapes the limits; it cannot commit after its lease, but until it ends the next
+// holder waits at the fence, for as long as that one's own lease lasts.
+//
+// Under REPEATABLE READ and SERIALIZABLE a write that outlives the expiry which its snapshot shows is refused, also when
+// the lease was renewed meanwhile.
+//
+// A fenced write is as durable as the session's synchronous_commit makes it: unlike a grant, it does not force it on.
+// The fence and the write are lost together or not at all.
+//
+// # Unknown outcomes
+//
+// When COMMIT is not answered, Write asks the server for the status of the transaction, for five seconds: nil means
+// committed, an error that does not match pglock.ErrOutcomeUnknown means rolled back. Nobody could be asked, or the wait
+// for a synchronous standby was cut short: OutcomeUnknownError, whose Transaction can be given to Store.Outcome later. A
+// cancelled wait for the standby is seen only on connections whose configuration went through pglock.ObserveCommits. A
+// retry with the same lease is safe without AllowSameToken: if the first attempt was committed, the second is stale. Give
+// ctx a deadline, as a connection that is cut in silence is noticed only by it.
+//
+// # What the callback must not do
+//
+//   - COMMIT or ROLLBACK. Write then fails with ErrLeftFence, but what was written after a raw COMMIT stays, unfenced.
+//   - PREPARE TRANSACTION: the last check runs then, and not at COMMIT PREPARED; the lock cannot be granted in between.
+//   - Raise the limits that the fence has set: the next holder would wait for longer.
+//   - With Guard or GuardSQL, SET CONSTRAINTS ALL IMMEDIATE: it uses up the check inside COMMIT. In Write it does no harm.
+//   - After Guard or GuardSQL, ROLLBACK TO a savepoint from before it: the fence goes with it, and nobody notices. Guard the
+//     outermost transaction, not a nested one. The schema's function seal, as the last statement before COMMIT, closes
+//     this hole and the one before, as it does in Write.
+//   - Write through another connection: that one is under no fence.
+//   - Keep the pgx.Tx beyond its return.
 package fencedstore

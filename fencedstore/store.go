@@ -237,7 +237,7 @@ func (s *Store) outcome(ctx context.Context, xact uint64) (o Outcome, replicated
 		var status *string
 		err = s.pool.QueryRow(ctx, `SELECT pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8),
 			pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) ''
-				AND pg_catalog.current_setting('synchronous_commit') NOT IN ('off', 'local')`,
+				AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL (ARRAY['off', 'local'])`,
 			strconv.FormatUint(xact, 10)).Scan(&status, &replicated)
 		var pgErr *pgconn.PgError
 		switch {

@@ -149,23 +149,25 @@ func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
 	flushed := func() bool {
 		return one[bool](t, look, `SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`)
 	}
-	c := newClient(t, newPool(t, server.URL(), withDefault("synchronous_commit", "off")))
-	for range 3 {
-		lease, err := c.TryAcquire(t.Context(), "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !flushed() {
-			t.Error("I12: a grant was answered before its WAL was flushed")
-		}
-		if err := lease.Renew(t.Context()); err != nil || !flushed() {
-			t.Errorf("a renewal was answered before its WAL was flushed (%v)", err)
-		}
-		if err := lease.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if flushed() {
-			t.Error("I24: a release waited for the disk")
+	for _, setting := range []string{"off", "on"} {
+		c := newClient(t, newPool(t, server.URL(), withDefault("synchronous_commit", setting)))
+		for range 3 {
+			lease, err := c.TryAcquire(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !flushed() {
+				t.Errorf("I12: a grant was answered before its WAL was flushed, with synchronous_commit = %s", setting)
+			}
+			if err := lease.Renew(t.Context()); err != nil || !flushed() {
+				t.Errorf("a renewal was answered before its WAL was flushed, with synchronous_commit = %s (%v)", setting, err)
+			}
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if flushed() {
+				t.Errorf("I24: a release waited for the disk, with synchronous_commit = %s", setting)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -184,8 +185,8 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 				t.Run(fmt.Sprintf("%s/%s/%s", level, how, trick), func(t *testing.T) {
 					p := newPeer(t, db.URL())
 					name := t.Name()
-					p.exec(t, `SET default_transaction_isolation = 'read committed'`)
 					g := p.mustAcquire(t, name, 150*time.Millisecond)
+					p.exec(t, strings.Replace(sql, "LOCAL", "SESSION", 1)) // before the fence, and again after it
 					tx, err := p.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 					if err != nil {
 						t.Fatal(err)

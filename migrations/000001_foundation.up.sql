@@ -104,9 +104,13 @@ AS $$
           FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass)
 $$;
 
+-- The helpers up to microseconds_until are called by functions below alone, which have fixed the search_path; setting it
+-- again for each would cost more than the work. They answer true or raise, so that a caller can evaluate them without a
+-- query.
+
 -- Refuses arguments that the rules forbid, naming argument, value and rule.
-CREATE FUNCTION check_arguments(p_name text, p_holder text, p_ttl interval, p_metadata jsonb) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path FROM CURRENT
+CREATE FUNCTION check_arguments(p_name text, p_holder text, p_ttl interval, p_metadata jsonb) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
   IF p_name IS NULL OR octet_length(p_name) NOT BETWEEN 1 AND 512 THEN
@@ -125,33 +129,42 @@ BEGIN
     RAISE EXCEPTION 'metadata is % bytes long as jsonb: it must have at most 16384', octet_length(p_metadata::text)
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  RETURN true;
 END $$;
 
 -- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
-CREATE FUNCTION require_read_committed() RETURNS void
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
+CREATE FUNCTION require_read_committed() RETURNS boolean
+LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
     RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
       USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
   END IF;
+  RETURN true;
 END $$;
 
 -- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
 -- the session's default: the token or the expiry would otherwise be given out twice after a crash.
-CREATE FUNCTION require_durable_commit() RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+CREATE FUNCTION require_durable_commit() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
 AS $$
+DECLARE
+  ignored text;
 BEGIN
   IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
+    ignored := set_config('synchronous_commit', 'on', true);
   END IF;
+  RETURN true;
 END $$;
+
+CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
+LANGUAGE sql VOLATILE
+AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
 
 -- Why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   r locks%ROWTYPE;
@@ -172,7 +185,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   RAISE EXCEPTION 'the lease of lock % with token % is lost: %', quote_literal(p_name), p_token,
@@ -188,87 +201,85 @@ END $$;
 -- attempt may still be on its way, and waits for it. A refused try locks no row, writes nothing, draws no token.
 CREATE FUNCTION acquire(
   p_name text, p_grant_id uuid, p_session_id uuid, p_holder text, p_ttl interval,
-  p_metadata jsonb DEFAULT NULL, p_retry boolean DEFAULT false)
-RETURNS TABLE (granted boolean, token bigint, holder text, expires_at timestamptz, remaining_us bigint)
+  p_metadata jsonb DEFAULT NULL, p_retry boolean DEFAULT false,
+  OUT granted boolean, OUT token bigint, OUT holder text, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  r locks%ROWTYPE;
-  g locks%ROWTYPE;
+  r     locks%ROWTYPE;
+  ended timestamptz;     -- when the lease before us ran out, if it was neither released nor broken
+  ok    boolean := require_read_committed() AND check_arguments(p_name, p_holder, p_ttl, p_metadata);
 BEGIN
-  PERFORM require_read_committed();
-  PERFORM check_arguments(p_name, p_holder, p_ttl, p_metadata);
   IF p_grant_id IS NULL OR p_session_id IS NULL THEN
     RAISE EXCEPTION 'grant_id and session_id are % and %: they must not be NULL', p_grant_id, p_session_id
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-
-  IF p_retry THEN
-    SELECT * INTO r FROM locks l WHERE l.name = p_name FOR UPDATE;
-  ELSE
-    SELECT * INTO r FROM locks l WHERE l.name = p_name;
-  END IF;
-
-  IF r.grant_id = p_grant_id THEN
-    -- Our own earlier attempt was granted. Renewed rather than only read: this commit then waits for the disk and the
-    -- standby that the lost answer may not have waited for.
-    PERFORM require_durable_commit();
-    PERFORM FROM locks l WHERE l.name = p_name FOR NO KEY UPDATE;
-    UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-      WHERE l.name = p_name AND l.grant_id = p_grant_id AND l.token = r.token AND l.expires_at > clock_timestamp()
-      RETURNING * INTO g;
-    IF NOT FOUND THEN
-      RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_name)
-        USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+  LOOP
+    -- Lock the free row first and wait for nobody; token and times are drawn while it is ours.
+    IF p_retry THEN
+      SELECT * INTO r FROM locks l WHERE l.name = p_name FOR UPDATE;
+    ELSE
+      SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED;
     END IF;
-  ELSIF r.expires_at > clock_timestamp() THEN
-    RETURN QUERY SELECT false, r.token, r.holder, r.expires_at, microseconds_until(r.expires_at);
-    RETURN;
-  ELSE
-    -- Lock first, wait for nobody; the token and the times below are drawn while the row is ours.
-    r := NULL;
-    SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED;
-    IF FOUND OR NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name) THEN
-      PERFORM require_durable_commit();
-      INSERT INTO locks AS l (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, metadata)
-        VALUES (p_name, p_holder, p_session_id, p_grant_id,
-                coalesce(r.token, nextval('fencing_token_seq')),   -- of the row that is there: not used, DO UPDATE draws
-                p_ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + p_ttl, p_metadata)
-        ON CONFLICT (name) DO UPDATE SET
-          holder = p_holder, session_id = p_session_id, grant_id = p_grant_id,
-          token = GREATEST(nextval('fencing_token_seq'), l.token + 1),
-          ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
-          expires_at = clock_timestamp() + p_ttl, ended_at = NULL, metadata = p_metadata
-          WHERE l.expires_at <= clock_timestamp()
-        RETURNING * INTO g;
-      IF g.name IS NOT NULL AND r.expires_at > '-infinity' THEN
-        INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
-          VALUES ('takeover', p_name, r.token, g.token, r.holder, p_holder);
+    IF r.expires_at <= clock_timestamp() THEN
+      IF r.grant_id = p_grant_id THEN
+        RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_name)
+          USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+      END IF;
+      ended := r.expires_at;
+    ELSE
+      SELECT * INTO r FROM locks l WHERE l.name = p_name;
+      IF r.grant_id = p_grant_id THEN
+        -- Our own earlier attempt was granted. Renewed rather than only read: this commit then waits for the disk and
+        -- the standby that the lost answer may not have waited for.
+        ok := require_durable_commit();
+        SELECT * INTO r FROM locks l WHERE l.name = p_name FOR NO KEY UPDATE;
+        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+          WHERE l.name = p_name AND l.grant_id = p_grant_id AND l.token = r.token AND l.expires_at > clock_timestamp()
+          RETURNING true, l.token, l.holder, l.expires_at, microseconds_until(l.expires_at)
+          INTO acquire.granted, acquire.token, acquire.holder, acquire.expires_at, acquire.remaining_us;
+        IF NOT FOUND THEN
+          RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_name)
+            USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+        END IF;
+        RETURN;
+      ELSIF r.name IS NOT NULL THEN
+        acquire.granted := false;
+        acquire.remaining_us := 0;
+        IF r.expires_at > clock_timestamp() THEN          -- else somebody has locked it, to be granted it
+          acquire.token := r.token;
+          acquire.holder := r.holder;
+          acquire.expires_at := r.expires_at;
+          acquire.remaining_us := microseconds_until(r.expires_at);
+        END IF;
+        RETURN;
       END IF;
     END IF;
-  END IF;
 
-  IF g.name IS NOT NULL THEN
-    RETURN QUERY SELECT true, g.token, g.holder, g.expires_at, microseconds_until(g.expires_at);
-    RETURN;
-  END IF;
-  -- Somebody was quicker. If it was our own earlier attempt, that is the grant.
-  SELECT * INTO r FROM locks l WHERE l.name = p_name;
-  IF r.grant_id = p_grant_id AND r.expires_at > clock_timestamp() THEN
-    PERFORM require_durable_commit();
-    UPDATE locks l SET renewed_at = clock_timestamp() WHERE l.name = p_name AND l.grant_id = p_grant_id;
-    RETURN QUERY SELECT true, r.token, r.holder, r.expires_at, microseconds_until(r.expires_at);
-  ELSIF r.expires_at > clock_timestamp() THEN
-    RETURN QUERY SELECT false, r.token, r.holder, r.expires_at, microseconds_until(r.expires_at);
-  ELSE
-    RETURN QUERY SELECT false, NULL::bigint, NULL::text, NULL::timestamptz, 0::bigint;
-  END IF;
+    ok := require_durable_commit();
+    INSERT INTO locks AS l (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, metadata)
+      VALUES (p_name, p_holder, p_session_id, p_grant_id,
+              coalesce(r.token, nextval('fencing_token_seq')),   -- of the row that is there: not used, DO UPDATE draws
+              p_ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + p_ttl, p_metadata)
+      ON CONFLICT (name) DO UPDATE SET
+        holder = p_holder, session_id = p_session_id, grant_id = p_grant_id,
+        token = GREATEST(nextval('fencing_token_seq'), l.token + 1),
+        ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
+        expires_at = clock_timestamp() + p_ttl, ended_at = NULL, metadata = p_metadata
+        WHERE l.expires_at <= clock_timestamp()
+      RETURNING true, l.token, l.holder, l.expires_at, microseconds_until(l.expires_at)
+      INTO acquire.granted, acquire.token, acquire.holder, acquire.expires_at, acquire.remaining_us;
+    IF FOUND THEN
+      IF ended > '-infinity' THEN
+        INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
+          VALUES ('takeover', p_name, r.token, acquire.token, r.holder, p_holder);
+      END IF;
+      RETURN;
+    END IF;
+    -- Somebody else was the first ever to use this name: look again.
+  END LOOP;
 END $$;
-
-CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
-AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
 
 -- renew_all extends every lease named by the three arrays that is still held, each by its own TTL. One verdict a lease:
 -- renewed, busy (another transaction has locked the row: ask again with renew), or the reason for which it is lost.
@@ -278,9 +289,9 @@ RETURNS TABLE (name text, token bigint, outcome text, expires_at timestamptz, re
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
+DECLARE
+  ok boolean := require_read_committed() AND require_durable_commit();
 BEGIN
-  PERFORM require_read_committed();
-  PERFORM require_durable_commit();
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids) AS a (name, token, grant_id)),
@@ -303,9 +314,9 @@ CREATE FUNCTION renew(p_name text, p_token bigint, p_grant_id uuid, OUT expires_
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
+DECLARE
+  ok boolean := require_read_committed() AND require_durable_commit();
 BEGIN
-  PERFORM require_read_committed();
-  PERFORM require_durable_commit();
   PERFORM FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
     WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp()
@@ -335,8 +346,9 @@ END $$;
 CREATE FUNCTION release(p_name text, p_token bigint, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  ok boolean := require_read_committed();
 BEGIN
-  PERFORM require_read_committed();
   PERFORM FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id FOR UPDATE;
   UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
@@ -347,8 +359,9 @@ END $$;
 CREATE FUNCTION release_all(p_names text[], p_tokens bigint[], p_grant_ids uuid[]) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  ok boolean := require_read_committed();
 BEGIN
-  PERFORM require_read_committed();
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids) AS a (name, token, grant_id)),
@@ -366,10 +379,9 @@ CREATE FUNCTION abandon(p_name text, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
+  ok boolean := require_read_committed() AND check_arguments(p_name, '-', interval '1 s', NULL);
   r locks%ROWTYPE;
 BEGIN
-  PERFORM require_read_committed();
-  PERFORM check_arguments(p_name, '-', interval '1 s', NULL);
   IF p_grant_id IS NULL THEN
     RAISE EXCEPTION 'grant_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
   END IF;
@@ -398,11 +410,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
+  ok boolean := require_read_committed() AND require_durable_commit() AND check_arguments(p_name, '-', interval '1 s', NULL);
   r locks%ROWTYPE;
 BEGIN
-  PERFORM require_read_committed();
-  PERFORM require_durable_commit();
-  PERFORM check_arguments(p_name, '-', interval '1 s', NULL);
   IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
     RAISE EXCEPTION 'reason is %: it must have 1 to 1024 bytes, not all of them blank', coalesce(quote_literal(left(p_reason, 40)), 'NULL')
       USING ERRCODE = 'invalid_parameter_value';
@@ -430,19 +440,20 @@ BEGIN
 END $$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
-CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  now_ms numeric := extract(epoch FROM current_setting(p_setting)::interval) * 1000;
+  current text := current_setting(p_setting);
 BEGIN
-  IF now_ms = 0 OR now_ms > p_ms THEN
-    PERFORM set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
+  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
+    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
   END IF;
+  RETURN true;
 END $$;
 
 CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   RAISE EXCEPTION 'token % is stale: token % has passed the fence of resource %', p_token, p_last, quote_literal(p_resource)
@@ -464,35 +475,36 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  res  text := coalesce(p_resource, p_name);
-  ms   bigint;
-  last bigint;
+  res   text := coalesce(p_resource, p_name);
+  ends  timestamptz;
+  ms    bigint;
+  last  bigint;
+  ok    boolean;
+  noted text;
 BEGIN
-  IF p_database_id <> database_id() THEN
-    RAISE EXCEPTION 'the lease of lock % belongs to another database: not to schema % of database %',
-        quote_literal(p_name), current_schema(), current_database()
-      USING ERRCODE = 'LK007', HINT = 'Write through the database that granted the lock.';
-  END IF;
   IF res IS NULL OR octet_length(res) NOT BETWEEN 1 AND 512 THEN
     RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512', coalesce(octet_length(res)::text, 'NULL, not some number of')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  SELECT microseconds_until(l.expires_at) / 1000 + 1 INTO ms
-    FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
-  IF NOT FOUND THEN
+  SELECT l.expires_at INTO ends FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  IF ends IS NULL OR ends <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
+    IF p_database_id <> database_id() THEN
+      RAISE EXCEPTION 'the lease of lock % belongs to another database: not to schema % of database %',
+          quote_literal(p_name), current_schema(), current_database()
+        USING ERRCODE = 'LK007', HINT = 'Write through the database that granted the lock.';
+    END IF;
     SELECT f.last_token INTO last FROM fences f WHERE f.resource = res AND f.last_token > p_token;
     IF FOUND THEN
       PERFORM raise_stale(res, p_token, last);
     END IF;
     PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
   END IF;
-  PERFORM bound_timeout('lock_timeout', ms), bound_timeout('statement_timeout', ms),
-          bound_timeout('idle_in_transaction_session_timeout', ms), bound_timeout('tcp_user_timeout', ms),
-          bound_timeout('client_connection_check_interval', 1000);
-  IF current_setting('server_version_num')::int >= 170000 THEN
-    PERFORM bound_timeout('transaction_timeout', ms);
-  END IF;
+  ms := microseconds_until(ends) / 1000 + 1;
+  ok := bound_timeout('lock_timeout', ms) AND bound_timeout('statement_timeout', ms)
+    AND bound_timeout('idle_in_transaction_session_timeout', ms) AND bound_timeout('tcp_user_timeout', ms)
+    AND bound_timeout('client_connection_check_interval', 1000)
+    AND (current_setting('server_version_num')::int < 170000 OR bound_timeout('transaction_timeout', ms));
 
   INSERT INTO fences AS f (resource, last_token, lock_name, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, p_grant_id, pg_current_xact_id(), clock_timestamp())
@@ -508,9 +520,13 @@ BEGIN
   END IF;
 
   -- After the wait: a fresh look, by the clock of now.
-  SELECT c.expires_at, c.remaining_us INTO fence.expires_at, fence.remaining_us FROM check_lease(p_name, p_token, p_grant_id) c;
-  -- What seal() needs to know; it is compared with the fence row, so that forging it gains nothing.
-  PERFORM set_config('pglock.fenced', json_build_array(res, p_token)::text, true);
+  SELECT l.expires_at INTO ends FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  IF ends IS NULL OR ends <= clock_timestamp() THEN
+    PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  END IF;
+  fence.expires_at := ends;
+  fence.remaining_us := microseconds_until(ends);
+  noted := set_config('pglock.fenced', fence.xact::text, true);   -- for seal(); a rollback to before takes it back
 END $$;
 
 -- The check inside COMMIT. FOR KEY SHARE orders a takeover or a break, which change the key (name, token), after this
@@ -520,16 +536,18 @@ CREATE FUNCTION fence_commit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  r locks%ROWTYPE;
+  r     record;
+  noted text;
 BEGIN
   IF NEW.fenced_xact <> pg_current_xact_id() THEN
     RETURN NULL;
   END IF;
-  SELECT * INTO r FROM locks l WHERE l.name = NEW.lock_name FOR KEY SHARE;
+  SELECT l.token, l.grant_id, l.expires_at INTO r FROM locks l WHERE l.name = NEW.lock_name FOR KEY SHARE;
   IF r.token IS DISTINCT FROM NEW.last_token OR r.grant_id IS DISTINCT FROM NEW.grant_id OR r.expires_at <= clock_timestamp() THEN
     PERFORM raise_lost(NEW.lock_name, NEW.last_token,
                        coalesce(lost_reason(NEW.lock_name, NEW.last_token, NEW.grant_id), 'expired'));
   END IF;
+  noted := set_config('pglock.checked', NEW.fenced_xact::text, true);
   RETURN NULL;
 END $$;
 
@@ -537,21 +555,23 @@ CREATE CONSTRAINT TRIGGER fence_commit AFTER INSERT OR UPDATE ON fences
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence_commit();
 ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_role = replica opens no hole
 
--- seal is the last statement before COMMIT: it queues the check again, for the case that SET CONSTRAINTS ALL IMMEDIATE
--- in the transaction has used it up, and refuses a transaction that has left the fence (raw COMMIT, ROLLBACK TO).
+-- seal is the last statement before COMMIT. It refuses a transaction that has left the fence (raw COMMIT, ROLLBACK TO).
+-- Where SET CONSTRAINTS ALL IMMEDIATE has used up the check already, it queues it again for every fence of the
+-- transaction. It goes by two settings of this transaction: they keep a program from leaving the fence by mistake; the
+-- check inside COMMIT does not depend on them.
 CREATE FUNCTION seal() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  fenced json := nullif(current_setting('pglock.fenced', true), '')::json;
+  xact text := pg_current_xact_id_if_assigned()::text;
 BEGIN
-  SET CONSTRAINTS fence_commit DEFERRED;
-  UPDATE fences f SET advanced_at = clock_timestamp()
-    WHERE f.resource = fenced->>0 AND f.last_token = (fenced->>1)::bigint
-      AND f.fenced_xact = pg_current_xact_id_if_assigned();
-  IF NOT FOUND THEN
+  IF xact IS NULL OR current_setting('pglock.fenced', true) IS DISTINCT FROM xact THEN
     RAISE EXCEPTION 'the transaction is not under the fence: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
       USING ERRCODE = 'LK009';
+  END IF;
+  IF current_setting('pglock.checked', true) = xact THEN
+    SET CONSTRAINTS fence_commit DEFERRED;
+    UPDATE fences f SET advanced_at = clock_timestamp() WHERE f.fenced_xact = xact::xid8;
   END IF;
 END $$;
 
@@ -617,9 +637,9 @@ CREATE FUNCTION prune_locks(p_idle interval DEFAULT '1 day') RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
+  ok boolean := require_read_committed();
   n bigint;
 BEGIN
-  PERFORM require_read_committed();
   IF p_idle IS NULL OR p_idle < interval '0' THEN
     RAISE EXCEPTION 'idle is %: it must not be negative', coalesce(p_idle::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
   END IF;
@@ -668,7 +688,7 @@ BEGIN
       'list_fences(text)', 'list_events(text, int)', 'prune_locks(interval)', 'prune_events(interval)'] LOOP
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
-  FOR attempt IN 1..10 LOOP
+  FOR attempt IN 1..100 LOOP
     BEGIN
       IF to_regrole('pglock_user') IS NULL THEN CREATE ROLE pglock_user NOLOGIN; END IF;
       IF to_regrole('pglock_admin') IS NULL THEN CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; END IF;
@@ -686,8 +706,9 @@ BEGIN
         TO pglock_admin;
       EXIT;
     EXCEPTION
-      WHEN duplicate_object OR unique_violation OR undefined_object OR internal_error THEN
-        IF attempt = 10 THEN RAISE; END IF;
+      WHEN duplicate_object OR unique_violation OR undefined_object OR deadlock_detected OR internal_error THEN
+        IF attempt = 100 THEN RAISE; END IF;
+        PERFORM pg_sleep(0.02 * random());
       WHEN insufficient_privilege THEN
         RAISE EXCEPTION 'user % cannot create the roles pglock_user and pglock_admin', current_user
           USING ERRCODE = 'insufficient_privilege', DETAIL = SQLERRM,

@@ -123,7 +123,7 @@ func TestFailedDownLeavesTheSchemaAndIsReported(t *testing.T) {
 	wantVersion(t, db.URL(), 0, false)
 }
 
-func TestUpStopsBeforeTheNextStepWhenItsContextEnds(t *testing.T) {
+func TestUpWhoseContextHasEndedDoesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	ctx, cancel := context.WithCancel(t.Context())

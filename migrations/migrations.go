@@ -52,8 +52,12 @@ func (e *DirtyError) Error() string {
 		s += ": " + e.Err.Error()
 	}
 	var pgErr *pgconn.PgError
-	if errors.As(e.Err, &pgErr) && pgErr.Hint != "" {
-		s += " (" + pgErr.Hint + ")"
+	if errors.As(e.Err, &pgErr) {
+		for _, more := range []string{pgErr.Detail, pgErr.Hint} {
+			if more != "" {
+				s += " (" + more + ")"
+			}
+		}
 	}
 	return s + fmt.Sprintf("; mend the cause, then run `pglock-admin migrate force %d` or migrations.Force, and migrate again", e.Before)
 }

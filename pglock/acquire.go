@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -138,18 +139,26 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
 	var giveUp <-chan time.Time // starts with the first lost answer
 	inDoubt := false
 	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
 		sent := c.now()
-		a, err := c.store.acquire(ctx, r, c.session, grantID, inDoubt)
+		a, err := c.store.acquire(asking, r, c.session, grantID, inDoubt)
 		switch {
 		case err == nil && a.granted:
 			return c.grant(parent, r, grantID, a, sent)
 		case err == nil:
 			return nil, &HeldError{Name: r.name, Holder: a.holder, Token: a.token, ExpiresAt: a.expiresAt, remaining: a.remaining}
-		case ctx.Err() != nil:
-			c.giveBack(r, grantID) // the request may have been granted: nobody would know that they hold it
+		case asking.Err() != nil:
+			if inDoubt || !neverSent(err) {
+				c.giveBack(r, grantID) // the request may have been granted: nobody would know that they hold it
+			}
+			if ctx.Err() == nil {
+				return nil, fmt.Errorf("acquire lock %q: %w", r.name, ErrClosed)
+			}
 			return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.name, ctx.Err())
 		case sqlState(err) == stateSpentGrantID:
 			if grantID, err = newGrantID(); err != nil {
@@ -157,6 +166,8 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 			}
 			inDoubt = false
 			continue
+		case r.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, sqlState(err)):
+			return nil, &ArgumentError{"metadata", shorten(string(r.metadata)), "be a value that jsonb can hold: " + messageOf(err)}
 		case neverSent(err) && !inDoubt, !connectionLost(err):
 			return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.name, ErrorFromSQL(err, r.name, 0))
 		}

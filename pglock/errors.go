@@ -211,7 +211,7 @@ func connectionLost(err error) bool {
 	}
 	switch state := sqlState(err); {
 	case state == "":
-		return true
+		return !errors.Is(err, ErrInvalid)
 	case state == "57P01", state == "57P02", state == "57P03", strings.HasPrefix(state, "08"):
 		return true // terminated by an administrator, a crash, a starting server, a broken protocol
 	}
@@ -221,5 +221,13 @@ func connectionLost(err error) bool {
 // neverSent reports whether the request did not reach a server at all.
 func neverSent(err error) bool {
 	var connect *pgconn.ConnectError
-	return errors.As(err, &connect)
+	var pool *noConnectionError
+	return errors.As(err, &connect) || errors.As(err, &pool)
 }
+
+// noConnectionError marks that the pool gave no connection.
+type noConnectionError struct{ err error }
+
+func (e *noConnectionError) Error() string { return e.err.Error() }
+
+func (e *noConnectionError) Unwrap() error { return e.err }

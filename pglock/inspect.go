@@ -110,15 +110,15 @@ func (c *Client) infos(ctx context.Context, sql string, args ...any) ([]Info, er
 	err := c.pg.pooled(ctx, sql, args, func(rows pgx.Rows) error {
 		var i Info
 		var ttl, remaining int64
-		var expiresAt, endedAt *time.Time
+		var acquiredAt, renewedAt, expiresAt, endedAt *int64
 		var metadata *string
-		if err := rows.Scan(&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &i.AcquiredAt, &i.RenewedAt,
+		if err := rows.Scan(&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
 			&expiresAt, &endedAt, &remaining, &metadata); err != nil {
 			return err
 		}
 		i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
-		i.AcquiredAt, i.RenewedAt = i.AcquiredAt.UTC(), i.RenewedAt.UTC()
-		i.ExpiresAt, i.EndedAt = utc(expiresAt), utc(endedAt)
+		i.AcquiredAt, i.RenewedAt = moment(acquiredAt), moment(renewedAt)
+		i.ExpiresAt, i.EndedAt = moment(expiresAt), moment(endedAt)
 		if metadata != nil {
 			i.Metadata = json.RawMessage(*metadata)
 		}
@@ -126,13 +126,6 @@ func (c *Client) infos(ctx context.Context, sql string, args ...any) ([]Info, er
 		return nil
 	})
 	return infos, ErrorFromSQL(err, "", 0)
-}
-
-func utc(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return t.UTC()
 }
 
 // BreakOption configures one Break.
@@ -185,13 +178,14 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 		return Broken{}, ErrClosed
 	}
 	b := Broken{Name: name}
+	var expiresAt *int64
 	err := c.pg.pooled(ctx, c.pg.queries.breakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) error {
-		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &b.ExpiresAt)
+		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt)
 	})
 	if err != nil {
 		return Broken{}, fmt.Errorf("pglock: break lock %q: %w", name, ErrorFromSQL(err, name, 0))
 	}
-	b.ExpiresAt = b.ExpiresAt.UTC()
+	b.ExpiresAt = moment(expiresAt)
 	return b, nil
 }
 
@@ -201,16 +195,22 @@ func (c *Client) Events(ctx context.Context, name string, limit int) ([]Event, e
 	if limit < 1 || limit > 10000 {
 		return nil, &ArgumentError{"limit", fmt.Sprint(limit), "be from 1 to 10000"}
 	}
+	if name != "" {
+		if err := checkText("name", name, MaxNameBytes); err != nil {
+			return nil, err
+		}
+	}
 	if c.isClosed() {
 		return nil, ErrClosed
 	}
 	var events []Event
 	err := c.pg.pooled(ctx, c.pg.queries.events, []any{name, limit}, func(rows pgx.Rows) error {
 		var e Event
+		var at *int64
 		var newToken *Token
 		var holder, actor, reason, resource *string
-		err := rows.Scan(&e.ID, &e.At, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
-		e.At, e.NewToken = e.At.UTC(), orZero(newToken)
+		err := rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
+		e.At, e.NewToken = moment(at), orZero(newToken)
 		e.Holder, e.Actor, e.Reason, e.Resource = orZero(holder), orZero(actor), orZero(reason), orZero(resource)
 		events = append(events, e)
 		return err
@@ -223,14 +223,18 @@ func (c *Client) Events(ctx context.Context, name string, limit int) ([]Event, e
 
 // Fences tells the fences that leases of the lock have passed, and the fence of the resource with the lock's name.
 func (c *Client) Fences(ctx context.Context, name string) ([]Fence, error) {
+	if err := checkText("name", name, MaxNameBytes); err != nil {
+		return nil, err
+	}
 	if c.isClosed() {
 		return nil, ErrClosed
 	}
 	var fences []Fence
 	err := c.pg.pooled(ctx, c.pg.queries.fences, []any{name}, func(rows pgx.Rows) error {
 		var f Fence
-		err := rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &f.AdvancedAt)
-		f.AdvancedAt = f.AdvancedAt.UTC()
+		var at *int64
+		err := rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
+		f.AdvancedAt = moment(at)
 		fences = append(fences, f)
 		return err
 	})

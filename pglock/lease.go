@@ -118,7 +118,10 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context, cl
 	}
 	remaining, err := f(ctx, l.claim())
 	if err == nil {
-		return remaining, l.Err()
+		if err = l.Err(); err != nil {
+			return 0, err
+		}
+		return remaining, nil
 	}
 	err = ErrorFromSQL(err, l.name, l.token)
 	if errors.Is(err, ErrLost) {

@@ -158,7 +158,7 @@ func (s *pgStore) pooled(ctx context.Context, sql string, args []any, scan func(
 	for attempt := 1; ; attempt++ {
 		conn, err := s.pool.Acquire(ctx)
 		if err != nil {
-			return err
+			return &noConnectionError{err}
 		}
 		err = s.query(ctx, conn.Conn(), sql, args, scan)
 		conn.Release()
@@ -189,19 +189,26 @@ func (s *pgStore) acquire(ctx context.Context, r request, session, grantID uuid.
 	err = s.pooled(ctx, s.queries.acquire,
 		[]any{r.name, grantID.String(), session.String(), r.holder, interval(r.ttl), metadata, retry},
 		func(rows pgx.Rows) error {
-			var token, remaining *int64
+			var token, expiresAt, remaining *int64
 			var holder *string
-			var expiresAt *time.Time
 			if err := rows.Scan(&a.granted, &token, &holder, &expiresAt, &remaining); err != nil {
 				return err
 			}
 			if holder != nil {
-				a.token, a.holder, a.expiresAt = Token(*token), *holder, expiresAt.UTC()
+				a.token, a.holder, a.expiresAt = Token(*token), *holder, moment(expiresAt)
 			}
 			a.remaining = time.Duration(*remaining) * time.Microsecond
 			return nil
 		})
 	return a, err
+}
+
+// moment is a time from the server, in UTC; zero when there is none.
+func moment(us *int64) time.Time {
+	if us == nil {
+		return time.Time{}
+	}
+	return time.UnixMicro(*us).UTC()
 }
 
 func interval(d time.Duration) string {

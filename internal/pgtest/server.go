@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
@@ -75,7 +74,7 @@ func (c *cluster) get() (*pgserver.Server, error) {
 		if c.server, c.end, c.startErr = obtain(ctx, c.options.preferDocker); c.startErr != nil {
 			return
 		}
-		fmt.Fprintf(os.Stdout, "pgtest: %s: using %s\n", packagePath(), c.server.Description())
+		fmt.Fprintf(stdout, "pgtest: %s: using %s\n", packagePath(), c.server.Description())
 		if c.server.Kind() == pgserver.KindURL {
 			c.startErr = c.signIn(ctx, time.Now())
 		}

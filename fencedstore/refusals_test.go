@@ -1,0 +1,136 @@
+package fencedstore_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func acquired(t *testing.T, pool *pgxpool.Pool) *pglock.Lease {
+	t.Helper()
+	c, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	l, err := c.TryAcquire(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestErrorsAnswerForTheirSentinels(t *testing.T) {
+	t.Parallel()
+	cause := errors.New("connection reset")
+	for _, tc := range []struct {
+		err, is error
+		says    []string
+	}{
+		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 7}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "7"}},
+		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "AllowSameToken"}},
+		{&fencedstore.OutcomeUnknownError{Transaction: 4711, Err: cause}, pglock.ErrOutcomeUnknown, []string{"4711", "reset"}},
+		{&fencedstore.OutcomeUnknownError{Transaction: 4711, Err: cause}, cause, nil},
+	} {
+		if !errors.Is(tc.err, tc.is) {
+			t.Errorf("%v is not %v", tc.err, tc.is)
+		}
+		for _, s := range tc.says {
+			if !strings.Contains(tc.err.Error(), s) {
+				t.Errorf("%q does not say %q", tc.err, s)
+			}
+		}
+	}
+}
+
+func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
+	t.Parallel()
+	l := acquired(t, pgtest.Database(t).Pool(t))
+	other := errors.New("something else")
+	unique := &pgconn.PgError{Code: "23505"}
+	for _, tc := range []struct{ err, want error }{
+		{nil, nil}, {other, other}, {unique, unique},
+		{&pgconn.PgError{Code: "LK001"}, pglock.ErrLost},
+		{&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, pglock.ErrLost},
+		{&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, fencedstore.ErrStaleToken},
+		{&pgconn.PgError{Code: "LK007"}, pglock.ErrWrongDatabase},
+		{&pgconn.PgError{Code: "LK009"}, fencedstore.ErrLeftFence},
+		{&pgconn.PgError{Code: "42501"}, pglock.ErrPermission},
+	} {
+		if got := fencedstore.Explain(tc.err, l); !errors.Is(got, tc.want) {
+			t.Errorf("Explain(%v) = %v, want %v", tc.err, got, tc.want)
+		}
+	}
+	var lost *pglock.LostError
+	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK003", Detail: "reason=broken"}, l); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+		t.Errorf("%v does not tell the reason", err)
+	}
+	var stale *fencedstore.StaleTokenError
+	if err := fencedstore.Explain(&pgconn.PgError{Code: "LK002", Detail: "last_token=9"}, l); !errors.As(err, &stale) || stale.LastToken != 9 {
+		t.Errorf("%v does not tell the token", err)
+	}
+	if err := fencedstore.Explain(unique, nil); !errors.Is(err, unique) {
+		t.Errorf("without a lease: %v", err)
+	}
+}
+
+func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	_, err := conn.Exec(t.Context(), `CREATE SCHEMA hostile;
+		CREATE FUNCTION hostile.op(text, text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+		CREATE OPERATOR hostile.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.op);
+		CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.op)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := fencedstore.New(db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "hostile, pg_catalog" }))
+	transaction := func() (pgx.Tx, uint64) {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id uint64
+		if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::int8").Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return tx, id
+	}
+	want := func(id uint64, want fencedstore.Outcome) {
+		t.Helper()
+		if got, err := store.Outcome(t.Context(), id); err != nil || got != want {
+			t.Errorf("Outcome = %q, %v; want %q", got, err, want)
+		}
+	}
+	tx, id := transaction()
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(id, fencedstore.Committed)
+	want(id+1_000_000, fencedstore.RolledBack) // lost in a failover
+	tx, id = transaction()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if got, err := store.Outcome(ctx, id); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Outcome of an open transaction = %q, %v; want the end of ctx", got, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want(id, fencedstore.RolledBack)
+}

@@ -1,0 +1,136 @@
+// Command mutants breaks the code on purpose, one known fault at a time, and shows which test notices. Every invariant
+// and every trap of the design has at least one. Nothing in the tree is changed: the go command reads the broken files
+// through an overlay.
+//
+//	go run ./internal/mutants          all of them
+//	go run ./internal/mutants I4 I17   those whose name contains one of the words
+//
+// It exits with 1 when a mutant lives.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// mutant is one fault: texts of files replaced by others, and the test that must fail then.
+type mutant struct {
+	name  string
+	edits []edit
+	pkg   string
+	test  string // a regular expression for -run
+}
+
+// edit replaces a text that occurs exactly once in a file.
+type edit struct{ file, old, broken string }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, words []string) error {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	root := strings.TrimSpace(string(out))
+	var alive []string
+	for _, m := range all {
+		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(m.name, w) }) {
+			continue
+		}
+		began := time.Now()
+		failed, err := m.run(ctx, root)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		verdict := "killed by " + failed
+		if failed == "" {
+			verdict = "LIVES, in spite of " + m.test
+			alive = append(alive, m.name)
+		}
+		fmt.Printf("%-62s %s (%.1fs)\n", m.name, verdict, time.Since(began).Seconds())
+	}
+	if len(alive) > 0 {
+		return fmt.Errorf("%d live: %s", len(alive), strings.Join(alive, "; "))
+	}
+	return nil
+}
+
+var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// run tests the broken code and returns the first test that failed, or "" when all passed. A build that fails or a test
+// that does not exist is an error: it would kill nothing.
+func (m mutant) run(ctx context.Context, root string) (string, error) {
+	dir, err := os.MkdirTemp("", "pglock-mutant-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a folder in the temporary folder
+	texts := make(map[string]string)
+	for _, e := range m.edits {
+		path := filepath.Join(root, e.file)
+		text, seen := texts[path]
+		if !seen {
+			read, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			text = string(read)
+		}
+		if n := strings.Count(text, e.old); n != 1 {
+			return "", fmt.Errorf("%s has the text %d times, want once: %s", e.file, n, e.old)
+		}
+		texts[path] = strings.Replace(text, e.old, e.broken, 1)
+	}
+	overlay := struct{ Replace map[string]string }{make(map[string]string)}
+	for path, text := range texts {
+		broken := filepath.Join(dir, fmt.Sprint(len(overlay.Replace), filepath.Ext(path)))
+		if err := os.WriteFile(broken, []byte(text), 0o600); err != nil {
+			return "", err
+		}
+		overlay.Replace[path] = broken
+	}
+	data, err := json.Marshal(overlay)
+	if err != nil {
+		return "", err
+	}
+	overlayFile := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(overlayFile, data, 0o600); err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayFile, "-count=1", "-timeout=150s", "-v", "-run", m.test, m.pkg)
+	cmd.Dir = root
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	err = cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err != nil && !errors.As(err, &exit):
+		return "", err
+	case !bytes.Contains(output.Bytes(), []byte("=== RUN")):
+		return "", fmt.Errorf("no test ran:\n%s", output.Bytes())
+	case err == nil:
+		return "", nil
+	}
+	if found := failedTest.FindSubmatch(output.Bytes()); found != nil {
+		return string(found[1]), nil
+	}
+	return "a panic or a timeout", nil
+}

@@ -1,0 +1,159 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// movedClock is the system's clock with both readings moved.
+type movedClock struct {
+	base time.Time
+
+	mu         sync.Mutex
+	mono, wall time.Duration
+}
+
+func newMovedClock() *movedClock { return &movedClock{base: time.Now()} }
+
+func (m *movedClock) now() instant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	return instant{mono: now.Sub(m.base) + m.mono, wall: now.Round(0).Add(m.wall)}
+}
+
+func (m *movedClock) move(mono, wall time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mono, m.wall = m.mono+mono, m.wall+wall
+}
+
+// heldWithClock is a lease of 30 s whose renewals hang.
+func heldWithClock(t *testing.T, m *movedClock) *Lease {
+	t.Helper()
+	s := newFakeStore()
+	s.onRenewAll = hangs
+	l := mustAcquire(t, startClient(t, s, m.now), "report", WithTTL(30*time.Second))
+	synctest.Wait()
+	return l
+}
+
+func TestI7_MachineThatSleptPastTheTTLDistrustsItsLeaseInItsFirstInstruction(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMovedClock()
+		l := heldWithClock(t, m)
+		m.move(0, 29*time.Second) // suspended: the monotonic clock stood still
+		if l.Valid() || !errors.Is(l.Err(), ErrLost) {
+			t.Errorf("after the machine slept through the lease Err() = %v", l.Err())
+		}
+		if !errors.Is(context.Cause(l.Context()), ErrLost) {
+			t.Errorf("cause %v, want ErrLost", context.Cause(l.Context()))
+		}
+	})
+}
+
+func TestI7_ContextEndsWithinASecondAfterTheMachineSleptPastTheTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMovedClock()
+		l := heldWithClock(t, m)
+		m.move(0, time.Hour)
+		select {
+		case <-l.Context().Done():
+		case <-time.After(time.Second + time.Millisecond):
+			t.Error("the context of a lease that ended while the machine slept is alive a second after")
+		}
+	})
+}
+
+func TestI7_ShortSleepOfTheMachineShortensTrustByAsMuch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMovedClock()
+		l := heldWithClock(t, m)
+		m.move(0, 20*time.Second)
+		began := time.Now()
+		if !l.Valid() {
+			t.Fatal(l.Err())
+		}
+		<-l.Context().Done()
+		if got := time.Since(began); got != 9*time.Second {
+			t.Errorf("trusted for %v after 20 of 29 s asleep, want 9s", got)
+		}
+	})
+}
+
+func TestI7_WallClockSetBackLengthensNoTrust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMovedClock()
+		l := heldWithClock(t, m)
+		m.move(0, -24*time.Hour)
+		began := time.Now()
+		<-l.Context().Done()
+		if got := time.Since(began); got != 29*time.Second {
+			t.Errorf("trusted for %v, want 29s by the monotonic clock", got)
+		}
+	})
+}
+
+func TestWallClockSetForwardOnlyShortensTrust(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMovedClock()
+		s := newFakeStore()
+		l := mustAcquire(t, startClient(t, s, m.now), "report", WithTTL(30*time.Second))
+		time.Sleep(time.Minute)
+		m.move(0, 5*time.Second) // as a step of NTP would
+		time.Sleep(time.Minute)
+		if err := l.Err(); err != nil {
+			t.Errorf("a step of 5 s cost a lease that is renewed every 10: %v", err)
+		}
+		m.move(0, -5*time.Second)
+		time.Sleep(time.Minute)
+		if err := l.Err(); err != nil {
+			t.Errorf("a step back of 5 s cost the lease: %v", err)
+		}
+		m.move(0, time.Minute)
+		if l.Valid() {
+			t.Error("trusted a minute past its deadline by the wall clock")
+		}
+	})
+}
+
+func TestTrustEndsATwentiethOfTheTTLAndAtMostASecondBeforeTheExpiry(t *testing.T) {
+	for _, tc := range []struct{ ttl, remaining, want time.Duration }{
+		{100 * time.Millisecond, 100 * time.Millisecond, 95 * time.Millisecond},
+		{10 * time.Second, 10 * time.Second, 9500 * time.Millisecond},
+		{20 * time.Second, 20 * time.Second, 19 * time.Second},
+		{24 * time.Hour, 24 * time.Hour, 24*time.Hour - time.Second},
+		{10 * time.Second, 4 * time.Second, 3800 * time.Millisecond},  // the server says less
+		{10 * time.Second, 40 * time.Second, 9500 * time.Millisecond}, // the server says more
+	} {
+		sent := instant{mono: time.Minute, wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+		got := trustDeadline(sent, tc.ttl, tc.remaining)
+		if got.mono-sent.mono != tc.want || got.wall.Sub(sent.wall) != tc.want {
+			t.Errorf("TTL %v, %v left: trusted for %v and %v, want %v", tc.ttl, tc.remaining, got.mono-sent.mono, got.wall.Sub(sent.wall), tc.want)
+		}
+	}
+}
+
+func TestExtensionNeitherShortensNorRevives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startClient(t, newFakeStore(), systemClock())
+		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+		sent := c.now()
+		l.extend(sent.add(time.Second), 30*time.Second)
+		later := l.Deadline()
+		l.extend(sent, 30*time.Second)
+		l.extend(sent.add(2*time.Second), time.Second)
+		if !l.Deadline().Equal(later) {
+			t.Errorf("an earlier request or a shorter answer moved the deadline by %v", l.Deadline().Sub(later))
+		}
+		l.end(ErrReleased)
+		l.extend(sent.add(time.Hour), 30*time.Second)
+		if !l.Deadline().Equal(later) || l.Valid() {
+			t.Errorf("an ended lease was extended by %v, Err() = %v", l.Deadline().Sub(later), l.Err())
+		}
+	})
+}

@@ -1,0 +1,179 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		var leases []*Lease
+		for i := range 100 {
+			leases = append(leases, mustAcquire(t, c, fmt.Sprintf("report %d", i)))
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		all := s.of("releaseAll")
+		if len(all) != 1 || len(all[0].names) != 100 || len(s.of("release")) != 0 {
+			t.Errorf("%d statements for many leases and %d for single ones, want one for all", len(all), len(s.of("release")))
+		}
+		for _, l := range leases {
+			if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {
+				t.Errorf("%v: Err() = %v, cause %v; want ErrReleased", l, l.Err(), context.Cause(l.Context()))
+			}
+		}
+		if n := len(s.of("rest")); n != 1 {
+			t.Errorf("the heartbeat's connection was closed %d times, want once", n)
+		}
+	})
+}
+
+func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenewAll = hangs
+		c := startClient(t, s, systemClock())
+		released, lost, held := mustAcquire(t, c, "released"), mustAcquire(t, c, "lost", WithTTL(time.Second)), mustAcquire(t, c, "held")
+		if err := released.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-lost.Context().Done()
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if all := s.of("releaseAll"); len(all) != 1 || len(all[0].names) != 1 || all[0].names[0] != held.Name() {
+			t.Errorf("released at the close: %v, want %q alone", all, held.Name())
+		}
+		if !errors.Is(lost.Err(), ErrLost) {
+			t.Errorf("the lost lease: %v", lost.Err())
+		}
+	})
+}
+
+func TestCloseWithoutLeasesSendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		if err := startClient(t, s, systemClock()).Close(t.Context()); err != nil || len(s.of("releaseAll")) != 0 {
+			t.Errorf("Close = %v with %d requests", err, len(s.of("releaseAll")))
+		}
+	})
+}
+
+func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
+	for name, onAcquire := range map[string]func(context.Context, call) (answer, error){
+		"between two looks":      heldBy("b", time.Hour),
+		"while the server hangs": func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() },
+		"while it is in doubt":   func(context.Context, call) (answer, error) { return answer{}, errReset },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onAcquire = onAcquire
+				c := startClient(t, s, systemClock())
+				type result struct {
+					l   *Lease
+					err error
+				}
+				results := make(chan result, 2)
+				go func() {
+					l, err := c.Acquire(t.Context(), "report")
+					results <- result{l, err}
+				}()
+				go func() {
+					err := c.Do(t.Context(), "report", func(context.Context, *Lease) error { t.Error("fn ran"); return nil })
+					results <- result{nil, err}
+				}()
+				time.Sleep(1234 * time.Millisecond)
+				if err := c.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				closed := time.Now()
+				for range 2 {
+					select {
+					case r := <-results:
+						if r.l != nil || !errors.Is(r.err, ErrClosed) {
+							t.Errorf("a waiting call returned %v, %v; want ErrClosed", r.l, r.err)
+						}
+					case <-time.After(closeGrace):
+						t.Fatal("a call still waits after Close")
+					}
+				}
+				if late := time.Since(closed); late > 300*time.Millisecond {
+					t.Errorf("waiting calls returned %v after Close", late)
+				}
+			})
+		})
+	}
+}
+
+func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onReleaseAll = func(context.Context, []claim) error { time.Sleep(time.Second); return nil }
+		s.onRenewAll = hangs
+		c := startClient(t, s, systemClock())
+		mustAcquire(t, c, "report", WithTTL(3*time.Second))
+		time.Sleep(1500 * time.Millisecond) // a renewal hangs
+		var closing sync.WaitGroup
+		for range 10 {
+			closing.Go(func() {
+				if err := c.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		closing.Wait()
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if n := len(s.of("releaseAll")); n != 1 {
+			t.Errorf("%d releases, want one", n)
+		}
+	})
+}
+
+func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onReleaseAll = func(ctx context.Context, _ []claim) error { <-ctx.Done(); return ctx.Err() }
+		c := startClient(t, s, systemClock())
+		l := mustAcquire(t, c, "report")
+		began := time.Now()
+		err := c.Close(t.Context())
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != closeGrace {
+			t.Errorf("Close = %v after %v, want a timeout after %v", err, time.Since(began), closeGrace)
+		}
+		if l.Err() != ErrReleased {
+			t.Errorf("the lease: %v", l.Err())
+		}
+	})
+}
+
+func TestClosedClientRefusesToLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, try := c.TryAcquire(t.Context(), "report")
+		_, acquire := c.Acquire(t.Context(), "report")
+		do := c.Do(t.Context(), "report", func(context.Context, *Lease) error { return nil })
+		for name, err := range map[string]error{"TryAcquire": try, "Acquire": acquire, "Do": do} {
+			if !errors.Is(err, ErrClosed) {
+				t.Errorf("%s: %v, want ErrClosed", name, err)
+			}
+		}
+		if n := len(s.of("acquire")); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}

@@ -1,0 +1,134 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		err := c.Do(ctx, "report", func(ctx context.Context, l *Lease) error {
+			cancel()
+			<-ctx.Done()
+			if context.Cause(ctx) != context.Canceled {
+				t.Errorf("fn's context ended with cause %v, want context.Canceled", context.Cause(ctx))
+			}
+			time.Sleep(5 * time.Minute) // winds down
+			if !l.Valid() {
+				t.Errorf("while fn winds down: %v", l.Err())
+			}
+			if n := len(s.of("release")); n != 0 {
+				t.Errorf("%d releases before fn returned", n)
+			}
+			return ctx.Err()
+		})
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrLost) {
+			t.Errorf("Do = %v, want fn's error", err)
+		}
+		if beats := len(s.of("renewAll")); beats < 30 {
+			t.Errorf("%d renewals in 5 minutes, want 30 or more", beats)
+		}
+		if n := len(s.of("release")); n != 1 {
+			t.Errorf("%d releases, want 1", n)
+		}
+	})
+}
+
+func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		defer func() {
+			if got := recover(); got != "on purpose" {
+				t.Errorf("recovered %v, want fn's panic", got)
+			}
+			if n := len(s.of("release")); n != 1 {
+				t.Errorf("%d releases, want 1", n)
+			}
+		}()
+		_ = c.Do(t.Context(), "report", func(context.Context, *Lease) error { panic("on purpose") })
+	})
+}
+
+func TestDoReleasesWhenItsFunctionEndsTheGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		ended, returned := make(chan struct{}), false
+		go func() {
+			defer close(ended)
+			_ = c.Do(t.Context(), "report", func(context.Context, *Lease) error { runtime.Goexit(); return nil })
+			returned = true
+		}()
+		<-ended
+		if n := len(s.of("release")); n != 1 || returned {
+			t.Errorf("%d releases, Do returned: %v; want one release and no return", n, returned)
+		}
+	})
+}
+
+func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
+	own := errors.New("fn's own")
+	for name, result := range map[string]error{"nil": nil, "an error": own} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+					return map[claim]verdict{claims[0]: {outcome: string(ReasonBroken)}}, nil
+				}
+				err := startClient(t, s, systemClock()).Do(t.Context(), "report", func(ctx context.Context, _ *Lease) error {
+					<-ctx.Done()
+					if !errors.Is(context.Cause(ctx), ErrLost) {
+						t.Errorf("fn's context ended with cause %v, want ErrLost", context.Cause(ctx))
+					}
+					return result
+				})
+				var lost *LostError
+				if !errors.As(err, &lost) || lost.Reason != ReasonBroken || !errors.Is(err, ErrLost) {
+					t.Errorf("Do = %v, want the break", err)
+				}
+				if result != nil && !errors.Is(err, result) {
+					t.Errorf("Do = %v hides fn's error", err)
+				}
+				if n := len(s.of("release")); n != 0 {
+					t.Errorf("%d releases of a broken lease", n)
+				}
+			})
+		})
+	}
+}
+
+func TestDoRunsNothingWithoutTheLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = heldBy("b", time.Hour)
+		err := startClient(t, s, systemClock()).Do(t.Context(), "report",
+			func(context.Context, *Lease) error { t.Error("fn ran"); return nil }, WithMaxWait(time.Second))
+		if !errors.Is(err, ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Do = %v, want ErrHeld and context.DeadlineExceeded", err)
+		}
+	})
+}
+
+func TestDoAcceptsThatItsFunctionReleasesTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		err := startClient(t, s, systemClock()).Do(t.Context(), "report", func(ctx context.Context, l *Lease) error {
+			err := l.Release(ctx)
+			if context.Cause(ctx) != ErrReleased {
+				t.Errorf("fn's context ended with cause %v, want ErrReleased", context.Cause(ctx))
+			}
+			return err
+		})
+		if n := len(s.of("release")); err != nil || n != 1 {
+			t.Errorf("Do = %v with %d releases, want nil with one", err, n)
+		}
+	})
+}

@@ -1,0 +1,301 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+var errReset = errors.New("connection reset by peer")
+
+func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(_ context.Context, asked call) (answer, error) {
+			if len(s.of("acquire")) <= 3 {
+				return answer{}, errReset
+			}
+			return answer{granted: true, token: 7, remaining: DefaultTTL}, nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		calls := s.of("acquire")
+		if len(calls) != 4 {
+			t.Fatalf("%d requests, want 4", len(calls))
+		}
+		for i, c := range calls {
+			if c.grantID != l.GrantID() {
+				t.Errorf("request %d has another grant ID than the lease", i)
+			}
+			if c.retry != (i > 0) {
+				t.Errorf("request %d says retry %v", i, c.retry)
+			}
+		}
+		if l.Token() != 7 {
+			t.Errorf("token %d, want the one of the answer", l.Token())
+		}
+	})
+}
+
+func TestEachCallChoosesANewGrantID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		a, b := mustAcquire(t, c, "report"), mustAcquire(t, c, "report")
+		if a.GrantID() == b.GrantID() || a.GrantID() == uuid.Nil {
+			t.Errorf("grant IDs %v and %v", a.GrantID(), b.GrantID())
+		}
+	})
+}
+
+func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, errReset }
+		c := startClient(t, s, systemClock())
+		began := time.Now()
+		_, err := c.TryAcquire(t.Context(), "report")
+		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, errReset) {
+			t.Errorf("%v, want ErrOutcomeUnknown because of %v", err, errReset)
+		}
+		if took := time.Since(began); took != settling {
+			t.Errorf("gave up after %v, want %v", took, settling)
+		}
+		synctest.Wait()
+		if given := s.of("abandon"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID {
+			t.Errorf("given back %v, want the grant ID of the requests", given)
+		}
+	})
+}
+
+func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
+	_, refused := pgx.Connect(t.Context(), "postgres://nobody@127.0.0.1:1/none?sslmode=disable")
+	if refused == nil {
+		t.Fatal("somebody listens on port 1")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, refused }
+		_, err := startClient(t, s, systemClock()).TryAcquire(t.Context(), "report")
+		if !errors.Is(err, refused) || errors.Is(err, ErrOutcomeUnknown) || len(s.of("acquire")) != 1 || len(s.of("abandon")) != 0 {
+			t.Errorf("%v after %d requests, %d given back", err, len(s.of("acquire")), len(s.of("abandon")))
+		}
+	})
+}
+
+func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, sqlError("42501") }
+		c := startClient(t, s, systemClock())
+		for name, ask := range map[string]func(context.Context, string, ...AcquireOption) (*Lease, error){"TryAcquire": c.TryAcquire, "Acquire": c.Acquire} {
+			before := len(s.of("acquire"))
+			if _, err := ask(t.Context(), "report"); !errors.Is(err, ErrPermission) {
+				t.Errorf("%s: %v, want ErrPermission", name, err)
+			}
+			if n := len(s.of("acquire")) - before; n != 1 {
+				t.Errorf("%s: %d requests, want 1", name, n)
+			}
+		}
+	})
+}
+
+func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(_ context.Context, asked call) (answer, error) {
+			switch len(s.of("acquire")) {
+			case 1:
+				return answer{}, errReset
+			case 2:
+				return answer{}, sqlError(stateSpentGrantID) // the lost grant ran out
+			}
+			return answer{granted: true, token: 9, remaining: DefaultTTL}, nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		calls := s.of("acquire")
+		if len(calls) != 3 || calls[2].grantID == calls[0].grantID || calls[2].grantID != l.GrantID() || calls[2].retry {
+			t.Errorf("requests %+v, want a third with a new grant ID", calls)
+		}
+	})
+}
+
+func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			time.Sleep(5 * time.Second)
+			return answer{granted: true, token: 1, remaining: 30 * time.Second}, nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		if got, want := time.Until(l.Deadline()), 24*time.Second; got != want {
+			t.Errorf("trusted for %v after the answer, want %v", got, want)
+		}
+	})
+}
+
+func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		slow := func(_ context.Context, c claim) (time.Duration, error) {
+			time.Sleep(2 * time.Second)
+			return s.ttl(c.grantID), nil
+		}
+		s.onRenew, s.onRenewBusy = slow, slow
+		s.onRenewAll = hangs
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		if err := l.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := time.Until(l.Deadline()), 27*time.Second; got != want {
+			t.Errorf("trusted for %v after Renew, want %v", got, want)
+		}
+
+		answered := make(chan time.Time, 1)
+		s.set(func() {
+			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+				time.Sleep(3 * time.Second)
+				s.onRenewAll = hangs
+				answered <- time.Now()
+				return s.renewed(claims), nil
+			}
+		})
+		at := <-answered
+		synctest.Wait()
+		if got, want := l.Deadline().Sub(at), 26*time.Second; got != want {
+			t.Errorf("trusted for %v after a heartbeat, want %v", got, want)
+		}
+
+		s.set(func() {
+			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+				s.onRenewAll = hangs
+				answered <- time.Now()
+				return map[claim]verdict{claims[0]: {outcome: outcomeBusy}}, nil
+			}
+		})
+		at = <-answered
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got, want := l.Deadline().Sub(at), 29*time.Second; got != want {
+			t.Errorf("trusted for %v from when a locked row was asked for, want %v", got, want)
+		}
+	})
+}
+
+func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			return answer{granted: true, token: 1, remaining: 10 * time.Second}, nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		if got, want := time.Until(l.Deadline()), 9500*time.Millisecond; got != want {
+			t.Errorf("trusted for %v of the 10 s left, want %v", got, want)
+		}
+	})
+}
+
+func TestGrantThatIsAnsweredAfterItsTTLIsLostAndGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			time.Sleep(31 * time.Second)
+			return answer{granted: true, token: 3, remaining: 30 * time.Second}, nil
+		}
+		c := startClient(t, s, systemClock())
+		l, err := c.TryAcquire(t.Context(), "report", WithTTL(30*time.Second))
+		var lost *LostError
+		if l != nil || !errors.As(err, &lost) || lost.Reason != ReasonExpired || lost.Token != 3 {
+			t.Errorf("TryAcquire = %v, %v; want the loss of token 3", l, err)
+		}
+		synctest.Wait()
+		if given := s.of("abandon"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID {
+			t.Errorf("given back: %v", given)
+		}
+	})
+}
+
+func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
+	for name, ask := range map[string]func(*Client, context.Context) (*Lease, error){
+		"TryAcquire": func(c *Client, ctx context.Context) (*Lease, error) { return c.TryAcquire(ctx, "report") },
+		"Acquire":    func(c *Client, ctx context.Context) (*Lease, error) { return c.Acquire(ctx, "report") },
+		"Do": func(c *Client, ctx context.Context) (*Lease, error) {
+			return nil, c.Do(ctx, "report", func(context.Context, *Lease) error { return errors.New("fn ran") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onAcquire = func(ctx context.Context, _ call) (answer, error) {
+					<-ctx.Done() // the server has granted it; the answer is on its way
+					return answer{}, ctx.Err()
+				}
+				fails := 2
+				s.onAbandon = func(ctx context.Context, _ string, _ uuid.UUID) error {
+					if fails--; fails >= 0 {
+						return errReset
+					}
+					return ctx.Err()
+				}
+				c := startClient(t, s, systemClock())
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				began := time.Now()
+				l, err := ask(c, ctx)
+				if l != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+					t.Errorf("= %v, %v after %v; want nothing when ctx ended", l, err, time.Since(began))
+				}
+				if err := c.Close(context.WithoutCancel(t.Context())); err != nil { // joins what gives it back
+					t.Fatal(err)
+				}
+				given := s.of("abandon")
+				if len(given) != 3 {
+					t.Fatalf("%d attempts to give it back, want 3: two failed", len(given))
+				}
+				for _, g := range given {
+					if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" {
+						t.Errorf("given back %v, want the grant that was asked for", g)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := c.Acquire(ctx, "report"); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want context.Canceled", err)
+		}
+		if n := len(s.of("acquire")); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}
+
+func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+			return answer{granted: true, token: 4, remaining: DefaultTTL}, nil
+		}
+		if l, err := c.TryAcquire(t.Context(), "report"); l != nil || !errors.Is(err, ErrClosed) {
+			t.Errorf("TryAcquire = %v, %v; want ErrClosed", l, err)
+		}
+		if n := len(s.of("release")) + len(s.of("abandon")); n != 1 {
+			t.Errorf("the grant was given back %d times, want once", n)
+		}
+	})
+}

@@ -1,0 +1,265 @@
+package pglock_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	a := startClient(t, db.Pool(t), pglock.WithHolder("client a"))
+	b := startClient(t, db.Pool(t))
+	l := mustAcquire(t, a, "report", pglock.WithTTL(time.Minute))
+	_, err := b.TryAcquire(t.Context(), "report")
+	var held *pglock.HeldError
+	if !errors.Is(err, pglock.ErrHeld) || !errors.As(err, &held) {
+		t.Fatalf("%v, want ErrHeld", err)
+	}
+	if held.Name != "report" || held.Holder != "client a" || held.Token != l.Token() {
+		t.Errorf("%+v, want lock report, holder client a, token %d", held, l.Token())
+	}
+	if left := time.Until(held.ExpiresAt); left < 30*time.Second || left > 90*time.Second || held.ExpiresAt.Location() != time.UTC {
+		t.Errorf("expires at %v, want in about a minute, in UTC", held.ExpiresAt)
+	}
+	for _, s := range []string{`"report"`, `"client a"`, fmt.Sprint(l.Token())} {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%q does not say %s", err, s)
+		}
+	}
+	if strings.Contains(err.Error(), l.GrantID().String()) || strings.Contains(l.String(), l.GrantID().String()) {
+		t.Error("a grant ID is printed")
+	}
+	if _, err := b.TryAcquire(t.Context(), "other"); err != nil {
+		t.Errorf("another lock: %v", err)
+	}
+}
+
+func TestClientHoldsItsOwnLockOnlyOnce(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, pgtest.Database(t).Pool(t))
+	mustAcquire(t, c, "report")
+	if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, pglock.ErrHeld) {
+		t.Errorf("%v, want ErrHeld", err)
+	}
+}
+
+func TestReleasedLockIsGrantedAgainWithAGreaterToken(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	clients := []*pglock.Client{startClient(t, db.Pool(t)), startClient(t, db.Pool(t))}
+	var last pglock.Token
+	for i := range 20 {
+		l := mustAcquire(t, clients[i%2], "report")
+		if l.Token() <= last {
+			t.Errorf("token %d after %d", l.Token(), last)
+		}
+		last = l.Token()
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := startClient(t, db.Pool(t), pglock.WithHolder("client"))
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		lease *pglock.Lease
+		want  string
+	}{
+		"default": {mustAcquire(t, startClient(t, db.Pool(t)), "default"), fmt.Sprintf("[%d]", os.Getpid())},
+		"host":    {mustAcquire(t, startClient(t, db.Pool(t)), "host"), host},
+		"client":  {mustAcquire(t, c, "client"), "client"},
+		"lease":   {mustAcquire(t, c, "lease", pglock.WithLabel("lease")), "lease"},
+	} {
+		info, err := c.Get(t.Context(), name)
+		if err != nil || !strings.Contains(info.Holder, tc.want) || tc.lease.Holder() != info.Holder {
+			t.Errorf("%s: holder %q and %q, %v; want %q", name, info.Holder, tc.lease.Holder(), err, tc.want)
+		}
+	}
+}
+
+func TestGetShowsALockThroughItsLife(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, pgtest.Database(t).Pool(t), pglock.WithHolder("h"))
+	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Minute))
+	info, err := c.Get(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !info.Held || info.Name != "report" || info.Holder != "h" || info.Token != l.Token() || info.TTL != time.Minute || info.Session == "" ||
+		info.Remaining < 50*time.Second || info.Remaining > time.Minute || !info.EndedAt.IsZero() || info.Metadata != nil ||
+		info.ExpiresAt.Sub(info.RenewedAt).Round(time.Second) != time.Minute || info.AcquiredAt.After(info.RenewedAt) {
+		t.Errorf("while held: %+v", info)
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	renewed, err := c.Get(t.Context(), "report")
+	if err != nil || !renewed.RenewedAt.After(info.RenewedAt) || !renewed.AcquiredAt.Equal(info.AcquiredAt) || renewed.Token != info.Token {
+		t.Errorf("after a renewal: %+v, %v", renewed, err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	free, err := c.Get(t.Context(), "report")
+	if err != nil || free.Held || free.EndedAt.IsZero() || !free.ExpiresAt.IsZero() || free.Remaining != 0 || free.Token != l.Token() {
+		t.Errorf("after the release: %+v, %v", free, err)
+	}
+}
+
+func TestListChoosesByPrefixAndPagesInByteOrder(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, pgtest.Database(t).Pool(t))
+	for _, name := range []string{"a", "B", "job/1", "job/10", "job/2", "job%", "job_", "ä"} {
+		mustAcquire(t, c, name)
+	}
+	if err := mustAcquire(t, c, "job/free").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		o    pglock.ListOptions
+		want []string
+	}{
+		{pglock.ListOptions{}, []string{"B", "a", "job%", "job/1", "job/10", "job/2", "job_", "ä"}},
+		{pglock.ListOptions{Free: true, Prefix: "job/"}, []string{"job/1", "job/10", "job/2", "job/free"}},
+		{pglock.ListOptions{Prefix: "job/"}, []string{"job/1", "job/10", "job/2"}},
+		{pglock.ListOptions{Prefix: "job%"}, []string{"job%"}},
+		{pglock.ListOptions{Prefix: "job_"}, []string{"job_"}},
+		{pglock.ListOptions{Limit: 2}, []string{"B", "a"}},
+		{pglock.ListOptions{Limit: 3, After: "a"}, []string{"job%", "job/1", "job/10"}},
+		{pglock.ListOptions{After: "ä"}, nil},
+		{pglock.ListOptions{Prefix: "nothing"}, nil},
+	} {
+		infos, err := c.List(t.Context(), tc.o)
+		var got []string
+		for _, i := range infos {
+			got = append(got, i.Name)
+		}
+		if err != nil || !slices.Equal(got, tc.want) {
+			t.Errorf("List(%+v) = %q, %v; want %q", tc.o, got, err, tc.want)
+		}
+	}
+}
+
+func TestMetadataComesBackAsItWasGiven(t *testing.T) {
+	t.Parallel()
+	c := startClient(t, pgtest.Database(t).Pool(t))
+	for i, raw := range []string{`null`, `true`, `"ü \" \\u0000"`, `{"a": [1, 2.5, {"b": null}]}`, `""`, `[]`, strings.Repeat(" ", 8190) + "12"} {
+		name := fmt.Sprint(i)
+		mustAcquire(t, c, name, pglock.WithMetadata(json.RawMessage(raw)))
+		info, err := c.Get(t.Context(), name)
+		var got, want any
+		if err == nil {
+			err = errors.Join(json.Unmarshal(info.Metadata, &got), json.Unmarshal([]byte(raw), &want))
+		}
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s came back as %s, %v", raw, info.Metadata, err)
+		}
+	}
+	l := mustAcquire(t, c, "again", pglock.WithMetadata(json.RawMessage(`1`)))
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustAcquire(t, c, "again")
+	if info, err := c.Get(t.Context(), "again"); err != nil || info.Metadata != nil {
+		t.Errorf("a lease without metadata shows that of the one before: %s, %v", info.Metadata, err)
+	}
+}
+
+func TestCheckAndRenewFollowTheServer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := startClient(t, db.Pool(t))
+	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
+	left, err := l.Check(t.Context())
+	if err != nil || left < 59*time.Minute || left > time.Hour {
+		t.Errorf("Check = %v, %v; want an hour", left, err)
+	}
+	before := l.Deadline()
+	if err := l.Renew(t.Context()); err != nil || !l.Deadline().After(before) {
+		t.Errorf("Renew = %v, deadline moved by %v", err, l.Deadline().Sub(before))
+	}
+	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'")
+	var lost *pglock.LostError
+	if left, err := l.Check(t.Context()); left != 0 || !errors.As(err, &lost) || lost.Reason != pglock.ReasonExpired {
+		t.Errorf("Check after the expiry = %v, %v", left, err)
+	}
+	if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("Release after the expiry = %v, want ErrLost", err)
+	}
+}
+
+func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	operator := startClient(t, db.Pool(t), pglock.WithHolder("operator"))
+	c := startClient(t, pool, pglock.WithHolder("h"))
+	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
+	broken, err := operator.Break(t.Context(), "report", "host is gone", pglock.BreakToken(l.Token()), pglock.BreakActor("ada"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if broken.Name != "report" || broken.Holder != "h" || broken.Token != l.Token() || broken.NewToken <= l.Token() || time.Until(broken.ExpiresAt) < 50*time.Minute {
+		t.Errorf("%+v", broken)
+	}
+	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("a fenced write of a broken lease: %v, want ErrLost", err)
+	}
+	var lost *pglock.LostError
+	if err := l.Renew(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+		t.Errorf("Renew of a broken lease: %v", err)
+	}
+	if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("Release of a broken lease: %v", err)
+	}
+	if next := mustAcquire(t, c, "report"); next.Token() <= broken.NewToken {
+		t.Errorf("token %d after the break's %d", next.Token(), broken.NewToken)
+	}
+	events, err := operator.Events(t.Context(), "report", 10)
+	if err != nil || len(events) != 1 {
+		t.Fatalf("%+v, %v; want the break", events, err)
+	}
+	e := events[0]
+	if e.Kind != "break" || e.Lock != "report" || e.Token != l.Token() || e.NewToken != broken.NewToken || e.Holder != "h" ||
+		e.Actor != "ada" || e.Reason != "host is gone" || e.DBUser == "" || time.Since(e.At) > time.Minute {
+		t.Errorf("%+v", e)
+	}
+}
+
+func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := startClient(t, db.Pool(t), pglock.WithHolder("h"))
+	old := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
+	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")
+	next := mustAcquire(t, c, "report", pglock.WithLabel("next"))
+	events, err := c.Events(t.Context(), "", 10)
+	if err != nil || len(events) != 1 || events[0].Kind != "takeover" || events[0].Token != old.Token() || events[0].NewToken != next.Token() || events[0].Actor != "next" {
+		t.Errorf("%+v, %v; want the takeover of token %d by %d", events, err, old.Token(), next.Token())
+	}
+	var lost *pglock.LostError
+	if _, err := old.Check(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonTakenOver {
+		t.Errorf("the old lease: %v, want taken over", err)
+	}
+}

@@ -1,0 +1,307 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
+	for _, reason := range []Reason{ReasonExpired, ReasonBroken, ReasonTakenOver, ReasonReleased, ReasonUnknown} {
+		t.Run(string(reason), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+					verdicts := s.renewed(claims)
+					for _, c := range claims {
+						if c.name == "lost" {
+							verdicts[c] = verdict{outcome: string(reason)}
+						}
+					}
+					return verdicts, nil
+				}
+				c := startClient(t, s, systemClock())
+				l, other := mustAcquire(t, c, "lost"), mustAcquire(t, c, "other")
+				<-l.Context().Done()
+				if beats := s.of("renewAll"); len(beats) != 1 || time.Since(s.began) != beats[0].at {
+					t.Errorf("the lease ended after %v, want at the first renewal of %v", time.Since(s.began), beats)
+				}
+				var lost *LostError
+				if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != reason || lost.Name != "lost" || lost.Token != l.Token() {
+					t.Errorf("cause %#v, want the loss of lock lost: %s", cause, reason)
+				}
+				if !errors.Is(l.Err(), ErrLost) || l.Valid() {
+					t.Errorf("Err() = %v, Valid() = %v", l.Err(), l.Valid())
+				}
+				if err := other.Err(); err != nil {
+					t.Errorf("the other lease: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
+	for name, ask := range map[string]func(*Lease) error{
+		"Renew": func(l *Lease) error { return l.Renew(t.Context()) },
+		"Check": func(l *Lease) error { _, err := l.Check(t.Context()); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				gone := func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
+				s.onRenew, s.onCheck = gone, gone
+				l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+				if err := ask(l); !errors.Is(err, ErrLost) {
+					t.Errorf("%v, want ErrLost", err)
+				}
+				if !errors.Is(context.Cause(l.Context()), ErrLost) {
+					t.Errorf("cause %v, want ErrLost", context.Cause(l.Context()))
+				}
+				if n := len(s.of("renew")) + len(s.of("check")); ask(l) == nil || len(s.of("renew"))+len(s.of("check")) != n {
+					t.Error("a lost lease asks the server again")
+				}
+			})
+		})
+	}
+}
+
+func TestFailureOfTheConnectionInCheckOrRenewEndsNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		broken := errors.New("no route to host")
+		fails := func(context.Context, claim) (time.Duration, error) { return 0, broken }
+		s.onRenew, s.onCheck = fails, fails
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		if err := l.Renew(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
+			t.Errorf("Renew: %v, want %v", err, broken)
+		}
+		if _, err := l.Check(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
+			t.Errorf("Check: %v, want %v", err, broken)
+		}
+		if err := l.Err(); err != nil {
+			t.Errorf("the lease: %v", err)
+		}
+	})
+}
+
+func TestCheckThatIsAnsweredAfterTheDeadlinePromisesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenewAll = hangs
+		s.onCheck = func(context.Context, claim) (time.Duration, error) {
+			time.Sleep(40 * time.Second)
+			return 30 * time.Second, nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		if remaining, err := l.Check(t.Context()); remaining != 0 || !errors.Is(err, ErrLost) {
+			t.Errorf("Check = %v, %v; want 0 and ErrLost", remaining, err)
+		}
+	})
+}
+
+func TestBusyRowIsAskedForAlone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		lost bool
+	}{
+		"and renewed":       {nil, false},
+		"and lost":          {sqlError(stateExpired), true},
+		"and still locked":  {context.DeadlineExceeded, false},
+		"and not permitted": {sqlError("55P03"), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+					return map[claim]verdict{claims[0]: {outcome: outcomeBusy}}, nil
+				}
+				s.onRenewBusy = func(_ context.Context, c claim) (time.Duration, error) { return s.ttl(c.grantID), tc.err }
+				l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+				before := l.Deadline()
+				time.Sleep(15 * time.Second)
+				if len(s.of("renewBusy")) == 0 {
+					t.Error("nobody asked for the locked row")
+				}
+				if got := errors.Is(l.Err(), ErrLost); got != tc.lost {
+					t.Errorf("Err() = %v", l.Err())
+				}
+				if extended := l.Deadline().After(before); extended != (tc.err == nil) {
+					t.Errorf("deadline extended: %v", extended)
+				}
+			})
+		})
+	}
+}
+
+// lateBeat gives a lease whose renewal is on its way, and what lets the answer "renewed" arrive.
+func lateBeat(t *testing.T, s *fakeStore) (*Lease, func()) {
+	t.Helper()
+	arrived := make(chan struct{})
+	s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+		<-arrived
+		return s.renewed(claims), nil
+	}
+	l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+	time.Sleep(11 * time.Second)
+	if len(s.of("renewAll")) != 1 {
+		t.Fatalf("%d renewals on their way, want 1", len(s.of("renewAll")))
+	}
+	return l, func() {
+		close(arrived)
+		synctest.Wait()
+	}
+}
+
+func TestTrap8_LateRenewalRevivesNoReleasedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		l, arrives := lateBeat(t, s)
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatalf("a release does not wait for a renewal: %v", err)
+		}
+		if context.Cause(l.Context()) != ErrReleased {
+			t.Errorf("cause %v, want ErrReleased", context.Cause(l.Context()))
+		}
+		deadline := l.Deadline()
+		arrives()
+		if l.Valid() || l.Err() != ErrReleased || !l.Deadline().Equal(deadline) {
+			t.Errorf("after the late answer Err() = %v, deadline moved by %v", l.Err(), l.Deadline().Sub(deadline))
+		}
+		time.Sleep(time.Hour)
+		if beats, releases := len(s.of("renewAll")), len(s.of("release")); beats != 1 || releases != 1 {
+			t.Errorf("%d renewals and %d releases, want one of each", beats, releases)
+		}
+	})
+}
+
+func TestTrap8_LateRenewalRevivesNoLostLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		l, arrives := lateBeat(t, s)
+		s.set(func() {
+			s.onCheck = func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
+		})
+		if _, err := l.Check(t.Context()); !errors.Is(err, ErrLost) {
+			t.Fatal(err)
+		}
+		deadline := l.Deadline()
+		arrives()
+		if l.Valid() || !errors.Is(l.Err(), ErrLost) || !l.Deadline().Equal(deadline) {
+			t.Errorf("after the late answer Err() = %v, deadline moved by %v", l.Err(), l.Deadline().Sub(deadline))
+		}
+	})
+}
+
+func TestTrap8_LateRenewalRevivesNoLeasePastItsDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		l, arrives := lateBeat(t, s)
+		time.Sleep(time.Until(l.Deadline()) + time.Millisecond)
+		arrives()
+		if l.Valid() || !errors.Is(context.Cause(l.Context()), ErrLost) {
+			t.Errorf("after the late answer Err() = %v, cause %v", l.Err(), context.Cause(l.Context()))
+		}
+	})
+}
+
+func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenew = func(_ context.Context, c claim) (time.Duration, error) {
+			time.Sleep(time.Second)
+			return s.ttl(c.grantID), nil
+		}
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		renewed := make(chan error, 1)
+		go func() { renewed <- l.Renew(t.Context()) }()
+		synctest.Wait()
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-renewed; !errors.Is(err, ErrReleased) || l.Valid() {
+			t.Errorf("Renew = %v, Valid() = %v; want ErrReleased", err, l.Valid())
+		}
+	})
+}
+
+func TestErrorOfALeaseStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRenewAll = hangs
+		c := startClient(t, s, systemClock())
+		lost, released := mustAcquire(t, c, "lost", WithTTL(time.Second)), mustAcquire(t, c, "released")
+		if err := released.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-lost.Context().Done()
+		first := lost.Err()
+		_, _ = lost.Check(t.Context())
+		_ = lost.Renew(t.Context())
+		if err := lost.Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("Release of a lost lease: %v, want ErrLost", err)
+		}
+		time.Sleep(time.Hour)
+		if lost.Err() != first || context.Cause(lost.Context()) != first {
+			t.Errorf("Err() = %v, cause %v; want %v for ever", lost.Err(), context.Cause(lost.Context()), first)
+		}
+		if err := released.Release(t.Context()); err != ErrReleased || released.Err() != ErrReleased || len(s.of("release")) != 1 {
+			t.Errorf("a second release: %v, Err() = %v, %d releases sent", err, released.Err(), len(s.of("release")))
+		}
+	})
+}
+
+func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRelease = func(context.Context, claim) (bool, error) { return false, nil }
+		s.onCheck = func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		var lost *LostError
+		if err := l.Release(t.Context()); !errors.As(err, &lost) || lost.Reason != ReasonExpired {
+			t.Errorf("Release = %v, want an expired lease", err)
+		}
+		if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Errorf("second Release = %v, want the loss again", err)
+		}
+	})
+}
+
+func TestReleaseReachesTheServerAlsoAfterItsContextEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onRelease = func(ctx context.Context, _ claim) (bool, error) { return true, ctx.Err() }
+		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := l.Release(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		broken := errors.New("connection reset")
+		fails := 3
+		s.onRelease = func(context.Context, claim) (bool, error) {
+			if fails--; fails >= 0 {
+				return false, broken
+			}
+			return false, nil // the first attempt had done it
+		}
+		c := startClient(t, s, systemClock())
+		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+			t.Errorf("a release whose first answers were lost: %v", err)
+		}
+		s.set(func() { s.onRelease = func(context.Context, claim) (bool, error) { return false, broken } })
+		began := time.Now()
+		err := mustAcquire(t, c, "report").Release(t.Context())
+		if took := time.Since(began); !errors.Is(err, broken) || errors.Is(err, ErrLost) || took < 4*time.Second || took > 6*time.Second {
+			t.Errorf("an unreachable server: %v after %v", err, took)
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package pglock_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const (
+	someID  = "'11111111-2222-3333-4444-555555555555'::uuid"
+	noID    = "NULL::uuid"
+	invalid = "22023"
+)
+
+func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, caller := db.Conn(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
+	mustAcquire(t, c, "held")
+	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	long := "repeat('x', 513)"
+	id := someID
+	before := rows(t, conn)
+	for _, tc := range []struct {
+		call  string
+		state string // "" for an answer that refuses without an error
+		says  string
+	}{
+		{"acquire(NULL, " + id + ", " + id + ", 'h', '1 s')", invalid, "name is NULL"},
+		{"acquire('', " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 0 bytes long: it must have 1 to 512"},
+		{"acquire(" + long + ", " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 513 bytes"},
+		{"acquire('new', NULL, " + id + ", 'h', '1 s')", invalid, "grant_id"},
+		{"acquire('new', " + id + ", NULL, 'h', '1 s')", invalid, "session_id"},
+		{"acquire('new', " + id + ", " + id + ", NULL, '1 s')", invalid, "holder is NULL"},
+		{"acquire('new', " + id + ", " + id + ", '', '1 s')", invalid, "holder is 0 bytes"},
+		{"acquire('new', " + id + ", " + id + ", repeat('x', 257), '1 s')", invalid, "holder is 257 bytes"},
+		{"acquire('new', " + id + ", " + id + ", 'h', NULL)", invalid, "ttl is NULL"},
+		{"acquire('new', " + id + ", " + id + ", 'h', '99 ms')", invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours"},
+		{"acquire('new', " + id + ", " + id + ", 'h', '-1 s')", invalid, "ttl"},
+		{"acquire('new', " + id + ", " + id + ", 'h', '24:00:00.000001')", invalid, "ttl is 24:00:00.000001"},
+		{"acquire('new', " + id + ", " + id + ", 'h', '1 month')", invalid, "ttl is 1 mon"},
+		{"acquire('new', " + id + ", " + id + ", 'h', '1 s', to_jsonb(repeat('x', 16400)))", invalid, "metadata is 16402 bytes"},
+		{"acquire('held', " + id + ", " + id + ", 'h', '1 s', NULL, NULL)", "", ""},
+		{"renew(NULL, NULL, NULL)", "LK003", "no such grant"},
+		{"renew('held', NULL, " + id + ")", "LK003", ""},
+		{"renew('held', 1, " + noID + ")", "LK003", ""},
+		{"renew('held', 1, " + id + ")", "LK003", ""},
+		{"renew('unknown', 1, " + id + ")", "LK003", "no such grant"},
+		{"check_lease(NULL, NULL, NULL)", "LK003", ""},
+		{"check_lease('held', 1, " + id + ")", "LK003", ""},
+		{"release(NULL, NULL, NULL)", "", ""},
+		{"release('held', 1, " + id + ")", "", ""},
+		{"release('held', NULL, NULL)", "", ""},
+		{"release_all(NULL, NULL, NULL)", "", ""},
+		{"release_all(ARRAY['held', NULL], ARRAY[1], ARRAY[" + id + "])", "", ""},
+		{"renew_all(NULL, NULL, NULL)", "", ""},
+		{"renew_all(ARRAY['held', NULL, 'free'], ARRAY[1], ARRAY[" + id + "])", "", ""},
+		{"abandon(NULL, " + id + ")", invalid, "name is NULL"},
+		{"abandon('', " + id + ")", invalid, "name is 0 bytes"},
+		{"abandon(" + long + ", " + id + ")", invalid, "name is 513 bytes"},
+		{"abandon('held', NULL)", invalid, "grant_id is NULL"},
+		{"abandon('new', NULL)", invalid, "grant_id is NULL"},
+		{"abandon('held', " + id + ")", "", ""},
+		{"break_lock(NULL, 'r', 'a')", invalid, "name is NULL"},
+		{"break_lock(" + long + ", 'r', 'a')", invalid, "name is 513 bytes"},
+		{"break_lock('held', NULL, 'a')", invalid, "reason is NULL"},
+		{"break_lock('held', '', 'a')", invalid, "reason is ''"},
+		{"break_lock('held', E' \\t\\n', 'a')", invalid, "reason"},
+		{"break_lock('held', repeat('x', 1025), 'a')", invalid, "1024 bytes"},
+		{"break_lock('held', 'r', NULL)", invalid, "actor is NULL"},
+		{"break_lock('held', 'r', repeat('x', 257))", invalid, "256 bytes"},
+		{"break_lock('held', 'r', 'a', 4711)", "LK006", "held with token 1, not 4711"},
+		{"break_lock('free', 'r', 'a')", "LK006", "not held"},
+		{"break_lock('unknown', 'r', 'a')", "LK006", "not held"},
+		{"fence(NULL, NULL, NULL)", invalid, "resource is NULL"},
+		{"fence('held', 1, " + id + ", '')", invalid, "resource is 0 bytes"},
+		{"fence('held', 1, " + id + ", " + long + ")", invalid, "resource is 513 bytes"},
+		{"fence('held', 1, " + id + ")", "LK003", ""},
+		{"fence('held', NULL, NULL)", "LK003", ""},
+		{"fence('held', 1, " + id + ", NULL, NULL, " + id + ")", "LK007", "another database"},
+		{"fence('free', 2, " + id + ")", "LK001", ""},
+		{"seal()", "LK009", "not under the fence"},
+		{"record_refusal(NULL, NULL, NULL, NULL)", "", ""},
+		{"record_refusal('held', 'held', 1, 'h')", "", ""},
+		{"list_locks(NULL, NULL, NULL, NULL)", "", ""},
+		{"list_locks('', true, '', -1)", "2201W", ""},
+		{"list_events('', -1)", "2201W", ""},
+		{"get_lock(NULL)", "", ""},
+		{"list_fences(NULL)", "", ""},
+		{"prune_locks(NULL)", invalid, "idle is NULL"},
+		{"prune_locks('-1 s')", invalid, "idle is -00:00:01: it must not be negative"},
+		{"prune_events(NULL)", invalid, "older is NULL"},
+		{"prune_events('-1 s')", invalid, "older is -00:00:01"},
+	} {
+		_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+tc.call)
+		checkState(t, tc.call, err, tc.state, tc.says)
+		if after := rows(t, conn); after != before {
+			t.Fatalf("%s: rows before:\n%s\nafter:\n%s", tc.call, before, after)
+		}
+	}
+}
+
+func checkState(t *testing.T, call string, err error, state, says string) {
+	t.Helper()
+	var got string
+	if pgErr, ok := err.(*pgconn.PgError); ok { //nolint:errorlint // straight from the driver
+		got = pgErr.Code
+	} else if err != nil {
+		t.Errorf("%s: %v", call, err)
+	}
+	if got != state || err != nil && !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v, want SQLSTATE %q saying %q", call, err, state, says)
+	}
+}
+
+func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, caller := db.Conn(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
+	before := rows(t, conn)
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for _, call := range []string{
+			"acquire('new', " + someID + ", " + someID + ", 'h', '1 s')",
+			"renew('held', 1, " + someID + ")", "renew_all(ARRAY['held'], ARRAY[1], ARRAY[" + someID + "])",
+			"release('held', 1, " + someID + ")", "release_all(ARRAY['held'], ARRAY[1], ARRAY[" + someID + "])",
+			"abandon('held', " + someID + ")", "break_lock('held', 'r', 'a')", "prune_locks()",
+		} {
+			err := pgx.BeginTxFunc(t.Context(), caller, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+				_, err := tx.Exec(t.Context(), "SELECT * FROM pglock."+call)
+				return err
+			})
+			checkState(t, call, err, "LK005", "READ COMMITTED")
+			if after := rows(t, conn); after != before {
+				t.Fatalf("%s: rows before:\n%s\nafter:\n%s", call, before, after)
+			}
+		}
+	}
+}

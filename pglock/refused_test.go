@@ -1,0 +1,308 @@
+package pglock_test
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// rows are the contents of every table of the schema, of the token sequence, and of the application's table.
+func rows(t *testing.T, conn *pgx.Conn) string {
+	t.Helper()
+	var all strings.Builder
+	for _, table := range []string{"pglock.locks", "pglock.fences", "pglock.events", "pglock.installation", "pglock.fencing_token_seq", "accounts"} {
+		var text string
+		err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r").Scan(&text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.WriteString(table + ":\n" + text + "\n")
+	}
+	return all.String()
+}
+
+func startClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.Client {
+	t.Helper()
+	c, err := pglock.New(t.Context(), pool, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("close the client: %v", err)
+		}
+	})
+	return c
+}
+
+func mustAcquire(t *testing.T, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+	t.Helper()
+	l, err := c.TryAcquire(t.Context(), name, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func execute(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// refusal is a call that must fail with the sentinel and say all of these, and change nothing.
+type refusal struct {
+	name string
+	call func(ctx context.Context) error
+	want error
+	says []string
+}
+
+// argument is a refusal that names the field, the value and the rule.
+func argument(name, field, value, rule string, call func(ctx context.Context) error) refusal {
+	return refusal{name, func(ctx context.Context) error {
+		err := call(ctx)
+		var a *pglock.ArgumentError
+		if errors.As(err, &a) && a.Field != field {
+			return errors.New("wrong field " + a.Field)
+		}
+		return err
+	}, pglock.ErrInvalid, []string{field, value, rule}}
+}
+
+func checkRefusals(t *testing.T, conn *pgx.Conn, refusals []refusal) {
+	t.Helper()
+	before := rows(t, conn)
+	for _, r := range refusals {
+		t.Run(r.name, func(t *testing.T) {
+			err := r.call(t.Context())
+			if !errors.Is(err, r.want) {
+				t.Fatalf("%v, want %v", err, r.want)
+			}
+			for _, s := range r.says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%q does not say %q", err, s)
+				}
+			}
+			if after := rows(t, conn); after != before {
+				t.Fatalf("rows before:\n%s\nafter:\n%s", before, after)
+			}
+		})
+	}
+}
+
+func ignore[T any](_ T, err error) error { return err }
+
+var badNames = []struct{ what, name, value, rule string }{
+	{"empty", "", "empty", "512"},
+	{"too long", strings.Repeat("x", 513), "513", "512"},
+	{"no UTF-8", "a\xff", `\xff`, "UTF-8"},
+	{"with NUL", "a\x00b", `\x00`, "NUL"},
+}
+
+func TestI11_RefusedCallsChangeNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool, conn := db.Pool(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts VALUES (1, 100)")
+	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
+	mustAcquire(t, c, "held", pglock.WithMetadata(json.RawMessage(`{"a": 1}`)))
+	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	var all []refusal
+	option := func(name, field, value, rule string, o pglock.AcquireOption) {
+		all = append(all,
+			argument("TryAcquire "+name, field, value, rule, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new", o)) }),
+			argument("Acquire "+name, field, value, rule, func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new", o)) }),
+			argument("Do "+name, field, value, rule, func(ctx context.Context) error { return c.Do(ctx, "new", fnRan, o) }))
+	}
+	for _, b := range badNames {
+		all = append(all,
+			argument("TryAcquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, b.name)) }),
+			argument("Acquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Acquire(ctx, b.name)) }),
+			argument("Do name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return c.Do(ctx, b.name, fnRan) }),
+			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Get(ctx, b.name)) }),
+			argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Fences(ctx, b.name)) }),
+			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Break(ctx, b.name, "stuck")) }))
+		if b.name != "" {
+			all = append(all,
+				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Events(ctx, b.name, 10)) }),
+				argument("List prefix "+b.what, "prefix", b.value, b.rule,
+					func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Prefix: b.name})) }),
+				argument("List after "+b.what, "after", b.value, b.rule,
+					func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{After: b.name})) }))
+		}
+	}
+	for _, ttl := range []time.Duration{0, -time.Second, 99 * time.Millisecond, 24*time.Hour + 1} {
+		option("TTL "+ttl.String(), "TTL", ttl.String(), "from 100ms to 24h", pglock.WithTTL(ttl))
+		all = append(all, argument("New TTL "+ttl.String(), "default TTL", ttl.String(), "from 100ms to 24h",
+			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithDefaultTTL(ttl))) }))
+	}
+	option("max wait", "max wait", "-1ns", "not be negative", pglock.WithMaxWait(-1))
+	option("label empty", "holder", "empty", "256", pglock.WithLabel(""))
+	option("label too long", "holder", "257", "256", pglock.WithLabel(strings.Repeat("x", 257)))
+	option("metadata no JSON", "metadata", `{\"a\"`, "valid JSON", pglock.WithMetadata(json.RawMessage(`{"a"`)))
+	option("metadata too big", "metadata", "8193", "8192", pglock.WithMetadata(json.RawMessage(`"`+strings.Repeat("x", 8191)+`"`)))
+	option("metadata with NUL", "metadata", "u0000", "jsonb", pglock.WithMetadata(json.RawMessage(`"\u0000"`)))
+	option("metadata with half a surrogate", "metadata", "ud800", "jsonb", pglock.WithMetadata(json.RawMessage(`"\ud800"`)))
+	option("metadata that swells", "metadata", "bytes long as jsonb", "16384",
+		pglock.WithMetadata(json.RawMessage("["+strings.Repeat("1e1000,", 1000)+"1]")))
+	all = append(all,
+		argument("Do without function", "fn", "nil", "be a function", func(ctx context.Context) error { return c.Do(ctx, "new", nil) }),
+		argument("New without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error { return ignore(pglock.New(ctx, nil)) }),
+		argument("New schema empty", "schema", "empty", "63",
+			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithSchema(""))) }),
+		argument("New schema too long", "schema", "64", "63",
+			func(ctx context.Context) error {
+				return ignore(pglock.New(ctx, pool, pglock.WithSchema(strings.Repeat("x", 64))))
+			}),
+		argument("New holder with NUL", "holder", `\x00`, "NUL",
+			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithHolder("a\x00"))) }),
+		refusal{"New without schema", func(ctx context.Context) error {
+			return ignore(pglock.New(ctx, pool, pglock.WithSchema("nowhere")))
+		}, pglock.ErrSchema, []string{`"nowhere"`, "migrate up"}},
+		argument("List limit", "limit", "10001", "10000",
+			func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Limit: 10001})) }),
+		argument("List negative limit", "limit", "-1", "10000",
+			func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Limit: -1})) }),
+		argument("Events limit", "limit", "0", "10000", func(ctx context.Context) error { return ignore(c.Events(ctx, "", 0)) }),
+		refusal{"Get unknown", func(ctx context.Context) error { return ignore(c.Get(ctx, "unknown")) }, pglock.ErrNotFound, []string{`"unknown"`}},
+		refusal{"TryAcquire held", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "held")) }, pglock.ErrHeld, []string{`"held"`}},
+		refusal{"Break free", func(ctx context.Context) error { return ignore(c.Break(ctx, "free", "stuck")) }, pglock.ErrNotHeld, []string{"free"}},
+		refusal{"Break unknown", func(ctx context.Context) error { return ignore(c.Break(ctx, "unknown", "stuck")) }, pglock.ErrNotHeld, []string{"unknown"}},
+		refusal{"Break with another token", func(ctx context.Context) error {
+			return ignore(c.Break(ctx, "held", "stuck", pglock.BreakToken(4711)))
+		}, pglock.ErrNotHeld, []string{"4711", "held"}},
+		argument("Break without reason", "reason", "empty", "1024", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "")) }),
+		refusal{"Break with blank reason", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", " ")) }, pglock.ErrInvalid, []string{"reason", "1024"}},
+		argument("Break with long reason", "reason", "1025", "1024",
+			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", strings.Repeat("x", 1025))) }),
+		argument("Break with token 0", "token", "0", "greater than 0",
+			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck", pglock.BreakToken(0))) }),
+		argument("Break without actor", "actor", "empty", "256",
+			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck", pglock.BreakActor(""))) }),
+	)
+	checkRefusals(t, conn, all)
+}
+
+func fnRan(context.Context, *pglock.Lease) error { return errors.New("fn ran") }
+
+func TestI11_RefusedWritesChangeNothing(t *testing.T) {
+	t.Parallel()
+	db, elsewhere := pgtest.Database(t), pgtest.Database(t)
+	pool, conn := db.Pool(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts VALUES (1, 100)")
+	std, err := sql.Open("pgx", db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer std.Close() //nolint:errcheck // nothing is lost
+	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
+	held, released, lost := mustAcquire(t, c, "held"), mustAcquire(t, c, "released"), mustAcquire(t, c, "lost")
+	foreign := mustAcquire(t, startClient(t, elsewhere.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
+	if err := released.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Break(t.Context(), "lost", "stuck"); err != nil {
+		t.Fatal(err)
+	}
+
+	var all []refusal
+	store := fencedstore.New(pool)
+	write := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.Option) error {
+		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "UPDATE accounts SET balance = 0")
+			return errors.Join(err, errors.New("fn ran"))
+		}, opts...)
+	}
+	guard := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.Option) error {
+		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fencedstore.Guard(ctx, tx, lease, opts...) })
+	}
+	guardSQL := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.Option) error {
+		tx, err := std.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() //nolint:errcheck // already ended when committed
+		if err := fencedstore.GuardSQL(ctx, tx, lease, opts...); err != nil {
+			return err
+		}
+		return tx.Commit()
+	}
+	for how, fenced := range map[string]func(context.Context, *pglock.Lease, ...fencedstore.Option) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
+		for _, b := range badNames {
+			all = append(all, argument(how+" resource "+b.what, "resource", b.value, b.rule,
+				func(ctx context.Context) error { return fenced(ctx, held, fencedstore.WithResource(b.name)) }))
+		}
+		all = append(all,
+			argument(how+" without lease", "lease", "nil", "be a *pglock.Lease", func(ctx context.Context) error { return fenced(ctx, nil) }),
+			refusal{how + " released", func(ctx context.Context) error { return fenced(ctx, released) }, pglock.ErrReleased, nil},
+			refusal{how + " of another database", func(ctx context.Context) error { return fenced(ctx, foreign) }, pglock.ErrWrongDatabase, []string{"held", db.Name()}},
+			refusal{how + " lost", func(ctx context.Context) error { return fenced(ctx, lost) }, pglock.ErrLost, []string{"lost"}})
+	}
+	all = append(all,
+		argument("Write without pool", "pool", "nil", "be a *pgxpool.Pool",
+			func(ctx context.Context) error { return fencedstore.New(nil).Write(ctx, held, nil) }),
+		argument("Write without function", "fn", "nil", "be a function", func(ctx context.Context) error { return store.Write(ctx, held, nil) }),
+		argument("Write with a BEGIN of its own", "transaction options", "BeginQuery", "have neither", func(ctx context.Context) error {
+			return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{BeginQuery: "begin"}))
+		}),
+		refusal{"Write in a read-only transaction", func(ctx context.Context) error {
+			return write(ctx, held, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly}))
+		}, pglock.ErrReadOnly, nil},
+		argument("Guard without transaction", "tx", "nil", "be a pgx.Tx", func(ctx context.Context) error { return fencedstore.Guard(ctx, nil, held) }),
+		argument("GuardSQL without transaction", "tx", "nil", "be a *sql.Tx", func(ctx context.Context) error { return fencedstore.GuardSQL(ctx, nil, held) }))
+	for _, l := range []struct {
+		lease *pglock.Lease
+		want  error
+	}{{released, pglock.ErrReleased}, {lost, pglock.ErrLost}} {
+		all = append(all,
+			refusal{"Renew " + l.lease.Name(), l.lease.Renew, l.want, nil},
+			refusal{"Check " + l.lease.Name(), func(ctx context.Context) error { return ignore(l.lease.Check(ctx)) }, l.want, nil},
+			refusal{"Release " + l.lease.Name(), l.lease.Release, l.want, nil})
+	}
+	checkRefusals(t, conn, all)
+}
+
+func TestI11_ClosedClientRefusesEverythingAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	c := startClient(t, db.Pool(t))
+	l := mustAcquire(t, c, "held")
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	closed := func(name string, call func(context.Context) error) refusal {
+		return refusal{name, call, pglock.ErrClosed, nil}
+	}
+	checkRefusals(t, conn, []refusal{
+		closed("TryAcquire", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) }),
+		closed("Acquire", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
+		closed("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
+		closed("Get", func(ctx context.Context) error { return ignore(c.Get(ctx, "held")) }),
+		closed("List", func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{})) }),
+		closed("Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck")) }),
+		closed("Events", func(ctx context.Context) error { return ignore(c.Events(ctx, "", 10)) }),
+		closed("Fences", func(ctx context.Context) error { return ignore(c.Fences(ctx, "held")) }),
+		{"Renew", l.Renew, pglock.ErrReleased, nil},
+		{"Release", l.Release, pglock.ErrReleased, nil},
+		{"Check", func(ctx context.Context) error { return ignore(l.Check(ctx)) }, pglock.ErrReleased, nil},
+	})
+}

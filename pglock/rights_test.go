@@ -1,0 +1,203 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// login makes a database user that is a member of the roles, and gives what makes a pool connect as it.
+func login(t *testing.T, db *pgtest.DB, roles ...string) func(*pgxpool.Config) {
+	t.Helper()
+	admin := db.Conn(t)
+	user := "pglock_test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, admin, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD 'x'", user))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		if _, err := admin.Exec(ctx, fmt.Sprintf("DROP OWNED BY %s; DROP ROLE %s", user, user)); err != nil {
+			t.Errorf("drop the test's user: %v", err)
+		}
+	})
+	for _, role := range roles {
+		execute(t, admin, fmt.Sprintf("GRANT %s TO %s", role, user))
+	}
+	return func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, "x" }
+}
+
+func denied(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "42501"
+}
+
+func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	user := login(t, db, "pglock_user")
+	pool := db.Pool(t, user)
+	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
+	l := mustAcquire(t, c, "report")
+	if _, err := l.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := fencedstore.New(pool).Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	if infos, err := c.List(t.Context(), pglock.ListOptions{}); err != nil || len(infos) != 1 {
+		t.Errorf("List = %v, %v", infos, err)
+	}
+	if fences, err := c.Fences(t.Context(), "report"); err != nil || len(fences) != 1 {
+		t.Errorf("Fences = %v, %v", fences, err)
+	}
+	if err := mustAcquire(t, c, "other").Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	short := mustAcquire(t, c, "short", pglock.WithTTL(time.Second))
+	deadline := short.Deadline()
+	eventually(t, "a heartbeat", func() bool { return short.Deadline().After(deadline) || !short.Valid() })
+	if err := short.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	checkRefusals(t, conn, []refusal{
+		{"Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "report", "stuck")) }, pglock.ErrPermission, []string{"pglock_admin"}},
+		{"Events", func(ctx context.Context) error { return ignore(c.Events(ctx, "", 10)) }, pglock.ErrPermission, []string{"pglock_admin"}},
+	})
+	for _, sql := range []string{
+		"SELECT * FROM pglock.locks", "SELECT grant_id FROM pglock.fences", "SELECT * FROM pglock.events", "SELECT * FROM pglock.installation",
+		"UPDATE pglock.locks SET expires_at = '-infinity'", "DELETE FROM pglock.fences", "TRUNCATE pglock.locks",
+		"SELECT nextval('pglock.fencing_token_seq')", "SELECT setval('pglock.fencing_token_seq', 1)", "SELECT last_value FROM pglock.fencing_token_seq",
+		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+		"SELECT pglock.prune_locks()", "SELECT pglock.prune_events()", "SELECT pglock.list_events()", "SELECT pglock.break_lock('report', 'r', 'a')",
+		"SELECT pglock.lost_reason('report', 1, NULL)", "SELECT pglock.check_arguments('n', 'h', '1 s', NULL)", "SELECT pglock.require_durable_commit()",
+	} {
+		if _, err := pool.Exec(t.Context(), sql); !denied(err) {
+			t.Errorf("%s: %v, want permission denied", sql, err)
+		}
+	}
+}
+
+func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := startClient(t, db.Pool(t, login(t, db, "pglock_admin")))
+	mustAcquire(t, c, "report")
+	if _, err := c.Break(t.Context(), "report", "stuck"); err != nil {
+		t.Error(err)
+	}
+	if events, err := c.Events(t.Context(), "", 10); err != nil || len(events) != 1 || !strings.HasPrefix(events[0].DBUser, "pglock_test_") {
+		t.Errorf("Events = %+v, %v; want the break by the login user", events, err)
+	}
+	pool := db.Pool(t, login(t, db, "pglock_admin"))
+	if _, err := pool.Exec(t.Context(), "SELECT pglock.prune_locks(), pglock.prune_events()"); err != nil {
+		t.Error(err)
+	}
+	if _, err := pool.Exec(t.Context(), "SELECT * FROM pglock.locks"); !denied(err) {
+		t.Errorf("an operator reads the table: %v", err)
+	}
+}
+
+func TestStrangerIsRefusedWithTheRoleToGrant(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	_, err := pglock.New(t.Context(), db.Pool(t, login(t, db)))
+	if !errors.Is(err, pglock.ErrPermission) || !strings.Contains(err.Error(), "pglock_user") {
+		t.Errorf("%v, want ErrPermission that names pglock_user", err)
+	}
+}
+
+func TestPublicMayExecuteAndReadNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	for what, sql := range map[string]string{
+		"execute": `SELECT p.oid::regprocedure::text FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+			WHERE p.pronamespace = 'pglock'::regnamespace AND a.grantee = 0`,
+		"touch": `SELECT c.oid::regclass::text FROM pg_class c, aclexplode(c.relacl) a
+			WHERE c.relnamespace = 'pglock'::regnamespace AND a.grantee <> c.relowner`,
+		"use": `SELECT nspname FROM pg_namespace, aclexplode(nspacl) a WHERE nspname = 'pglock' AND a.grantee = 0`,
+	} {
+		rows, err := conn.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(found) != 0 {
+			t.Errorf("everybody may %s %v, %v", what, found, err)
+		}
+	}
+}
+
+func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing.T) {
+	t.Parallel()
+	rows, err := pgtest.Database(t).Conn(t).Query(t.Context(), `SELECT p.oid::regprocedure::text FROM pg_proc p
+		WHERE p.pronamespace = 'pglock'::regnamespace AND (p.prosecdef OR has_function_privilege('pglock_user', p.oid, 'EXECUTE'))
+		AND replace(coalesce(p.proconfig[1], ''), '"', '') <> 'search_path=pglock, pg_temp'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(found) != 0 {
+		t.Errorf("without it: %v, %v", found, err)
+	}
+}
+
+func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner := startClient(t, db.Pool(t, login(t, db, "pglock_user")), pglock.WithDefaultTTL(time.Hour))
+	l := mustAcquire(t, owner, "report")
+	abandoned := "99999999-2222-3333-4444-555555555555"
+	pool := db.Pool(t, login(t, db, "pglock_admin"))
+	if _, err := pool.Exec(t.Context(), "SELECT pglock.abandon('abandoned', $1::uuid)", abandoned); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
+		"SELECT x::text FROM pglock.list_fences('report') x", "SELECT x::text FROM pglock.list_events() x",
+		"SELECT x::text FROM pg_stat_activity x", "SELECT x::text FROM pg_locks x", "SELECT x::text FROM pg_stats x WHERE schemaname = 'pglock'",
+		"SELECT x::text FROM pglock.acquire('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
+	} {
+		rows, err := pool.Query(t.Context(), sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range texts {
+			if strings.Contains(text, l.GrantID().String()) || strings.Contains(text, abandoned) {
+				t.Errorf("%s shows a grant ID: %s", sql, text)
+			}
+		}
+	}
+	for _, call := range []string{"renew", "check_lease", "fence"} {
+		_, err := pool.Exec(t.Context(), "SELECT pglock."+call+"($1, $2, gen_random_uuid())", l.Name(), int64(l.Token()))
+		var pgErr *pgconn.PgError
+		if !errors.As(err, &pgErr) || pgErr.Code != "LK003" || strings.Contains(fmt.Sprint(pgErr), l.GrantID().String()) {
+			t.Errorf("%s with another grant ID: %v, want LK003", call, err)
+		}
+	}
+	var released bool
+	if err := pool.QueryRow(t.Context(), "SELECT pglock.release($1, $2, gen_random_uuid())", l.Name(), int64(l.Token())).Scan(&released); err != nil || released {
+		t.Errorf("release with another grant ID: %v, %v", released, err)
+	}
+	if _, err := l.Check(t.Context()); err != nil {
+		t.Errorf("the owner's lease: %v", err)
+	}
+}

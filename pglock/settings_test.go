@@ -1,0 +1,315 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// exercise uses everything once, under whatever settings the pool's connections have.
+func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
+	t.Helper()
+	c, err := pglock.New(t.Context(), pool, append(opts, pglock.WithDefaultTTL(2*time.Second))...)
+	if err != nil {
+		t.Fatalf("New: %v", err)
+	}
+	defer func() {
+		if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}()
+	l, err := c.TryAcquire(t.Context(), "report", pglock.WithMetadata([]byte(`{"a": 1}`)))
+	if err != nil {
+		t.Fatalf("TryAcquire: %v", err)
+	}
+	var held *pglock.HeldError
+	if _, err := c.TryAcquire(t.Context(), "report"); !errors.As(err, &held) || time.Until(held.ExpiresAt) > 3*time.Second || time.Until(held.ExpiresAt) < 0 {
+		t.Errorf("TryAcquire while held: %v", err)
+	}
+	if left, err := l.Check(t.Context()); err != nil || left <= 0 || left > 2*time.Second {
+		t.Errorf("Check = %v, %v", left, err)
+	}
+	if err := l.Renew(t.Context()); err != nil {
+		t.Errorf("Renew: %v", err)
+	}
+	store := fencedstore.New(pool)
+	for range 2 {
+		err := store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT 1")
+			return err
+		}, fencedstore.AllowSameToken())
+		if err != nil {
+			t.Errorf("Write: %v", err)
+		}
+	}
+	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("second Write without AllowSameToken: %v, want ErrStaleToken", err)
+	}
+	if info, err := c.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != 2*time.Second || time.Since(info.AcquiredAt) > time.Minute {
+		t.Errorf("Get = %+v, %v", info, err)
+	}
+	if fences, err := c.Fences(t.Context(), "report"); err != nil || len(fences) != 1 || fences[0].LastToken != l.Token() {
+		t.Errorf("Fences = %+v, %v", fences, err)
+	}
+	deadline := l.Deadline()
+	eventually(t, "a heartbeat", func() bool { return l.Deadline().After(deadline) || !l.Valid() })
+	if err := l.Release(t.Context()); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if err := c.Do(t.Context(), "report", func(ctx context.Context, _ *pglock.Lease) error { return ctx.Err() }); err != nil {
+		t.Errorf("Do: %v", err)
+	}
+	mustAcquire(t, c, "broken")
+	if _, err := c.Break(t.Context(), "broken", "stuck"); err != nil {
+		t.Errorf("Break: %v", err)
+	}
+	if events, err := c.Events(t.Context(), "broken", 10); err != nil || len(events) != 1 || time.Since(events[0].At) > time.Minute {
+		t.Errorf("Events = %+v, %v", events, err)
+	}
+	if infos, err := c.List(t.Context(), pglock.ListOptions{Free: true}); err != nil || len(infos) != 2 {
+		t.Errorf("List = %+v, %v", infos, err)
+	}
+}
+
+// eventually waits until it is so, for at most ten seconds.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	late := time.NewTimer(10 * time.Second)
+	defer late.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-late.C:
+			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+// hostile makes a schema whose objects have the names of those that the library and PostgreSQL use.
+const hostile = `CREATE SCHEMA hostile;
+	CREATE TABLE hostile.locks (nothing int);
+	CREATE TABLE hostile.fences (nothing int);
+	CREATE DOMAIN hostile.text AS pg_catalog.int4;
+	CREATE DOMAIN hostile.uuid AS pg_catalog.int4;
+	CREATE DOMAIN hostile.interval AS pg_catalog.int4;
+	CREATE FUNCTION hostile.trap() RETURNS pg_catalog.bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE FUNCTION hostile.clock_timestamp() RETURNS pg_catalog.timestamptz LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE FUNCTION hostile.set_config(pg_catalog.text, pg_catalog.text, pg_catalog.bool) RETURNS pg_catalog.text
+		LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE FUNCTION hostile.acquire() RETURNS pg_catalog.int4 LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE FUNCTION hostile.op(pg_catalog.text, pg_catalog.text) RETURNS pg_catalog.bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE FUNCTION hostile.op(pg_catalog.int8, pg_catalog.int8) RETURNS pg_catalog.bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE FUNCTION hostile.op(pg_catalog.timestamptz, pg_catalog.timestamptz) RETURNS pg_catalog.bool
+		LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+	CREATE OPERATOR hostile.= (LEFTARG = pg_catalog.text, RIGHTARG = pg_catalog.text, FUNCTION = hostile.op);
+	CREATE OPERATOR hostile.<> (LEFTARG = pg_catalog.text, RIGHTARG = pg_catalog.text, FUNCTION = hostile.op);
+	CREATE OPERATOR hostile.= (LEFTARG = pg_catalog.int8, RIGHTARG = pg_catalog.int8, FUNCTION = hostile.op);
+	CREATE OPERATOR hostile.> (LEFTARG = pg_catalog.timestamptz, RIGHTARG = pg_catalog.timestamptz, FUNCTION = hostile.op);
+	CREATE OPERATOR hostile.<= (LEFTARG = pg_catalog.timestamptz, RIGHTARG = pg_catalog.timestamptz, FUNCTION = hostile.op);`
+
+func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
+	t.Parallel()
+	params := func(pairs ...string) func(*pgxpool.Config) {
+		return func(c *pgxpool.Config) {
+			for i := 0; i < len(pairs); i += 2 {
+				c.ConnConfig.RuntimeParams[pairs[i]] = pairs[i+1]
+			}
+		}
+	}
+	mode := func(m pgx.QueryExecMode) func(*pgxpool.Config) {
+		return func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = m }
+	}
+	both := func(a, b func(*pgxpool.Config)) func(*pgxpool.Config) { return func(c *pgxpool.Config) { a(c); b(c) } }
+	odd := params("datestyle", "SQL, DMY", "intervalstyle", "sql_standard", "timezone", "Asia/Kathmandu", "extra_float_digits", "0")
+	for name, change := range map[string]func(*pgxpool.Config){
+		"search_path nonsense": params("search_path", "nowhere, neither"),
+		"search_path empty":    params("search_path", ""),
+		"search_path hostile":  params("search_path", "hostile, pg_catalog"),
+		"temporary table named as ours": func(c *pgxpool.Config) {
+			c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+				_, err := conn.Exec(ctx, "SET search_path = pg_temp, public; CREATE TEMPORARY TABLE locks (nothing int); CREATE TEMPORARY TABLE fences (nothing int)")
+				return err
+			}
+		},
+		"one connection":            func(c *pgxpool.Config) { c.MaxConns = 1 },
+		"cache_statement":           mode(pgx.QueryExecModeCacheStatement),
+		"cache_describe":            mode(pgx.QueryExecModeCacheDescribe),
+		"describe_exec":             mode(pgx.QueryExecModeDescribeExec),
+		"exec":                      mode(pgx.QueryExecModeExec),
+		"simple_protocol":           mode(pgx.QueryExecModeSimpleProtocol),
+		"read committed":            params("default_transaction_isolation", "read committed"),
+		"repeatable read":           params("default_transaction_isolation", "repeatable read"),
+		"serializable":              params("default_transaction_isolation", "serializable"),
+		"serializable, simple":      both(params("default_transaction_isolation", "serializable"), mode(pgx.QueryExecModeSimpleProtocol)),
+		"odd styles":                odd,
+		"odd styles, exec":          both(odd, mode(pgx.QueryExecModeExec)),
+		"odd styles, simple":        both(odd, mode(pgx.QueryExecModeSimpleProtocol)),
+		"other styles":              params("datestyle", "German", "intervalstyle", "postgres_verbose"),
+		"ISO intervals":             params("intervalstyle", "iso_8601"),
+		"statement_timeout":         params("statement_timeout", "500ms"),
+		"lock_timeout":              params("lock_timeout", "50ms"),
+		"synchronous_commit off":    params("synchronous_commit", "off"),
+		"plan_cache_mode":           params("plan_cache_mode", "force_generic_plan"),
+		"session_replication_role":  params("session_replication_role", "replica"),
+		"client_encoding LATIN1":    params("client_encoding", "LATIN1"),
+		"standard strings off":      both(params("standard_conforming_strings", "off", "backslash_quote", "on"), mode(pgx.QueryExecModeExec)),
+		"array nulls off":           params("array_nulls", "off"),
+		"check_function_bodies off": params("check_function_bodies", "off", "row_security", "off"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			execute(t, db.Conn(t), hostile)
+			exercise(t, db.Pool(t, change))
+		})
+	}
+}
+
+func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	short := func(c *pgxpool.Config) {
+		c.ConnConfig.RuntimeParams["statement_timeout"] = "50ms"
+		c.ConnConfig.RuntimeParams["lock_timeout"] = "20ms"
+	}
+	a, b := startClient(t, db.Pool(t, short)), startClient(t, db.Pool(t, short))
+	l := mustAcquire(t, a, "report")
+	acquired := make(chan error, 1)
+	go func() {
+		next, err := b.Acquire(t.Context(), "report")
+		if err == nil {
+			err = next.Release(t.Context())
+		}
+		acquired <- err
+	}()
+	conn := db.Conn(t)
+	eventually(t, "the waiting call's look", func() bool {
+		var looked int
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
+			AND pid <> pg_backend_pid() AND query LIKE '%.acquire(%'`).Scan(&looked); err != nil {
+			t.Fatal(err)
+		}
+		return looked == 2 // one connection of each client
+	})
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-acquired; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEverythingWorksInASchemaWithAnOddName(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	const schema = `My "odd" Schema`
+	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
+		t.Fatal(err)
+	}
+	exercise(t, db.Pool(t), pglock.WithSchema(schema))
+}
+
+func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema("other")); err != nil {
+		t.Fatal(err)
+	}
+	pool := db.Pool(t)
+	a := mustAcquire(t, startClient(t, pool), "report")
+	b := mustAcquire(t, startClient(t, pool, pglock.WithSchema("other")), "report")
+	if a.Schema() == b.Schema() || a.DatabaseID() == b.DatabaseID() {
+		t.Errorf("schemas %q and %q, IDs %v and %v", a.Schema(), b.Schema(), a.DatabaseID(), b.DatabaseID())
+	}
+	_, err := db.Conn(t).Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, NULL, false, $4)",
+		b.Name(), int64(b.Token()), b.GrantID().String(), b.DatabaseID().String())
+	var pgErr *pgconn.PgError
+	if !errors.As(err, &pgErr) || pgErr.Code != "LK007" {
+		t.Errorf("the fence of one schema for a lease of another: %v, want LK007", err)
+	}
+}
+
+func TestUnreachableServerIsNamedWithTheReason(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), "postgres://user:hush-hush@127.0.0.1:1/none?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	_, err = pglock.New(t.Context(), pool)
+	if err == nil {
+		t.Fatal("a client without a server")
+	}
+	for _, s := range []string{"127.0.0.1", "refused"} {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%q does not say %q", err, s)
+		}
+	}
+	if strings.Contains(err.Error(), "hush-hush") {
+		t.Error("the password is printed")
+	}
+}
+
+func TestClosedPoolIsReportedAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool, err := pgxpool.New(t.Context(), db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Close()
+	began := time.Now()
+	if _, err := c.TryAcquire(t.Context(), "report"); err == nil || errors.Is(err, pglock.ErrOutcomeUnknown) || time.Since(began) > 5*time.Second {
+		t.Errorf("%v after %v, want the closed pool at once", err, time.Since(began))
+	}
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	pool := db.Pool(t)
+	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
+	l := mustAcquire(t, c, "held")
+	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_read_only = on", pgx.Identifier{db.Name()}.Sanitize()))
+	defer execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
+	pool.Reset()
+	readOnly := func(name string, call func(ctx context.Context) error) refusal {
+		return refusal{name, call, pglock.ErrReadOnly, []string{"primary"}}
+	}
+	checkRefusals(t, conn, []refusal{
+		readOnly("New", func(ctx context.Context) error { return ignore(pglock.New(ctx, pool)) }),
+		readOnly("TryAcquire new", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) }),
+		readOnly("Acquire new", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
+		readOnly("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
+		readOnly("Renew", l.Renew),
+		readOnly("Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck")) }),
+		readOnly("Write", func(ctx context.Context) error {
+			return fencedstore.New(pool).Write(ctx, l, func(context.Context, pgx.Tx) error { return errors.New("fn ran") })
+		}),
+	})
+	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
+	pool.Reset()
+}

@@ -1,0 +1,52 @@
+package pglock_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
+	t.Parallel()
+	version := func(v string) string {
+		return "CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT " + v + "'"
+	}
+	for name, tc := range map[string]struct {
+		change string
+		have   int
+		says   []string
+	}{
+		"missing":  {"DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up"}},
+		"empty":    {"DROP SCHEMA pglock CASCADE; CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
+		"older":    {version("0"), 0, []string{"migrate up", "migrations.Up"}},
+		"newer":    {version("2"), 2, []string{"version 2", "newer release"}},
+		"cache":    {"ALTER SEQUENCE pglock.fencing_token_seq CACHE 32", -1, []string{"fencing_token_seq", "ALTER SEQUENCE", "CACHE 1"}},
+		"cycle":    {"ALTER SEQUENCE pglock.fencing_token_seq CYCLE", -1, []string{"fencing_token_seq", "NO CYCLE"}},
+		"backward": {"ALTER SEQUENCE pglock.fencing_token_seq INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			execute(t, db.Conn(t), tc.change)
+			_, err := pglock.New(t.Context(), db.Pool(t))
+			if !errors.Is(err, pglock.ErrSchema) {
+				t.Fatalf("%v, want ErrSchema", err)
+			}
+			var schema *pglock.SchemaError
+			if errors.As(err, &schema) != (tc.have >= 0) {
+				t.Errorf("%v, want a SchemaError: %v", err, tc.have >= 0)
+			}
+			if schema != nil && (schema.Have != tc.have || schema.Need != pglock.SchemaVersion || schema.Schema != "pglock") {
+				t.Errorf("%+v, want version %d", schema, tc.have)
+			}
+			for _, s := range tc.says {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%q does not say %q", err, s)
+				}
+			}
+		})
+	}
+}
