@@ -103,11 +103,51 @@ func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Opti
 	return nil
 }
 
+// Seal is the last statement of a guarded transaction whose own code may have moved its constraints or rolled back to a
+// savepoint: it queues the check inside COMMIT again where SET CONSTRAINTS ALL IMMEDIATE has used it up, and refuses a
+// transaction that has left the fence (ErrLeftFence). Store.Write does it by itself.
+func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+	}
+	c, err := newConfig(lease, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, sealSQL(lease.Schema())); err != nil {
+		return fmt.Errorf("fencedstore: seal: %w", translate(err, lease, c.resource))
+	}
+	return nil
+}
+
+// SealSQL is Seal for a transaction of database/sql.
+func SealSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+	}
+	c, err := newConfig(lease, nil)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, sealSQL(lease.Schema())); err != nil {
+		return fmt.Errorf("fencedstore: seal: %w", translate(err, lease, c.resource))
+	}
+	return nil
+}
+
+func sealSQL(schema string) string {
+	return "SELECT " + pgx.Identifier{schema, "seal"}.Sanitize() + "()"
+}
+
 // Explain turns the error of a guarded transaction's own COMMIT or statements into the errors of this package and of
-// pglock; others come back as they are.
-func Explain(err error, lease *pglock.Lease) error {
+// pglock; others come back as they are. Of the options only WithResource matters.
+func Explain(err error, lease *pglock.Lease, opts ...Option) error {
 	if err == nil || lease == nil {
 		return err
 	}
-	return translate(err, lease, lease.Name())
+	c, configErr := newConfig(lease, opts)
+	if configErr != nil && c.resource == "" {
+		c.resource = lease.Name()
+	}
+	return translate(err, lease, c.resource)
 }

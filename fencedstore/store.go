@@ -92,7 +92,10 @@ func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.
 	if err := call(ctx, lease, tx, fn); err != nil {
 		return explainFailure(err, lease, c.resource)
 	}
-	err = tx.Commit(ctx)
+	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
+	committing, cancel := context.WithTimeout(ctx, lease.TTL()+resolving)
+	err = tx.Commit(committing)
+	cancel()
 	unconfirmed := pglock.Unconfirmed(conn.Conn())
 	conn.Release()
 	conn = nil
@@ -111,7 +114,7 @@ func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.
 // tried again: under REPEATABLE READ every wait for a predecessor ends in one.
 func begin(ctx context.Context, conn *pgx.Conn, lease *pglock.Lease, c config) (tx pgx.Tx, xact uint64, err error) {
 	o := c.transactionOp
-	o.CommitQuery = "select " + pgx.Identifier{lease.Schema(), "seal"}.Sanitize() + "(); commit"
+	o.CommitQuery = sealSQL(lease.Schema()) + "; COMMIT"
 	for attempt := 0; ; attempt++ {
 		batch := &pgx.Batch{}
 		batch.BeginTx(o)

@@ -245,6 +245,59 @@ func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
 	}
 }
 
+// In a transaction of the application's own, Seal closes the two holes that its own code can open after Guard: it used up
+// the check, or rolled back to before the fence.
+func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	newLedger(t, db)
+	c, look := newClient(t, pool), newPeer(t, db.URL())
+	for how, opened := range map[string]func(tx pgx.Tx, lease *pglock.Lease) error{
+		"constraints immediate": func(tx pgx.Tx, lease *pglock.Lease) error {
+			if err := fencedstore.Guard(t.Context(), tx, lease); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), `SET CONSTRAINTS ALL IMMEDIATE`)
+			return err
+		},
+		"rolled back to before": func(tx pgx.Tx, lease *pglock.Lease) error {
+			nested, err := tx.Begin(t.Context())
+			if err != nil {
+				return err
+			}
+			if err := fencedstore.Guard(t.Context(), nested, lease); err != nil {
+				return err
+			}
+			return nested.Rollback(t.Context())
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			lease, err := c.TryAcquire(t.Context(), how, pglock.WithTTL(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tx := begin(t, pool, pgx.ReadCommitted)
+			if err := opened(tx, lease); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES (1)`); err != nil {
+				t.Fatal(err)
+			}
+			err = fencedstore.Seal(t.Context(), tx, lease)
+			if err == nil {
+				look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, how)
+				err = fencedstore.Explain(tx.Commit(t.Context()), lease)
+			}
+			if !errors.Is(err, pglock.ErrLost) && !errors.Is(err, fencedstore.ErrLeftFence) {
+				t.Errorf("I4: the transaction answered %v", err)
+			}
+			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 0 {
+				t.Errorf("I4: %d rows were written", n)
+			}
+		})
+	}
+}
+
 // A callback that leaves the transaction is told so.
 func TestWriteThatLeftTheFenceIsRefused(t *testing.T) {
 	db := pgtest.Database(t)

@@ -583,7 +583,7 @@ AS $$
 BEGIN
   INSERT INTO events (kind, lock_name, token, new_token, holder, resource)
     SELECT 'stale write', p_name, p_token, f.last_token, left(p_holder, 256), f.resource
-    FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token
+    FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token AND EXISTS (SELECT FROM locks l WHERE l.name = p_name)
       AND NOT EXISTS (SELECT FROM events e WHERE e.lock_name = p_name AND e.token = p_token
                       AND e.kind = 'stale write' AND e.resource = p_resource);
   RETURN FOUND;

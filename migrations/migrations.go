@@ -34,8 +34,12 @@ const Latest = 1
 
 const versionTable = "pglock_schema_migrations"
 
-// ErrInvalid: an argument breaks a rule; nothing was changed.
-var ErrInvalid = errors.New("migrations: invalid argument")
+var (
+	// ErrInvalid: an argument breaks a rule; nothing was changed.
+	ErrInvalid = errors.New("migrations: invalid argument")
+	// ErrForeign: the schema was made from the plain files, by another migration tool; nothing was changed.
+	ErrForeign = errors.New("migrations: schema was made by another migration tool")
+)
 
 // DirtyError says that a migration step failed. Each step is one transaction, so the schema is as it was before the
 // step; the mark tells people to look at the cause first. Force takes it away.
@@ -258,7 +262,7 @@ func (c config) refuseForeign(ctx context.Context, conn *pgx.Conn) error {
 		return fmt.Errorf("migrations: %w", err)
 	}
 	if made && !noted {
-		return fmt.Errorf("migrations: schema %q was made by another migration tool: go on with that tool", c.schema)
+		return fmt.Errorf("%w: %q: go on with that tool", ErrForeign, c.schema)
 	}
 	return nil
 }

@@ -25,8 +25,8 @@
 //
 // where sent is the local moment at which the request was sent, not that of its answer. The monotonic and the wall clock
 // are both read, and the one that has moved further counts: one stops while a machine sleeps, the other can be set back.
-// A wrong local clock therefore ends trust too soon or, within the margin, never too late. Renewals are sent at a third
-// of the TTL, less up to a tenth of that.
+// So a clock that is set wrongly ends trust too soon, never too late; the margin is for clocks that run slowly. Renewals
+// are sent at a third of the TTL, less up to a tenth of that.
 //
 // # The life of a lease
 //

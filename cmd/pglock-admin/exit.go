@@ -99,6 +99,8 @@ func advice(ctx context.Context, err error, o *options) (code int, hint string) 
 		return exitSchema, "pglock-admin migrate up" + flags
 	case errors.Is(err, pglock.ErrSchema):
 		return exitSchema, "what the message says, as the schema's owner"
+	case errors.Is(err, migrations.ErrForeign):
+		return exitSchema, "the migration tool that made the schema, with the files of this release"
 	case errors.Is(err, pglock.ErrNotHeld):
 		return exitNotHeld, "pglock-admin list" + flags + " to see what is held, and with which token"
 	case errors.Is(err, pglock.ErrNotFound):

@@ -80,6 +80,7 @@ var all = []mutant{
 	}, library, "^TestI7_"},
 	{"I7 wall clock ignored", []edit{
 		{"pglock/clock.go", "return i.mono >= t.mono || !i.wall.Before(t.wall)", "return i.mono >= t.mono"},
+		{"pglock/clock.go", "return min(t.mono-i.mono, t.wall.Sub(i.wall))", "return t.mono - i.mono"},
 	}, library, "^TestI7_"},
 	{"I7 Valid waits for a callback", []edit{
 		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && false {"},
