@@ -83,7 +83,7 @@ var all = []mutant{
 		{"pglock/clock.go", "return min(t.mono-i.mono, t.wall.Sub(i.wall))", "return t.mono - i.mono"},
 	}, library, "^TestI7_"},
 	{"I7 Valid waits for a callback", []edit{
-		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && false {"},
+		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && expired && false {"},
 	}, library, "^TestI7_"},
 	{"I10 I18 break without a new token", []edit{
 		{protocol, "  UPDATE locks l SET token = GREATEST(nextval('fencing_token_seq'), l.token + 1), expires_at = '-infinity',\n", "  UPDATE locks l SET expires_at = '-infinity',\n"},
