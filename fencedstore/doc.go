@@ -58,8 +58,9 @@
 // committed, an error that does not match pglock.ErrOutcomeUnknown means rolled back. Nobody could be asked, or the wait
 // for a synchronous standby was cut short: OutcomeUnknownError, whose Transaction can be given to Store.Outcome later. A
 // cancelled wait for the standby is seen only on connections whose configuration went through pglock.ObserveCommits. A
-// retry with the same lease is safe without AllowSameToken: if the first attempt was committed, the second is stale. Give
-// ctx a deadline, as a connection that is cut in silence is noticed only by it.
+// retry with the same lease is safe without AllowSameToken: if the first attempt was committed, the second is stale. A
+// COMMIT on a connection that was cut in silence is given up, and asked after, five seconds after the TTL, or when ctx
+// ends; give ctx a deadline of its own where that is too long.
 //
 // # What the callback must not do
 //
@@ -68,8 +69,8 @@
 //   - Raise the limits that the fence has set: the next holder would wait for longer.
 //   - With Guard or GuardSQL, SET CONSTRAINTS ALL IMMEDIATE: it uses up the check inside COMMIT. In Write it does no harm.
 //   - After Guard or GuardSQL, ROLLBACK TO a savepoint from before it: the fence goes with it, and nobody notices. Guard the
-//     outermost transaction, not a nested one. The schema's function seal, as the last statement before COMMIT, closes
-//     this hole and the one before, as it does in Write.
+//     outermost transaction, not a nested one. Seal, as the last statement before COMMIT, closes this hole and the one
+//     before, as it does in Write.
 //   - Write through another connection: that one is under no fence.
 //   - Keep the pgx.Tx beyond its return.
 package fencedstore

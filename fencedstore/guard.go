@@ -68,8 +68,9 @@ func fenceSQL(schema string) string {
 // fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
 // transaction is aborted: roll it back.
 //
-// The transaction may last no longer than the lease has left now: the server ends it then. Do not run SET CONSTRAINTS
-// ALL IMMEDIATE after Guard: it uses up the check inside COMMIT. Store.Write closes that hole.
+// The transaction may last no longer than the lease has left now: the server ends it then. SET CONSTRAINTS ALL IMMEDIATE
+// after Guard uses up the check inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence back: where
+// the transaction's code may do such things, end it with Seal. Store.Write does so by itself.
 //
 // Errors: ErrStaleToken (StaleTokenError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
 func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) error {
