@@ -504,7 +504,7 @@ BEGIN
   ok := bound_timeout('lock_timeout', ms) AND bound_timeout('statement_timeout', ms)
     AND bound_timeout('idle_in_transaction_session_timeout', ms) AND bound_timeout('tcp_user_timeout', ms)
     AND bound_timeout('client_connection_check_interval', 1000)
-    AND (current_setting('server_version_num')::int < 170000 OR bound_timeout('transaction_timeout', ms));
+    AND (current_setting('server_version_num')::int < 170000 OR bound_timeout('transaction_timeout', ms + 100));
 
   INSERT INTO fences AS f (resource, last_token, lock_name, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, p_grant_id, pg_current_xact_id(), clock_timestamp())
@@ -634,7 +634,7 @@ $$;
 -- For operators: removes lock rows that have been free for longer than p_idle. The table lock keeps tokens in order: an
 -- INSERT takes its own table lock before it draws a token, so none was drawn before the row went and used after.
 CREATE FUNCTION prune_locks(p_idle interval DEFAULT '1 day') RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '500ms'
 AS $$
 DECLARE
   ok boolean := require_read_committed();

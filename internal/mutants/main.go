@@ -83,21 +83,9 @@ func (m mutant) run(ctx context.Context, root string) (string, error) {
 		return "", err
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a folder in the temporary folder
-	texts := make(map[string]string)
-	for _, e := range m.edits {
-		path := filepath.Join(root, e.file)
-		text, seen := texts[path]
-		if !seen {
-			read, err := os.ReadFile(path)
-			if err != nil {
-				return "", err
-			}
-			text = string(read)
-		}
-		if n := strings.Count(text, e.old); n != 1 {
-			return "", fmt.Errorf("%s has the text %d times, want once: %s", e.file, n, e.old)
-		}
-		texts[path] = strings.Replace(text, e.old, e.broken, 1)
+	texts, err := m.apply(root)
+	if err != nil {
+		return "", err
 	}
 	overlay := struct{ Replace map[string]string }{make(map[string]string)}
 	for path, text := range texts {
@@ -133,4 +121,25 @@ func (m mutant) run(ctx context.Context, root string) (string, error) {
 		return string(found[1]), nil
 	}
 	return "a panic or a timeout", nil
+}
+
+// apply gives the broken texts of the files, by path. Each edit must fit in exactly one place.
+func (m mutant) apply(root string) (map[string]string, error) {
+	texts := make(map[string]string)
+	for _, e := range m.edits {
+		path := filepath.Join(root, e.file)
+		text, seen := texts[path]
+		if !seen {
+			read, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			text = string(read)
+		}
+		if n := strings.Count(text, e.old); n != 1 {
+			return nil, fmt.Errorf("%s has the text %d times, want once: %s", e.file, n, e.old)
+		}
+		texts[path] = strings.Replace(text, e.old, e.broken, 1)
+	}
+	return texts, nil
 }
