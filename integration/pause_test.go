@@ -39,8 +39,9 @@ func pausee(ctx context.Context, url string, say func(report)) error {
 	if err != nil {
 		return err
 	}
+	last := time.Now() // before the report: the pause may begin at once
 	say(report{Event: "acquired", Token: int64(lease.Token())})
-	for last := time.Now(); ; {
+	for {
 		now := time.Now()
 		if gap := now.Sub(last); gap > ttl {
 			valid := lease.Valid()
