@@ -149,25 +149,37 @@ func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
 	flushed := func() bool {
 		return one[bool](t, look, `SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()`)
 	}
+	const rounds = 10
 	for _, setting := range []string{"off", "on"} {
 		c := newClient(t, newPool(t, server.URL(), withDefault("synchronous_commit", setting)))
-		for range 3 {
+		grants, renewals, releases := 0, 0, 0 // after how many of them the log was on disk
+		count := func(n *int) {
+			if flushed() {
+				*n++
+			}
+		}
+		for range rounds {
 			lease, err := c.TryAcquire(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !flushed() {
-				t.Errorf("I12: a grant was answered before its WAL was flushed, with synchronous_commit = %s", setting)
+			count(&grants)
+			if err := lease.Renew(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-			if err := lease.Renew(t.Context()); err != nil || !flushed() {
-				t.Errorf("a renewal was answered before its WAL was flushed, with synchronous_commit = %s (%v)", setting, err)
-			}
+			count(&renewals)
 			if err := lease.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if flushed() {
-				t.Errorf("I24: a release waited for the disk, with synchronous_commit = %s", setting)
-			}
+			count(&releases)
+		}
+		// The server writes a little on its own account, which may come between.
+		if grants < rounds-2 || renewals < rounds-2 {
+			t.Errorf("I12: %d of %d grants and %d renewals were answered before their WAL was flushed, with synchronous_commit = %s",
+				rounds-grants, rounds, rounds-renewals, setting)
+		}
+		if releases > 2 {
+			t.Errorf("I24: %d of %d releases waited for the disk, with synchronous_commit = %s", releases, rounds, setting)
 		}
 	}
 }

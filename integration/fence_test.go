@@ -174,7 +174,6 @@ var endings = map[string]func(t *testing.T, look *peer, g grant){
 func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
-	look := newPeer(t, db.URL())
 	for _, level := range levels {
 		for how, end := range endings {
 			for trick, sql := range map[string]string{
@@ -183,9 +182,13 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 				"constraints deferred": "SET CONSTRAINTS ALL DEFERRED",
 			} {
 				t.Run(fmt.Sprintf("%s/%s/%s", level, how, trick), func(t *testing.T) {
-					p := newPeer(t, db.URL())
-					name := t.Name()
-					g := p.mustAcquire(t, name, 150*time.Millisecond)
+					t.Parallel() // most of it is waiting for leases to end
+					p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
+					name, ttl := t.Name(), time.Minute
+					if how == "expired" || how == "taken over" {
+						ttl = 700 * time.Millisecond
+					}
+					g := p.mustAcquire(t, name, ttl)
 					p.exec(t, strings.Replace(sql, "LOCAL", "SESSION", 1)) // before the fence, and again after it
 					tx, err := p.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 					if err != nil {
@@ -326,7 +329,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	server := migrated(t, nil)
 	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
-	g := a.mustAcquire(t, "x", 700*time.Millisecond)
+	g := a.mustAcquire(t, "x", time.Minute)
 	a.exec(t, "BEGIN")
 	if err := a.fence(t.Context(), g, "x"); err != nil {
 		t.Fatal(err)
@@ -344,8 +347,8 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	eventually(t, "COMMIT to wait for the standby", func() bool {
 		return one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, a.PgConn().PID())
 	})
-	awaitExpiry(t, look, "x")
-	b.exec(t, "BEGIN") // rolled back below: its own COMMIT would hang too
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`) // as if a minute had passed: no key is changed
+	b.exec(t, "BEGIN")                                                     // rolled back below: its own COMMIT would hang too
 	taken, err := b.acquire(t.Context(), "x", uuid.New(), time.Minute, false)
 	if err != nil {
 		t.Fatal(err)
