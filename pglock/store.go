@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -211,8 +210,9 @@ func moment(us *int64) time.Time {
 	return time.UnixMicro(*us).UTC()
 }
 
+// interval is d as PostgreSQL reads it. Seconds, as version 14 takes no more than 2^31 microseconds.
 func interval(d time.Duration) string {
-	return strconv.FormatInt(d.Microseconds(), 10) + " microseconds"
+	return fmt.Sprintf("%d.%06d seconds", d/time.Second, d%time.Second/time.Microsecond)
 }
 
 func (s *pgStore) renewAll(ctx context.Context, claims []claim) (map[claim]verdict, error) {
