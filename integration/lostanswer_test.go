@@ -223,10 +223,12 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 	for what, direction := range map[string]string{"committed": "downstream", "never arrived": "upstream"} {
 		t.Run(what, func(t *testing.T) {
 			look.exec(t, `DELETE FROM ledger`)
+			mended := make(chan struct{})
 			err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
 				line.cut(t, direction)
 				go func() { // the line comes back when the connection of the COMMIT is gone
+					defer close(mended)
 					eventually(t, "the COMMIT to be cut off", func() bool {
 						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
@@ -235,6 +237,7 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 				}()
 				return err
 			}, fencedstore.AllowSameToken())
+			<-mended
 			rows := one[int](t, look, `SELECT count(*) FROM ledger`)
 			if (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
 				t.Errorf("I17: Write answered %v and the ledger has %d rows", err, rows)
