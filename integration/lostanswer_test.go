@@ -189,6 +189,12 @@ func syncStandby(t *testing.T, look *peer, name string) {
 	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
 	look.exec(t, `SELECT pg_reload_conf()`)
 	eventually(t, "the setting to arrive", func() bool { return one[string](t, look, `SHOW synchronous_standby_names`) == name })
+	if name != "" { // a test that fails half-way must not leave everything waiting
+		t.Cleanup(func() {
+			_, _ = look.Exec(context.Background(), `ALTER SYSTEM RESET synchronous_standby_names`)
+			_, _ = look.Exec(context.Background(), `SELECT pg_reload_conf()`)
+		})
+	}
 }
 
 func waiting(t *testing.T, look *peer, event string) int {
