@@ -130,7 +130,7 @@ var all = []mutant{
 	}, integration, "^TestI17_Grant"},
 	{"I19 no explicit READ COMMITTED", []edit{
 		{protocol, "IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN", "IF false THEN"},
-		{"pglock/client.go", "store.explicit.Store(isolation != \"read committed\")", ""},
+		{"pglock/client.go", "store.explicit.Store(isolation != \"read committed\")", "_ = isolation"},
 		{"pglock/store.go", "!transient(err) || attempt == attempts", "true || attempt == attempts"},
 	}, integration, "^TestI19_"},
 	{"I21 prune without the table lock", []edit{
