@@ -141,7 +141,7 @@ func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
 				}
 				awaitExpiry(t, look, "x")
 				expired := time.Now()
-				g := look.mustAcquire(t, "x", time.Minute)
+				g := look.mustAcquire(t, "x", 5*time.Second)
 				look.exec(t, "BEGIN")
 				err := look.fence(t.Context(), g, "x")
 				waited := time.Since(expired)
