@@ -40,11 +40,14 @@ func AllowSameToken() Option {
 
 // newConfig refuses what can be known to be wrong without asking the server.
 func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
-	if lease == nil {
-		return config{}, &pglock.ArgumentError{Field: "lease", Value: "nil", Rule: "be a *pglock.Lease"}
+	if lease == nil || lease.Token() == 0 {
+		return config{}, &pglock.ArgumentError{Field: "lease", Value: "nil or zero", Rule: "be a *pglock.Lease that a Client was granted"}
 	}
 	c := config{resource: lease.Name()}
 	for _, o := range opts {
+		if o == nil {
+			return config{}, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
 		if err := o(&c); err != nil {
 			return config{}, err
 		}

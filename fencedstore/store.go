@@ -104,6 +104,8 @@ func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.
 		return &OutcomeUnknownError{Transaction: xact, Err: errors.New("committed, but the wait for the synchronous standby was cancelled")}
 	case err == nil:
 		return nil
+	case errors.Is(err, pgx.ErrTxClosed): // a Commit in the callback has sealed and committed, a Rollback has not
+		return fmt.Errorf("fencedstore: write to resource %q: %w: the callback ended its transaction by itself", c.resource, ErrLeftFence)
 	case answered(err):
 		return fmt.Errorf("fencedstore: commit to resource %q: %w", c.resource, translate(err, lease, c.resource))
 	}
@@ -193,7 +195,7 @@ func explainFailure(err error, lease *pglock.Lease, resource string) error {
 // answered reports whether the server itself refused the COMMIT: then it was rolled back. A server that ends the
 // connection instead, for an administrator or in a crash, may have committed before.
 func answered(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
 	var pgErr *pgconn.PgError

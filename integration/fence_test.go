@@ -334,11 +334,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	if err := a.fence(t.Context(), g, "x"); err != nil {
 		t.Fatal(err)
 	}
-	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
-	look.exec(t, `SELECT pg_reload_conf()`)
-	eventually(t, "the setting to arrive", func() bool {
-		return one[string](t, a, `SHOW synchronous_standby_names`) == "nobody"
-	})
+	syncStandby(t, look, "nobody")
 	committed := make(chan error, 1)
 	go func() {
 		_, err := a.Exec(context.Background(), "COMMIT")
@@ -357,8 +353,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 		t.Error("I4: the lock was granted while the fenced transaction of the holder before was committing")
 	}
 	b.exec(t, "ROLLBACK")
-	look.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
-	look.exec(t, `SELECT pg_reload_conf()`)
+	syncStandby(t, look, "")
 	if err := <-committed; err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/goleak"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -23,6 +24,8 @@ func TestMain(m *testing.M) {
 		os.Exit(playRole(role)) // this process is a worker of a test
 	}
 	pgtest.Main(m, pgtest.PreferDocker(),
+		// A link of the fault proxy that was silenced does not always end with its connection.
+		pgtest.IgnoreLeaks(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")),
 		pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 

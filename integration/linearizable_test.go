@@ -44,7 +44,7 @@ var fencedMutex = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-// The history of tries and releases of 16 clients is that of a mutex whose tokens strictly increase.
+// The history of tries and releases of 8 clients is that of a mutex whose tokens strictly increase.
 func TestI2_HistoryIsLinearizable(t *testing.T) {
 	db := pgtest.Database(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
@@ -53,7 +53,7 @@ func TestI2_HistoryIsLinearizable(t *testing.T) {
 	var mu sync.Mutex
 	var history []porcupine.Operation
 	var wg sync.WaitGroup
-	for i := range 16 {
+	for i := range 8 {
 		p := newPeer(t, db.URL())
 		record := func(in operation, call func() (outcome, error)) (outcome, bool) {
 			start := time.Since(began)
@@ -64,6 +64,9 @@ func TestI2_HistoryIsLinearizable(t *testing.T) {
 				return out, false
 			}
 			mu.Lock()
+			if len(history) == 3000 {
+				cancel() // enough, and the checker's work grows faster than the history
+			}
 			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out, Return: int64(end)})
 			mu.Unlock()
 			return out, true
@@ -89,7 +92,7 @@ func TestI2_HistoryIsLinearizable(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if result := porcupine.CheckOperationsTimeout(fencedMutex, history, 30*time.Second); result != porcupine.Ok {
+	if result := porcupine.CheckOperationsTimeout(fencedMutex, history, time.Minute); result != porcupine.Ok {
 		t.Fatalf("I2: a history of %d operations is %s", len(history), result)
 	}
 	if len(history) < 200 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -39,6 +40,69 @@ func warm(t *testing.T, c *pglock.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Wherever a request is when its caller gives up, its grant ID cannot be granted any more: also when somebody else held
+// the lock at that moment, or when other grants were given up after it.
+func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
+	db := pgtest.Database(t)
+	p, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	abandon := func(id uuid.UUID) {
+		t.Helper()
+		if one[bool](t, p, `SELECT pglock.abandon('x', $1)`, id.String()) {
+			t.Error("abandon ended a lease that was never granted")
+		}
+	}
+	late, later := uuid.New(), uuid.New()
+	held := other.mustAcquire(t, "x", time.Minute)
+	abandon(late)
+	if released, err := other.release(t.Context(), held); err != nil || !released {
+		t.Fatal(released, err)
+	}
+	abandon(later)
+	for _, id := range []uuid.UUID{late, later} {
+		for _, retry := range []bool{false, true} {
+			if g, err := p.acquire(t.Context(), "x", id, time.Minute, retry); state(err) != "LK008" {
+				t.Errorf("a late request of an abandoned grant answered %+v, %v", g, err)
+			}
+		}
+	}
+	// A first use that had looked before abandon did, and commits after: the second telling finds it.
+	first := uuid.New()
+	other.exec(t, "BEGIN")
+	if g, err := other.acquire(t.Context(), "y", first, time.Minute, false); err != nil || !g.granted {
+		t.Fatal(g, err)
+	}
+	told := make(chan error, 1)
+	go func() {
+		_, err := p.Exec(context.Background(), `SELECT pglock.abandon('y', $1)`, first.String())
+		told <- err
+	}()
+	p.awaitBlocked(t, newPeer(t, db.URL()))
+	other.exec(t, "COMMIT")
+	if err := <-told; err != nil {
+		t.Fatal(err)
+	}
+	p.exec(t, `SELECT pglock.abandon('y', $1)`, first.String())
+	if one[bool](t, p, `SELECT expires_at > clock_timestamp() FROM pglock.locks WHERE name = 'y'`) {
+		t.Error("the lease of an abandoned grant is still held")
+	}
+}
+
+// Nobody who may use locks can hold up a holder's renewals: neither giving up a grant nor a retry locks a row that
+// somebody else holds.
+func TestNobodyLocksAHeldRow(t *testing.T) {
+	db := pgtest.Database(t)
+	holder, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+	g := holder.mustAcquire(t, "x", time.Minute)
+	other.exec(t, "BEGIN")
+	other.exec(t, `SELECT pglock.abandon('x', gen_random_uuid())`)
+	if again, err := other.acquire(t.Context(), "x", uuid.New(), time.Minute, true); err != nil || again.granted {
+		t.Fatal(again, err)
+	}
+	holder.exec(t, `SET lock_timeout = '1ms'`)
+	holder.exec(t, `SELECT FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String())
+	other.exec(t, "ROLLBACK")
 }
 
 // The connection ends after the server has granted and before the client has read it: the client asks again with the
@@ -188,12 +252,34 @@ func syncStandby(t *testing.T, look *peer, name string) {
 	t.Helper()
 	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
 	look.exec(t, `SELECT pg_reload_conf()`)
-	eventually(t, "the setting to arrive", func() bool { return one[string](t, look, `SHOW synchronous_standby_names`) == name })
-	if name != "" { // a test that fails half-way must not leave everything waiting
-		t.Cleanup(func() {
-			_, _ = look.Exec(context.Background(), `ALTER SYSTEM RESET synchronous_standby_names`)
-			_, _ = look.Exec(context.Background(), `SELECT pg_reload_conf()`)
+	if name == "" {
+		return
+	}
+	t.Cleanup(func() { // a test that fails half-way must not leave everything waiting
+		_, _ = look.Exec(context.Background(), `ALTER SYSTEM RESET synchronous_standby_names`)
+		_, _ = look.Exec(context.Background(), `SELECT pg_reload_conf()`)
+	})
+	// It is in force when the checkpointer has read it, which no setting shows: a commit that waits does.
+	probe := newPeer(t, look.Config().ConnString())
+	for inForce := false; !inForce; {
+		done := make(chan error, 1)
+		go func() {
+			_, err := probe.Exec(context.Background(), `SELECT pg_logical_emit_message(true, 'probe', '')`)
+			done <- err
+		}()
+		eventually(t, "the setting to be in force", func() bool {
+			inForce = one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, probe.PgConn().PID())
+			return inForce || len(done) == 1
 		})
+		if inForce {
+			look.exec(t, `SELECT pg_cancel_backend($1)`, probe.PgConn().PID())
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := probe.Close(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

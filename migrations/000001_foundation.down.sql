@@ -1,7 +1,7 @@
 -- Takes back schema version 1: every table, sequence and function, and the roles unless another database uses them.
 -- Run it in one transaction, with the search_path of the up migration.
 
-DROP TABLE events, installation;
+DROP TABLE events, installation, spent_grants;
 DROP TABLE fences;
 DROP FUNCTION acquire(text, uuid, uuid, text, interval, jsonb, boolean), renew_all(text[], bigint[], uuid[]),
   renew(text, bigint, uuid), check_lease(text, bigint, uuid), release(text, bigint, uuid),
@@ -9,7 +9,7 @@ DROP FUNCTION acquire(text, uuid, uuid, text, interval, jsonb, boolean), renew_a
   break_lock(text, text, text, bigint), fence(text, bigint, uuid, text, boolean, uuid), fence_commit(), seal(),
   record_refusal(text, text, bigint, text), list_locks(text, boolean, text, int), get_lock(text), list_fences(text),
   list_events(text, int), prune_locks(interval), prune_events(interval), lost_reason(text, bigint, uuid),
-  raise_lost(text, bigint, text), raise_stale(text, bigint, bigint), microseconds_until(timestamptz), bound_timeout(text, bigint),
+  raise_lost(text, bigint, text), raise_stale(text, bigint, bigint), microseconds_until(timestamptz), can_check_connection(), bound_timeout(text, bigint),
   check_arguments(text, text, interval, jsonb), require_read_committed(), require_durable_commit(),
   start_client(), database_id(), schema_version();
 DROP TABLE locks;

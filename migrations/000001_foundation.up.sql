@@ -78,6 +78,14 @@ CREATE TABLE events (
 CREATE INDEX events_lock_token ON events (lock_name, token);
 CREATE INDEX events_at ON events (at);
 
+-- Grant IDs that were given up while their request may still be under way: acquire refuses them. Kept for an hour, far
+-- longer than a request can be late.
+CREATE TABLE spent_grants (
+  grant_id uuid        PRIMARY KEY,
+  at       timestamptz NOT NULL
+);
+CREATE INDEX spent_grants_at ON spent_grants (at);
+
 -- Tells this installation from every other, also from a copy of it in another database of the same server.
 CREATE TABLE installation (
   id  uuid NOT NULL DEFAULT gen_random_uuid(),
@@ -216,9 +224,11 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   LOOP
-    -- Lock the free row first and wait for nobody; token and times are drawn while it is ours.
+    -- Lock the free row first and wait for nobody; token and times are drawn while it is ours. A retry waits for the
+    -- attempt before it. Nobody locks a row that somebody else holds.
     IF p_retry THEN
-      SELECT * INTO r FROM locks l WHERE l.name = p_name FOR UPDATE;
+      SELECT * INTO r FROM locks l
+        WHERE l.name = p_name AND (l.expires_at <= clock_timestamp() OR l.grant_id = p_grant_id) FOR UPDATE;
     ELSE
       SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.expires_at <= clock_timestamp() FOR UPDATE SKIP LOCKED;
     END IF;
@@ -257,6 +267,9 @@ BEGIN
       END IF;
     END IF;
 
+    IF EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN
+      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(p_name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+    END IF;
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, metadata)
       VALUES (p_name, p_holder, p_session_id, p_grant_id,
@@ -373,30 +386,36 @@ BEGIN
     RETURNING l.name;
 END $$;
 
--- abandon makes sure that a grant whose answer nobody waits for any more is not held: it ends it if it was granted, and
--- otherwise spends the grant ID, so that a request still under way is refused. True when a lease was ended.
+-- abandon gives up a grant whose answer nobody waits for any more. It spends the grant ID, so that a request still under
+-- way is refused, and ends the lease if it was granted; true when it did. An acquire that had looked before may commit
+-- after: it holds the free row or is the first insert of the name, and is waited for by the NEXT call. So call it until
+-- it has answered twice. A row that somebody else holds is not locked.
 CREATE FUNCTION abandon(p_name text, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok boolean := require_read_committed() AND check_arguments(p_name, '-', interval '1 s', NULL);
-  r locks%ROWTYPE;
+  r  locks%ROWTYPE;
 BEGIN
   IF p_grant_id IS NULL THEN
     RAISE EXCEPTION 'grant_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  INSERT INTO spent_grants (grant_id, at) VALUES (p_grant_id, clock_timestamp()) ON CONFLICT (grant_id) DO NOTHING;
+  DELETE FROM spent_grants s USING (
+      SELECT o.grant_id FROM spent_grants o WHERE o.at < clock_timestamp() - interval '1 hour'
+      ORDER BY o.at LIMIT 10 FOR UPDATE SKIP LOCKED) old
+    WHERE s.grant_id = old.grant_id;
   IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name) THEN
     INSERT INTO locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-      VALUES (p_name, '-', gen_random_uuid(), p_grant_id, nextval('fencing_token_seq'), interval '1 s',
+      VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), nextval('fencing_token_seq'), interval '1 s',
               clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
       ON CONFLICT (name) DO NOTHING;                  -- waits for a first grant that is about to commit
   END IF;
-  SELECT * INTO r FROM locks l WHERE l.name = p_name FOR UPDATE;
+  SELECT * INTO r FROM locks l
+    WHERE l.name = p_name AND (l.expires_at <= clock_timestamp() OR l.grant_id = p_grant_id) FOR UPDATE;
   IF r.grant_id = p_grant_id AND r.expires_at > clock_timestamp() THEN
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name;
     RETURN true;
-  ELSIF r.grant_id <> p_grant_id AND r.expires_at <= clock_timestamp() THEN
-    UPDATE locks l SET grant_id = p_grant_id WHERE l.name = p_name;
   END IF;
   RETURN false;
 END $$;
@@ -456,11 +475,24 @@ CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETU
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-  RAISE EXCEPTION 'token % is stale: token % has passed the fence of resource %', p_token, p_last, quote_literal(p_resource)
+  RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
     USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last,
           HINT = CASE WHEN p_last = p_token THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
                       ELSE 'A later holder has written: stop this work.' END;
 END $$;
+
+-- Not every system lets a server notice that its client is gone.
+DO $do$
+DECLARE
+  can boolean := true;
+BEGIN
+  BEGIN
+    PERFORM set_config('client_connection_check_interval', '1000', true);
+  EXCEPTION WHEN invalid_parameter_value THEN
+    can := false;
+  END;
+  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L', 'SELECT ' || can);
+END $do$;
 
 -- fence puts the caller's transaction under the fence of p_resource (by default the lock's own name). It takes the fence
 -- row, which may wait for a predecessor's open transaction; then refuses a token that is not greater than every token
@@ -503,7 +535,7 @@ BEGIN
   ms := microseconds_until(ends) / 1000 + 1;
   ok := bound_timeout('lock_timeout', ms) AND bound_timeout('statement_timeout', ms)
     AND bound_timeout('idle_in_transaction_session_timeout', ms) AND bound_timeout('tcp_user_timeout', ms)
-    AND bound_timeout('client_connection_check_interval', 1000)
+    AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
     AND (current_setting('server_version_num')::int < 170000 OR bound_timeout('transaction_timeout', ms + 100));
 
   INSERT INTO fences AS f (resource, last_token, lock_name, grant_id, fenced_xact, advanced_at)
@@ -583,7 +615,7 @@ AS $$
 BEGIN
   INSERT INTO events (kind, lock_name, token, new_token, holder, resource)
     SELECT 'stale write', p_name, p_token, f.last_token, left(p_holder, 256), f.resource
-    FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token AND EXISTS (SELECT FROM locks l WHERE l.name = p_name)
+    FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token AND p_token > 0 AND EXISTS (SELECT FROM locks l WHERE l.name = p_name)
       AND NOT EXISTS (SELECT FROM events e WHERE e.lock_name = p_name AND e.token = p_token
                       AND e.kind = 'stale write' AND e.resource = p_resource);
   RETURN FOUND;
@@ -673,13 +705,13 @@ DO $do$
 DECLARE
   f text;
 BEGIN
-  FOREACH f IN ARRAY ARRAY['locks', 'fences', 'events', 'installation'] LOOP
+  FOREACH f IN ARRAY ARRAY['locks', 'fences', 'events', 'spent_grants', 'installation'] LOOP
     EXECUTE format('REVOKE ALL ON %I FROM PUBLIC', f);
   END LOOP;
   FOREACH f IN ARRAY ARRAY[
       'schema_version()', 'database_id()', 'start_client()', 'check_arguments(text, text, interval, jsonb)',
       'require_read_committed()', 'require_durable_commit()', 'lost_reason(text, bigint, uuid)',
-      'raise_lost(text, bigint, text)', 'raise_stale(text, bigint, bigint)', 'microseconds_until(timestamptz)', 'bound_timeout(text, bigint)', 'fence_commit()',
+      'raise_lost(text, bigint, text)', 'raise_stale(text, bigint, bigint)', 'microseconds_until(timestamptz)', 'can_check_connection()', 'bound_timeout(text, bigint)', 'fence_commit()',
       'acquire(text, uuid, uuid, text, interval, jsonb, boolean)', 'renew_all(text[], bigint[], uuid[])',
       'renew(text, bigint, uuid)', 'check_lease(text, bigint, uuid)', 'release(text, bigint, uuid)',
       'release_all(text[], bigint[], uuid[])', 'abandon(text, uuid)',

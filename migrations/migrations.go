@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -139,6 +140,9 @@ func Force(ctx context.Context, databaseURL string, version int, opts ...Option)
 func connect(ctx context.Context, databaseURL string, opts []Option) (config, *pgx.Conn, error) {
 	c := config{schema: "pglock", source: files}
 	for _, o := range opts {
+		if o == nil {
+			return c, nil, fmt.Errorf("%w: option is nil", ErrInvalid)
+		}
 		if err := o(&c); err != nil {
 			return c, nil, err
 		}
@@ -161,8 +165,8 @@ func (c config) version(ctx context.Context, conn *pgx.Conn) (version int, dirty
 	switch {
 	case err == nil:
 		return max(version, 0), dirty, nil // a failed step down to nothing is noted as -1
-	case errors.Is(err, pgx.ErrNoRows), errors.As(err, &pgErr) && (pgErr.Code == "42P01" || pgErr.Code == "3F000"):
-		// Migrated by other means, or not at all.
+	case errors.Is(err, pgx.ErrNoRows), errors.As(err, &pgErr) && slices.Contains([]string{"42P01", "3F000", "42501"}, pgErr.Code):
+		// Migrated by other means, or not at all, or by somebody else: then the functions tell, as they do everybody.
 		err = conn.QueryRow(ctx, "SELECT "+pgx.Identifier{c.schema, "schema_version"}.Sanitize()+"()").Scan(&version)
 		if errors.As(err, &pgErr) && (pgErr.Code == "42883" || pgErr.Code == "3F000") {
 			return 0, false, nil

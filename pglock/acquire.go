@@ -97,8 +97,10 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 			if held.Holder != "" {
 				next = min(next, held.remaining)
 			}
-		case ctx.Err() != nil, c.isClosed(), !connectionLost(err):
+		case ctx.Err() != nil:
 			return nil, waitError(err, held)
+		case c.isClosed(), !connectionLost(err):
+			return nil, err
 		case unreachable.IsZero():
 			unreachable = now
 		case now.Sub(unreachable) > outage:
@@ -210,12 +212,26 @@ func (c *Client) grant(parent context.Context, r request, grantID uuid.UUID, a a
 	return l, nil
 }
 
-// giveBack ends a grant that no caller waits for, in the background, for as long as the lease could last.
+// giveBack ends a grant that no caller waits for, in the background, for as long as the lease could last; once the client
+// is closed, for closeGrace. The server is told twice: the second telling finds what was under way during the first.
 func (c *Client) giveBack(r request, grantID uuid.UUID) {
 	give := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), min(closeGrace, r.ttl))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), r.ttl)
 		defer cancel()
-		for c.store.abandon(ctx, r.name, grantID) != nil && pause(ctx, 100*time.Millisecond) {
+		defer context.AfterFunc(c.ctx, func() {
+			timer := time.AfterFunc(closeGrace, cancel)
+			context.AfterFunc(ctx, func() { timer.Stop() })
+		})()
+		for told := 0; told < 2; {
+			attempt, cancel := context.WithTimeout(ctx, closeGrace)
+			err := c.store.abandon(attempt, r.name, grantID)
+			cancel()
+			if err == nil {
+				told++
+			}
+			if told < 2 && !pause(ctx, 50*time.Millisecond) {
+				return
+			}
 		}
 	}
 	if !c.background(give) {

@@ -61,7 +61,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 		return nil, err
 	}
 	store := &pgStore{pool: pool, queries: newQueries(config.schema)}
-	databaseID, isolation, err := start(ctx, pool, store.queries, config.schema)
+	databaseID, isolation, err := start(ctx, store, config.schema)
 	if err != nil {
 		return nil, err
 	}
@@ -91,11 +91,13 @@ func newClient(config config, s store, now clock) (*Client, error) {
 }
 
 // start asks whether the schema fits this library.
-func start(ctx context.Context, pool *pgxpool.Pool, q *queries, schema string) (databaseID uuid.UUID, isolation string, err error) {
+func start(ctx context.Context, store *pgStore, schema string) (databaseID uuid.UUID, isolation string, err error) {
 	var version int
 	var id string
 	var readOnly, sequenceOK bool
-	err = pool.QueryRow(ctx, q.start).Scan(&version, &id, &isolation, &readOnly, &sequenceOK)
+	err = store.pooled(ctx, store.queries.start, nil, func(rows pgx.Rows) error {
+		return rows.Scan(&version, &id, &isolation, &readOnly, &sequenceOK)
+	})
 	switch state := sqlState(err); {
 	case state == "3F000" || state == "42883": // no such schema, no such function
 		return uuid.Nil, "", &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
@@ -114,9 +116,8 @@ func start(ctx context.Context, pool *pgxpool.Pool, q *queries, schema string) (
 }
 
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
-// ended. ctx bounds what is said to the server, not the waiting for the client's own goroutines, which all have bounds
-// of a few seconds. Leases that could not be released run out by themselves, and the error says so. A second Close
-// does nothing.
+// ended. It does so also when ctx has ended, as after a signal: what is said to the server is bounded by five seconds.
+// Leases that could not be released run out by themselves, and the error says so. A second Close does nothing.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	already := c.closed
@@ -139,7 +140,7 @@ func (c *Client) Close(ctx context.Context) error {
 	}
 	var err error
 	if len(claims) > 0 {
-		bounded, cancel := context.WithTimeout(ctx, closeGrace)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
 		if err = c.store.releaseAll(bounded, claims); err != nil {
 			err = fmt.Errorf("pglock: close: %d leases end with their TTL: %w", len(claims), err)

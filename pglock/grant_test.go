@@ -253,8 +253,8 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 					t.Fatal(err)
 				}
 				given := s.of("abandon")
-				if len(given) != 3 {
-					t.Fatalf("%d attempts to give it back, want 3: two failed", len(given))
+				if len(given) != 4 {
+					t.Fatalf("%d attempts to give it back, want 4: two failed, two told", len(given))
 				}
 				for _, g := range given {
 					if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -169,7 +170,13 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 	if err := checkText("reason", reason, MaxReasonBytes); err != nil {
 		return Broken{}, err
 	}
+	if strings.TrimSpace(reason) == "" {
+		return Broken{}, &ArgumentError{"reason", shorten(reason), fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
+	}
 	for _, o := range opts {
+		if o == nil {
+			return Broken{}, errNilOption
+		}
 		if err := o(&r); err != nil {
 			return Broken{}, err
 		}

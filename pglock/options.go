@@ -17,9 +17,14 @@ type config struct {
 	ttl    time.Duration
 }
 
+var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
+
 func newConfig(opts []Option) (config, error) {
 	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL}
 	for _, o := range opts {
+		if o == nil {
+			return config{}, errNilOption
+		}
 		if err := o(&c); err != nil {
 			return config{}, err
 		}
@@ -70,6 +75,9 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 		return request{}, err
 	}
 	for _, o := range opts {
+		if o == nil {
+			return request{}, errNilOption
+		}
 		if err := o(&r); err != nil {
 			return request{}, err
 		}

@@ -277,6 +277,12 @@ func (s *pgStore) beatConn(ctx context.Context) (*pgx.Conn, error) {
 			return nil, fmt.Errorf("AfterConnect: %w", err)
 		}
 	}
+	if pool.PrepareConn != nil {
+		if ok, err := pool.PrepareConn(ctx, conn); err != nil || !ok {
+			_ = conn.Close(ctx)
+			return nil, fmt.Errorf("PrepareConn refused the heartbeat's connection: %w", errors.Join(err, ctx.Err()))
+		}
+	}
 	s.beat = conn
 	return conn, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"strings"
 
@@ -118,11 +119,14 @@ func serverAdvice(err error) (code int, hint string) {
 	var pgErr *pgconn.PgError
 	var connect *pgconn.ConnectError
 	var network net.Error
+	var file *fs.PathError
 	state := ""
 	if errors.As(err, &pgErr) {
 		state = pgErr.Code
 	}
 	switch {
+	case errors.As(err, &file): // it looks like a network error
+		return exitFailure, "an output that can be written"
 	case state == "28P01", state == "28000":
 		return exitPermission, "another user or password: --database-url, DATABASE_URL, or PGUSER and PGPASSWORD"
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
