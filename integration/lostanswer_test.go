@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -416,5 +419,42 @@ func TestI17_TransactionLostInAFailoverNeverHappened(t *testing.T) {
 	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), 1<<62+12345)
 	if outcome != fencedstore.RolledBack || err != nil {
 		t.Fatalf("%q, %v", outcome, err)
+	}
+}
+
+// A storm of calls that give up at random moments leaves no lock behind that nobody knows they hold.
+func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
+	db := pgtest.Database(t)
+	c := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 }))
+	until := time.Now().Add(4 * time.Second)
+	var grants atomic.Int64
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			for time.Now().Before(until) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Float64()*rand.Float64()*rand.Float64()*float64(800*time.Millisecond)))
+				acquire := c.TryAcquire
+				if rand.N(2) == 0 {
+					acquire = c.Acquire
+				}
+				lease, err := acquire(ctx, fmt.Sprint("lock", rand.N(20)), pglock.WithTTL(time.Hour))
+				if err == nil {
+					grants.Add(1)
+					err = lease.Release(context.Background())
+				}
+				if err != nil && ctx.Err() == nil && !errors.Is(err, pglock.ErrHeld) {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "every lock to be free", func() bool {
+		held, err := c.List(t.Context(), pglock.ListOptions{})
+		return err == nil && len(held) == 0
+	})
+	if grants.Load() < 50 {
+		t.Errorf("%d grants are too few to show anything", grants.Load())
 	}
 }
