@@ -1,0 +1,187 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// syncStandby makes every commit wait for a standby of that name; "" ends it.
+func syncStandby(t *testing.T, look *peer, name string) {
+	t.Helper()
+	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '`+name+`'`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+	if name == "" {
+		return
+	}
+	t.Cleanup(func() { // a test that fails half-way must not leave everything waiting
+		_, _ = look.Exec(context.Background(), `ALTER SYSTEM RESET synchronous_standby_names`)
+		_, _ = look.Exec(context.Background(), `SELECT pg_reload_conf()`)
+	})
+	// It is in force when the checkpointer has read it, which no setting shows: a commit that waits does.
+	probe := newPeer(t, look.Config().ConnString())
+	for inForce := false; !inForce; {
+		done := make(chan error, 1)
+		go func() {
+			_, err := probe.Exec(context.Background(), `SELECT pg_logical_emit_message(true, 'probe', '')`)
+			done <- err
+		}()
+		eventually(t, "the setting to be in force", func() bool {
+			inForce = one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, probe.PgConn().PID())
+			return inForce || len(done) == 1
+		})
+		if inForce {
+			look.exec(t, `SELECT pg_cancel_backend($1)`, probe.PgConn().PID())
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := probe.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func waiting(t *testing.T, look *peer, event string) int {
+	t.Helper()
+	return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE wait_event = $1`, event)
+}
+
+// write makes one fenced write in the background.
+func write(pool *pgxpool.Pool, lease *pglock.Lease) chan error {
+	done := make(chan error, 1)
+	go func() {
+		done <- fencedstore.New(pool).Write(context.Background(), lease, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
+			return err
+		})
+	}()
+	return done
+}
+
+// The answer to COMMIT is lost: Write asks the server what became of the transaction, and says what is true.
+func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look := newPeer(t, db.URL())
+	line := newLine(t, db.URL())
+	pool := newPool(t, line.url)
+	c := newClient(t, pool)
+	lease, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, direction := range map[string]string{"committed": "downstream", "never arrived": "upstream"} {
+		t.Run(what, func(t *testing.T) {
+			look.exec(t, `DELETE FROM ledger`)
+			mended := make(chan struct{})
+			err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
+				line.cut(t, direction)
+				go func() { // the line comes back when the connection of the COMMIT is gone
+					defer close(mended)
+					eventually(t, "the COMMIT to be cut off", func() bool {
+						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
+					})
+					line.mend()
+				}()
+				return err
+			}, fencedstore.AllowSameToken())
+			<-mended
+			rows := one[int](t, look, `SELECT count(*) FROM ledger`)
+			if (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
+				t.Errorf("I17: Write answered %v and the ledger has %d rows", err, rows)
+			}
+			if want := map[string]int{"committed": 1, "never arrived": 0}[what]; rows != want {
+				t.Errorf("the ledger has %d rows, want %d", rows, want)
+			}
+		})
+	}
+}
+
+// A COMMIT that waits for its standby when the wait is cancelled, or its backend terminated, is committed here and
+// maybe nowhere else: that is unknown, not success and not failure.
+func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	look.exec(t, `CREATE TABLE ledger (token bigint)`)
+	pool := newPool(t, server.URL(), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) })
+	c := newClient(t, pool)
+	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+		t.Run(end, func(t *testing.T) {
+			lease, err := c.TryAcquire(t.Context(), end, pglock.WithTTL(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			syncStandby(t, look, "nobody")
+			done := write(pool, lease)
+			eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+			look.exec(t, `SELECT `+end+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+			err = <-done
+			var unknown *fencedstore.OutcomeUnknownError
+			if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
+				t.Fatalf("I17: Write answered %v", err)
+			}
+			if outcome, err := fencedstore.New(pool).Outcome(t.Context(), unknown.Transaction); outcome != fencedstore.Committed {
+				t.Errorf("I17: the transaction of %v resolves to %q, %v", unknown, outcome, err)
+			}
+			syncStandby(t, look, "")
+		})
+	}
+}
+
+// A grant whose standby wait was cancelled is asked for again, and answered only when it is safe.
+func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	logGrants(t, look)
+	c := newClient(t, newPool(t, server.URL(), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) }))
+	syncStandby(t, look, "nobody")
+	type result struct {
+		lease *pglock.Lease
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		lease, err := c.TryAcquire(context.Background(), "x", pglock.WithTTL(time.Minute))
+		done <- result{lease, err}
+	}()
+	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+		var pid uint32
+		eventually(t, "the grant to wait for the standby", func() bool {
+			err := look.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&pid)
+			return err == nil
+		})
+		look.exec(t, `SELECT `+end+`($1)`, pid)
+	}
+	eventually(t, "the third attempt to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	if len(done) != 0 {
+		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-done)
+	}
+	syncStandby(t, look, "")
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	holdsAsGranted(t, look, r.lease)
+}
+
+// Transaction IDs that a server has not given out yet never happened there.
+func TestI17_TransactionLostInAFailoverNeverHappened(t *testing.T) {
+	db := pgtest.Database(t)
+	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), 1<<62+12345)
+	if outcome != fencedstore.RolledBack || err != nil {
+		t.Fatalf("%q, %v", outcome, err)
+	}
+}
