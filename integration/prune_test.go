@@ -97,24 +97,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	a.exec(t, "BEGIN")
-	g := a.mustAcquire(t, "x", time.Minute)
-	result := make(chan grant, 1)
-	go func() {
-		g, err := b.acquire(context.Background(), "x", uuid.New(), time.Minute, false)
-		if err != nil {
-			t.Error(err)
-		}
-		result <- g
-	}()
-	b.awaitBlocked(t, look)
-	if _, err := a.release(t.Context(), g); err != nil {
-		t.Fatal(err)
-	}
-	later := a.mustAcquire(t, "x", time.Minute)
-	if _, err := a.release(t.Context(), later); err != nil {
-		t.Fatal(err)
-	}
+	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
 	a.exec(t, "SAVEPOINT before")
 	if _, err := a.Exec(t.Context(), `SELECT pglock.prune_locks('0')`); err == nil {
 		t.Error("I21: the prune did not wait")

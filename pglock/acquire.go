@@ -153,6 +153,9 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 		case err == nil && a.granted:
 			return c.grant(parent, r, grantID, a, sent)
 		case err == nil:
+			if inDoubt {
+				c.giveBack(r, grantID) // the attempt before may still be on its way
+			}
 			return nil, &HeldError{Name: r.name, Holder: a.holder, Token: a.token, ExpiresAt: a.expiresAt, remaining: a.remaining}
 		case asking.Err() != nil:
 			if inDoubt || !neverSent(err) {

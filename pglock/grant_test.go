@@ -52,6 +52,27 @@ func TestEachCallChoosesANewGrantID(t *testing.T) {
 	})
 }
 
+// The attempt whose answer was lost may still be on its way when the retry hears that somebody else holds the lock.
+func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			if len(s.of("acquire")) == 1 {
+				return answer{}, errReset
+			}
+			return answer{holder: "somebody", token: 7, remaining: DefaultTTL}, nil
+		}
+		c := startClient(t, s, systemClock())
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) {
+			t.Errorf("%v, want ErrHeld", err)
+		}
+		synctest.Wait()
+		if given := s.of("abandon"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID {
+			t.Errorf("given up %v, want the grant ID of the requests", given)
+		}
+	})
+}
+
 func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

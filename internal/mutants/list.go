@@ -66,6 +66,9 @@ var all = []mutant{
 	{"I6 new grant ID for each retry", []edit{
 		{"pglock/acquire.go", "\t\tif !inDoubt {\n", "\t\tgrantID, _ = newGrantID()\n\t\tif !inDoubt {\n"},
 	}, integration, "^TestI6_LostAnswer"},
+	{"I6 a refused retry forgets the attempt before", []edit{
+		{"pglock/acquire.go", "\t\t\tif inDoubt {\n\t\t\t\tc.giveBack(r, grantID)", "\t\t\tif false {\n\t\t\t\tc.giveBack(r, grantID)"},
+	}, library, "^TestI6_"},
 	{"I6 retry does not wait for the attempt before", []edit{
 		{protocol, "    IF p_retry THEN\n", "    IF false THEN\n"},
 	}, integration, "^TestI6_RetryWaits"},
