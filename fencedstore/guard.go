@@ -21,7 +21,7 @@ type config struct {
 }
 
 // WithResource names what the fence protects, 1 to 512 bytes. Every writer of the resource must use the same name.
-// Defaults to the lock's name.
+// Defaults to the lock's name, and for a slot of a shared or limited lock to the name, '#', and the slot (Lease.Resource).
 func WithResource(name string) Option {
 	return func(c *config) error {
 		c.resource = name
@@ -43,7 +43,7 @@ func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
 	if lease == nil || lease.Token() == 0 {
 		return config{}, &pglock.ArgumentError{Field: "lease", Value: "nil or zero", Rule: "be a *pglock.Lease that a Client was granted"}
 	}
-	c := config{resource: lease.Name()}
+	c := config{resource: lease.Resource()}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
@@ -56,7 +56,11 @@ func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
 }
 
 func (c config) args(lease *pglock.Lease) []any {
-	return []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.resource, c.sameToken, lease.DatabaseID().String()}
+	var resource *string // by default the server names it, as Lease.Resource does
+	if c.resource != lease.Resource() {
+		resource = &c.resource
+	}
+	return []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), resource, c.sameToken, lease.DatabaseID().String()}
 }
 
 // fenceSQL is one call of the function that takes the fence row, compares the token, and checks the lease.
@@ -151,7 +155,7 @@ func Explain(err error, lease *pglock.Lease, opts ...Option) error {
 	}
 	c, configErr := newConfig(lease, opts)
 	if configErr != nil && c.resource == "" {
-		c.resource = lease.Name()
+		c.resource = lease.Resource()
 	}
 	return translate(err, lease, c.resource)
 }

@@ -31,7 +31,7 @@ import (
 var files embed.FS
 
 // Latest is the version that Up reaches.
-const Latest = 1
+const Latest = 2
 
 const versionTable = "pglock_schema_migrations"
 

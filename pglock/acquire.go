@@ -4,31 +4,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// How a waiting call looks again: when the holder's lease ends, and at an interval that grows from the first to the
-// second, with jitter. A look that finds the lock held writes nothing.
 const (
-	firstLook = 20 * time.Millisecond
-	lastLook  = time.Second
-
 	// outage is how long a waiting call bears a server that cannot be reached.
 	outage = 30 * time.Second
 	// settling is how long TryAcquire tries to learn what became of a request whose answer was lost.
 	settling = 10 * time.Second
 )
 
-// TryAcquire takes the lock if it is free, and says at once who holds it if not. ctx bounds the call, never the lease;
-// a grant that comes too late for ctx is given back. The lease is renewed until it is released, lost, or the client is
-// closed.
+// TryAcquire takes the lock if it is free and nobody is queued for it, and says at once who holds it if not. ctx bounds
+// the call, never the lease; a grant that comes too late for ctx is given back. The lease is renewed until it is
+// released, lost, or the client is closed.
 //
-// Errors: ErrHeld (HeldError), ErrInvalid, ErrClosed, ErrPermission, ErrReadOnly, ctx's error, ErrOutcomeUnknown when
-// the connection was lost and the server could not be asked again, ErrLost when the answer took longer than the TTL.
+// Errors: ErrHeld (HeldError), ErrInvalid, ErrLimit, ErrSelfDeadlock, ErrClosed, ErrPermission, ErrReadOnly, ctx's error,
+// ErrOutcomeUnknown when the connection was lost and the server could not be asked again, ErrLost when the answer took
+// longer than the TTL.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {
@@ -37,9 +32,11 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 	return c.try(ctx, context.WithoutCancel(ctx), r)
 }
 
-// Acquire takes the lock, waiting while somebody else holds it. ctx bounds the wait, never the lease. A wait that ctx
-// ends fails with an error that is both ctx's error and, if somebody held the lock, ErrHeld. Other errors are those of
-// TryAcquire; a server that cannot be reached is borne for half a minute.
+// Acquire takes the lock, waiting in its queue while it is held: first come, first served. It holds no connection while it
+// waits. ctx bounds the wait, never the lease. A wait that ctx ends leaves the queue, gives a grant that came in that
+// moment to the next, and fails with an error that is both ctx's error and ErrHeld (HeldError: who held it, and the
+// place in the queue). Other errors are those of TryAcquire, and ErrDeadlock (DeadlockError); a server that cannot be
+// reached is borne for half a minute.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {
@@ -72,112 +69,95 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 	return fn(lease.Context(), lease)
 }
 
-// wait tries until the lock is granted, ctx or the request's own wait ends, or trying makes no sense.
-func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
-	if r.maxWait == 0 {
-		return c.try(ctx, parent, r)
-	}
-	if r.maxWait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
-		defer cancel()
-	}
-	var held *HeldError
-	var unreachable time.Time // since when
-	look := firstLook
-	for {
-		lease, err := c.try(ctx, parent, r)
-		now := time.Now()
-		next := look
-		switch {
-		case err == nil:
-			return lease, nil
-		case errors.As(err, &held):
-			unreachable = time.Time{}
-			if held.Holder != "" {
-				next = min(next, held.remaining)
-			}
-		case ctx.Err() != nil:
-			return nil, waitError(err, held)
-		case c.isClosed(), !connectionLost(err):
-			return nil, err
-		case unreachable.IsZero():
-			unreachable = now
-		case now.Sub(unreachable) > outage:
-			return nil, err
-		}
-		timer := time.NewTimer(next + rand.N(next/4+time.Millisecond))
-		select {
-		case <-timer.C:
-		case <-c.ctx.Done():
-			timer.Stop()
-			return nil, fmt.Errorf("acquire lock %q: %w", r.name, ErrClosed)
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, waitError(fmt.Errorf("pglock: acquire lock %q: %w", r.name, ctx.Err()), held)
-		}
-		look = min(2*look, lastLook)
-	}
+// asked is one request with its grant ID, which is chosen before it is sent for the first time and stays for every
+// repetition, so that a request whose answer was lost yields the same grant or ticket.
+type asked struct {
+	request
+	grantID uuid.UUID
+	inDoubt bool          // an earlier attempt may still be on its way, or was answered with a ticket
+	bears   time.Duration // how long it bears a server that cannot be reached
+	renewed func()        // the grant ID had to be chosen anew
 }
 
-// waitError adds who held the lock to an error that ended the wait for it.
-func waitError(err error, held *HeldError) error {
-	if held == nil {
-		return err
-	}
-	return fmt.Errorf("%w: %w", err, held)
-}
-
-// try asks once for a new grant. The grant ID is chosen before the first request and stays for every repetition, so
-// that a request whose answer was lost yields the same grant.
-func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
+func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.name, err)
 	}
 	if c.isClosed() {
 		return nil, fmt.Errorf("acquire lock %q: %w", r.name, ErrClosed)
 	}
-	grantID, err := newGrantID()
+	var err error
+	if r.owner == nil {
+		if r.owner, err = ownerOf(ctx); err != nil {
+			return nil, err
+		}
+	}
+	q := &asked{request: r, bears: min(settling, r.ttl), renewed: func() {}}
+	if q.wait = wait; wait {
+		q.bears = outage
+	}
+	q.grantID, err = newGrantID()
+	return q, err
+}
+
+// try asks once for a new grant, without queueing.
+func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
+	q, err := c.newAsked(ctx, r, false)
 	if err != nil {
 		return nil, err
 	}
+	a, sent, err := c.ask(ctx, q)
+	if err == nil && a.granted {
+		return c.grant(parent, q, a.token, a.slot, a.remaining, sent)
+	}
+	if q.inDoubt {
+		c.giveBack(q.request, q.grantID) // it may have been granted, or may yet be: nobody would know that they hold it
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nil, a.held(q.name)
+}
+
+func (a answer) held(name string) *HeldError {
+	return &HeldError{Name: name, Holder: a.holder, Token: a.token, ExpiresAt: a.expiresAt, Place: a.place}
+}
+
+// ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. What was granted to others
+// on the way is told to them.
+func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	var giveUp <-chan time.Time // starts with the first lost answer
-	inDoubt := false
+	var giveUp <-chan time.Time // starts with the first failure
 	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
 		sent := c.now()
-		a, err := c.store.acquire(asking, r, c.session, grantID, inDoubt)
+		a, err := c.store.acquire(asking, c.who(), q.request, q.grantID, q.inDoubt)
 		switch {
-		case err == nil && a.granted:
-			return c.grant(parent, r, grantID, a, sent)
 		case err == nil:
-			if inDoubt {
-				c.giveBack(r, grantID) // the attempt before may still be on its way
-			}
-			return nil, &HeldError{Name: r.name, Holder: a.holder, Token: a.token, ExpiresAt: a.expiresAt, remaining: a.remaining}
+			c.tell(ctx, q.name, a.handed, sent)
+			return a, sent, nil
 		case asking.Err() != nil:
-			if inDoubt || !neverSent(err) {
-				c.giveBack(r, grantID) // the request may have been granted: nobody would know that they hold it
-			}
+			q.inDoubt = q.inDoubt || !neverSent(err)
 			if ctx.Err() == nil {
-				return nil, fmt.Errorf("acquire lock %q: %w", r.name, ErrClosed)
+				return a, sent, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
 			}
-			return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.name, ctx.Err())
+			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err())
 		case sqlState(err) == stateSpentGrantID:
-			if grantID, err = newGrantID(); err != nil {
-				return nil, err
+			if q.grantID, err = newGrantID(); err != nil {
+				return a, sent, err
 			}
-			inDoubt = false
+			q.inDoubt = false
+			q.renewed()
 			continue
-		case r.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, sqlState(err)):
-			return nil, &ArgumentError{"metadata", shorten(string(r.metadata)), "be a value that jsonb can hold: " + messageOf(err)}
-		case neverSent(err) && !inDoubt, !connectionLost(err):
-			return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.name, ErrorFromSQL(err, r.name, 0))
+		case q.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, sqlState(err)):
+			return a, sent, &ArgumentError{"metadata", shorten(string(q.metadata)), "be a value that jsonb can hold: " + messageOf(err)}
+		case neverSent(err) && !q.inDoubt && !q.wait, !connectionLost(err):
+			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}
-		if !inDoubt {
-			inDoubt, giveUp = true, time.After(min(settling, r.ttl))
+		q.inDoubt = q.inDoubt || !neverSent(err)
+		if giveUp == nil {
+			giveUp = time.After(q.bears)
 		}
 		timer := time.NewTimer(delay)
 		select {
@@ -185,12 +165,13 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 		case <-ctx.Done():
 		case <-c.ctx.Done():
 			timer.Stop()
-			c.giveBack(r, grantID)
-			return nil, fmt.Errorf("acquire lock %q: %w: %w", r.name, ErrClosed, err)
+			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.name, ErrClosed, err)
 		case <-giveUp:
 			timer.Stop()
-			c.giveBack(r, grantID)
-			return nil, fmt.Errorf("acquire lock %q: %w: %w", r.name, ErrOutcomeUnknown, err)
+			if !q.inDoubt {
+				return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, err)
+			}
+			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.name, ErrOutcomeUnknown, err)
 		}
 		timer.Stop()
 	}
@@ -198,25 +179,28 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
 // it is no lease any more.
-func (c *Client) grant(parent context.Context, r request, grantID uuid.UUID, a answer, sent instant) (*Lease, error) {
-	l := newLease(c, parent, r, grantID, a.token)
-	l.extend(sent, a.remaining)
+func (c *Client) grant(parent context.Context, q *asked, token Token, slot int, remaining time.Duration, sent instant) (*Lease, error) {
+	l := newLease(c, parent, q.request, q.grantID, token, slot)
+	l.extend(sent, remaining)
 	if !l.Valid() {
-		c.giveBack(r, grantID)
+		c.giveBack(q.request, q.grantID)
 		return nil, l.Err()
 	}
 	if err := c.adopt(l); err != nil {
 		l.end(ErrReleased)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), min(closeGrace, r.ttl))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), min(closeGrace, q.ttl))
 		defer cancel()
-		_, _ = c.store.release(ctx, l.claim()) // ends with its TTL where this fails
-		return nil, fmt.Errorf("acquire lock %q: %w", r.name, err)
+		if _, next, err := c.store.release(ctx, l.claim()); err == nil { // ends with its TTL where this fails
+			c.tell(ctx, l.name, next, c.now())
+		}
+		return nil, fmt.Errorf("acquire lock %q: %w", q.name, err)
 	}
 	return l, nil
 }
 
-// giveBack ends a grant that no caller waits for, in the background, for as long as the lease could last; once the client
-// is closed, for closeGrace. The server is told twice: the second telling finds what was under way during the first.
+// giveBack ends a grant or a place in the queue that no caller waits for, in the background, for as long as the lease could
+// last; once the client is closed, for closeGrace. The server is told twice: the second telling finds what was under way
+// during the first.
 func (c *Client) giveBack(r request, grantID uuid.UUID) {
 	give := func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), r.ttl)
@@ -227,11 +211,12 @@ func (c *Client) giveBack(r request, grantID uuid.UUID) {
 		})()
 		for told := 0; told < 2; {
 			attempt, cancel := context.WithTimeout(ctx, closeGrace)
-			err := c.store.abandon(attempt, r.name, grantID)
-			cancel()
+			next, err := c.store.abandon(attempt, r.name, grantID)
 			if err == nil {
 				told++
+				c.tell(attempt, r.name, next, c.now())
 			}
+			cancel()
 			if told < 2 && !pause(ctx, 50*time.Millisecond) {
 				return
 			}

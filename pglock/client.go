@@ -17,7 +17,7 @@ import (
 type Token int64
 
 // SchemaVersion is the version of the database schema that this library needs.
-const SchemaVersion = 1
+const SchemaVersion = 2
 
 // closeGrace bounds what a client says to the server when its caller has no time to wait: a release, or giving back a
 // grant whose caller went away. Never longer than the lease, which ends by itself.
@@ -37,19 +37,24 @@ type Client struct {
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup // every goroutine of the client
 
-	beatWake  chan struct{} // 1-buffered: a lease came that is due before the planned beat
-	watchWake chan struct{} // 1-buffered: a lease came that ends before the planned look
+	beatWake     chan struct{} // 1-buffered: something came that is due before the planned beat
+	deadlineWake chan struct{} // 1-buffered: a lease came that ends before the planned look at the deadlines
+	earWake      chan struct{} // 1-buffered: what the listener is to listen for has changed
 
-	mu           sync.Mutex // guards what follows; never held across I/O; taken before a lease's
-	leases       map[*Lease]struct{}
-	closed       bool
-	plannedBeat  time.Duration // on the monotonic clock: when the heartbeat wakes by itself
-	plannedWatch time.Duration
+	mu              sync.Mutex // guards what follows; never held across I/O; taken before a lease's
+	leases          map[*Lease]struct{}
+	closed          bool
+	plannedBeat     time.Duration // on the monotonic clock: when the heartbeat wakes by itself
+	plannedDeadline time.Duration
+	queue           queue
+	watchers        map[string]map[*watcher]struct{} // by channel
+	listening       bool                             // the listener's goroutine was started
 }
 
 // New makes a client over the application's pool, which stays the caller's. It asks the server once whether the schema
 // is there and fits. ctx bounds that question alone. The client owns two goroutines and, while it holds leases for
-// longer than a third of their TTL, one connection outside the pool; Close ends them.
+// longer than a third of their TTL or waits, one connection outside the pool; from its first wait or watch on a third
+// goroutine, and while anything waits or watches, one connection that listens. Close ends them.
 //
 // Errors: ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, error) {
@@ -60,7 +65,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 	if err != nil {
 		return nil, err
 	}
-	store := &pgStore{pool: pool, queries: newQueries(config.schema)}
+	store := &pgStore{pool: pool, queries: newQueries(config.schema), ears: config.listen}
 	databaseID, isolation, err := start(ctx, store, config.schema)
 	if err != nil {
 		return nil, err
@@ -81,12 +86,13 @@ func newClient(config config, s store, now clock) (*Client, error) {
 	}
 	c := &Client{
 		config: config, session: session, store: s, now: now,
-		beatWake: make(chan struct{}, 1), watchWake: make(chan struct{}, 1),
-		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedWatch: never,
+		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
+		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
+		queue: newQueue(), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
 	c.tasks.Go(c.heartbeat)
-	c.tasks.Go(c.watch)
+	c.tasks.Go(c.watchDeadlines)
 	return c, nil
 }
 
@@ -126,28 +132,44 @@ func (c *Client) Close(ctx context.Context) error {
 	for l := range c.leases {
 		leases = append(leases, l)
 	}
+	names, grantIDs := c.queue.leaveQueues()
 	c.mu.Unlock()
 	if already {
 		c.tasks.Wait()
 		return nil
 	}
 	c.cancel(ErrClosed)
+	err := c.farewell(ctx, leases, names, grantIDs)
+	c.tasks.Wait()
+	return err
+}
+
+// farewell tells the server what ends with the client: the waits first, so that no lease is handed to one of them.
+func (c *Client) farewell(ctx context.Context, leases []*Lease, names []string, grantIDs []uuid.UUID) error {
 	var claims []claim
 	for _, l := range leases {
 		if l.end(ErrReleased) {
 			claims = append(claims, l.claim())
 		}
 	}
-	var err error
-	if len(claims) > 0 {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-		defer cancel()
-		if err = c.store.releaseAll(bounded, claims); err != nil {
-			err = fmt.Errorf("pglock: close: %d leases end with their TTL: %w", len(claims), err)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer cancel()
+	var failures []error
+	if len(names) > 0 {
+		byName, err := c.store.leaveAll(ctx, c.session, names, grantIDs)
+		c.tellAll(ctx, byName)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("pglock: close: %d places in queues end with the session: %w", len(names), err))
 		}
 	}
-	c.tasks.Wait()
-	return err
+	if len(claims) > 0 {
+		byName, err := c.store.releaseAll(ctx, claims)
+		c.tellAll(ctx, byName)
+		if err != nil {
+			failures = append(failures, fmt.Errorf("pglock: close: %d leases end with their TTL: %w", len(claims), err))
+		}
+	}
+	return errors.Join(failures...)
 }
 
 // adopt takes a new lease into the care of the heartbeat, or says that the client was closed meanwhile.
@@ -158,13 +180,13 @@ func (c *Client) adopt(l *Lease) error {
 		return ErrClosed
 	}
 	c.leases[l] = struct{}{}
-	beatSooner, watchSooner := l.due.mono < c.plannedBeat, l.deadline.mono < c.plannedWatch
+	beatSooner, deadlineSooner := l.due.mono < c.plannedBeat, l.deadline.mono < c.plannedDeadline
 	c.mu.Unlock()
 	if beatSooner {
 		signal(c.beatWake)
 	}
-	if watchSooner {
-		signal(c.watchWake)
+	if deadlineSooner {
+		signal(c.deadlineWake)
 	}
 	return nil
 }
@@ -185,6 +207,8 @@ func (c *Client) background(f func()) bool {
 	c.tasks.Go(f)
 	return true
 }
+
+func (c *Client) who() who { return who{c.session, c.config.holder, c.config.sessionTTL} }
 
 func (c *Client) isClosed() bool { return errors.Is(context.Cause(c.ctx), ErrClosed) }
 

@@ -33,6 +33,13 @@ var (
 	ErrReadOnly = errors.New("pglock: server is read-only")
 	// ErrWrongDatabase: the lease was granted by another database than the one that is asked.
 	ErrWrongDatabase = errors.New("pglock: lease belongs to another database")
+	// ErrSelfDeadlock: the owner of the request (see Lease.Context) holds the lock already; waiting would never end. It is
+	// an ErrHeld too.
+	ErrSelfDeadlock = errors.New("pglock: the owner of this request holds the lock itself")
+	// ErrDeadlock: owners wait for each other in a circle. errors.As with **DeadlockError tells which.
+	ErrDeadlock = errors.New("pglock: deadlock")
+	// ErrLimit: the lock is in use with another limit than the one that was asked for. It is an ErrInvalid too.
+	ErrLimit = errors.New("pglock: lock is in use with another limit")
 	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. It may or may not
 	// have been done.
 	ErrOutcomeUnknown = errors.New("pglock: outcome unknown")
@@ -44,20 +51,58 @@ type HeldError struct {
 	Holder    string    // "" in the instant in which the lock is being granted to somebody
 	Token     Token     // of the holder's lease; 0 when Holder is ""
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when Holder is ""
-
-	remaining time.Duration // of the holder's lease, at the answer
+	Place     int       // in the queue when it was left, or when the server last told it: 1 is next; 0 when not queued
 }
 
 func (e *HeldError) Error() string {
 	if e.Holder == "" {
 		return fmt.Sprintf("pglock: lock %q is being granted to another holder", e.Name)
 	}
-	return fmt.Sprintf("pglock: lock %q is held by %q with token %d until %s", e.Name, e.Holder, e.Token,
+	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d until %s", e.Name, e.Holder, e.Token,
 		e.ExpiresAt.Format(time.RFC3339Nano))
+	if e.Place > 0 {
+		s += fmt.Sprintf("; place %d in the queue", e.Place)
+	}
+	return s
 }
 
 // Is reports whether target is ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// DeadlockError is a circle of owners that wait for each other, beginning with the one that gets this error because its
+// place in a queue is the newest. It is an ErrDeadlock. Release what this owner holds to let the others go on.
+type DeadlockError struct {
+	Circle []Link
+}
+
+// Link is one step of a circle: Waiter waits for Lock, which Holder holds, or for which Holder waits too and is served
+// before (Queued). Labels are for people; the circle is closed by owners (Lease.Context), not by labels.
+type Link struct {
+	Lock   string `json:"lock"`
+	Waiter string `json:"waiter"`
+	Holder string `json:"holder"`
+	Queued bool   `json:"queued"`
+	Ticket int64  `json:"ticket"` // of the waiter
+}
+
+func (e *DeadlockError) Error() string {
+	var b strings.Builder
+	b.WriteString("pglock: deadlock: ")
+	for i, l := range e.Circle {
+		if i > 0 {
+			b.WriteString("; ")
+		}
+		verb := "is held by"
+		if l.Queued {
+			verb = "is waited for before by"
+		}
+		fmt.Fprintf(&b, "%q waits for lock %q, which %s %q", l.Waiter, l.Lock, verb, l.Holder)
+	}
+	return b.String()
+}
+
+// Is reports whether target is ErrDeadlock.
+func (e *DeadlockError) Is(target error) bool { return target == ErrDeadlock }
 
 // Reason says why a lease is lost.
 type Reason string
@@ -128,15 +173,17 @@ func (e *SchemaError) Error() string {
 // Is reports whether target is ErrSchema.
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
-// The SQLSTATEs of the protocol; the first migration lists them with their meaning.
+// The SQLSTATEs of the protocol; the migrations list them with their meaning.
 const (
 	stateExpired       = "LK001"
 	stateStaleToken    = "LK002"
 	stateNotHolder     = "LK003"
+	stateDeadlock      = "LK004"
 	stateIsolation     = "LK005"
 	stateNotHeld       = "LK006"
 	stateOtherDatabase = "LK007"
 	stateSpentGrantID  = "LK008"
+	stateOtherLimit    = "LK010"
 )
 
 // sqlState returns the SQLSTATE in err, from any driver whose error type has a method SQLState, or "".
@@ -157,6 +204,10 @@ func ErrorFromSQL(err error, name string, token Token) error {
 		return &LostError{Name: name, Token: token, Reason: ReasonExpired}
 	case stateNotHolder:
 		return &LostError{Name: name, Token: token, Reason: Reason(detailValue(err, "reason"))}
+	case stateDeadlock:
+		return fmt.Errorf("%w: %w: %s", ErrSelfDeadlock, ErrHeld, messageOf(err))
+	case stateOtherLimit:
+		return fmt.Errorf("%w: %w: %s", ErrLimit, ErrInvalid, messageOf(err))
 	case stateNotHeld:
 		return fmt.Errorf("%w: %s", ErrNotHeld, messageOf(err))
 	case stateOtherDatabase:

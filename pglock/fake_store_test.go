@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -22,10 +23,16 @@ type fakeStore struct {
 
 	onAcquire    func(ctx context.Context, asked call) (answer, error)
 	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
+	onLook       func(ctx context.Context, nested []int64) (map[int64]sighting, error)
+	onLeave      func(ctx context.Context, name string, grantID uuid.UUID) (left, error)
+	onListen     func(ctx context.Context) (ear, error)
+	onNotify     func(ctx context.Context, channel, payload string) error
+	onWatch      func(ctx context.Context, name string) ([]Info, string, error)
 	onRenew      func(ctx context.Context, c claim) (time.Duration, error)
 	onRenewBusy  func(ctx context.Context, c claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c claim) (time.Duration, error)
 	onRelease    func(ctx context.Context, c claim) (bool, error)
+	onHandOver   func(c claim) handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []claim) error
 	onAbandon    func(ctx context.Context, name string, grantID uuid.UUID) error
 }
@@ -36,6 +43,7 @@ type call struct {
 	names   []string
 	grantID uuid.UUID
 	retry   bool
+	tokens  []int64
 }
 
 func newFakeStore() *fakeStore {
@@ -92,7 +100,7 @@ func (s *fakeStore) grants(r request, grantID uuid.UUID) answer {
 	return answer{granted: true, token: s.lastToken, holder: r.holder, expiresAt: time.Now().Add(r.ttl), remaining: r.ttl}
 }
 
-func (s *fakeStore) acquire(ctx context.Context, r request, _, grantID uuid.UUID, retry bool) (answer, error) {
+func (s *fakeStore) acquire(ctx context.Context, _ who, r request, grantID uuid.UUID, retry bool) (answer, error) {
 	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: grantID, retry: retry})
 	if f := hook(s, &s.onAcquire); f != nil {
 		a, err := f(ctx, asked)
@@ -104,14 +112,27 @@ func (s *fakeStore) acquire(ctx context.Context, r request, _, grantID uuid.UUID
 	return s.grants(r, grantID), nil
 }
 
-func (s *fakeStore) renewAll(ctx context.Context, claims []claim) (map[claim]verdict, error) {
-	names, _, _ := columns(claims)
+func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
+	names, _, _ := columns(p.claims)
 	slices.Sort(names)
-	s.note(call{what: "renewAll", names: names})
-	if f := hook(s, &s.onRenewAll); f != nil {
-		return f(ctx, claims)
+	if len(names) > 0 {
+		s.note(call{what: "renewAll", names: names})
 	}
-	return s.renewed(claims), nil
+	var found map[int64]sighting
+	if p.look {
+		s.note(call{what: "look"})
+		if f := hook(s, &s.onLook); f != nil {
+			var err error
+			if found, err = f(ctx, p.nested); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if f := hook(s, &s.onRenewAll); f != nil && len(names) > 0 {
+		verdicts, err := f(ctx, p.claims)
+		return verdicts, found, err
+	}
+	return s.renewed(p.claims), found, nil
 }
 
 // renewed is the verdict that every lease is renewed by its own TTL.
@@ -144,30 +165,99 @@ func (s *fakeStore) check(ctx context.Context, c claim) (time.Duration, error) {
 	return s.one(ctx, "check", c, hook(s, &s.onCheck))
 }
 
-func (s *fakeStore) release(ctx context.Context, c claim) (bool, error) {
+func (s *fakeStore) release(ctx context.Context, c claim) (bool, handed, error) {
 	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID})
-	if f := hook(s, &s.onRelease); f != nil {
-		return f(ctx, c)
+	var h handed
+	if f := hook(s, &s.onHandOver); f != nil {
+		h = f(c)
 	}
-	return true, nil
+	if f := hook(s, &s.onRelease); f != nil {
+		released, err := f(ctx, c)
+		return released, h, err
+	}
+	return true, h, nil
 }
 
-func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) error {
+func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) (map[string]handed, error) {
 	names, _, _ := columns(claims)
 	slices.Sort(names)
 	s.note(call{what: "releaseAll", names: names})
 	if f := hook(s, &s.onReleaseAll); f != nil {
-		return f(ctx, claims)
+		return nil, f(ctx, claims)
+	}
+	return nil, nil
+}
+
+func (s *fakeStore) leave(ctx context.Context, name string, grantID uuid.UUID) (left, error) {
+	s.note(call{what: "leave", names: []string{name}, grantID: grantID})
+	if f := hook(s, &s.onLeave); f != nil {
+		return f(ctx, name, grantID)
+	}
+	return left{}, nil
+}
+
+func (s *fakeStore) leaveAll(_ context.Context, _ uuid.UUID, names []string, _ []uuid.UUID) (map[string]handed, error) {
+	s.note(call{what: "leaveAll", names: slices.Sorted(slices.Values(names))})
+	return nil, nil
+}
+
+func (s *fakeStore) abandon(ctx context.Context, name string, grantID uuid.UUID) (handed, error) {
+	s.note(call{what: "abandon", names: []string{name}, grantID: grantID})
+	if f := hook(s, &s.onAbandon); f != nil {
+		return handed{}, f(ctx, name, grantID)
+	}
+	return handed{}, nil
+}
+
+func (s *fakeStore) announce(_ context.Context, names []string, tokens []int64) error {
+	s.note(call{what: "announce", names: names, tokens: tokens})
+	return nil
+}
+
+func (s *fakeStore) notify(ctx context.Context, channel, payload string) error {
+	s.note(call{what: "notify", names: []string{channel, payload}})
+	if f := hook(s, &s.onNotify); f != nil {
+		return f(ctx, channel, payload)
 	}
 	return nil
 }
 
-func (s *fakeStore) abandon(ctx context.Context, name string, grantID uuid.UUID) error {
-	s.note(call{what: "abandon", names: []string{name}, grantID: grantID})
-	if f := hook(s, &s.onAbandon); f != nil {
-		return f(ctx, name, grantID)
+func (s *fakeStore) watch(ctx context.Context, name string, _ time.Duration) ([]Info, string, error) {
+	s.note(call{what: "watch", names: []string{name}})
+	if f := hook(s, &s.onWatch); f != nil {
+		return f(ctx, name)
 	}
-	return nil
+	return nil, "watched", nil
+}
+
+// listen gives a connection that hears nothing, as behind a pooler.
+func (s *fakeStore) listen(ctx context.Context) (ear, error) {
+	s.note(call{what: "listen"})
+	if f := hook(s, &s.onListen); f != nil {
+		return f(ctx)
+	}
+	return &fakeEar{}, nil
+}
+
+// fakeEar hears what comes over its channel.
+type fakeEar struct {
+	said chan [2]string
+}
+
+func (e *fakeEar) subscribe(context.Context, string) error   { return nil }
+func (e *fakeEar) unsubscribe(context.Context, string) error { return nil }
+func (e *fakeEar) close()                                    {}
+
+func (e *fakeEar) next(ctx context.Context) (channel, payload string, err error) {
+	select {
+	case n, open := <-e.said:
+		if !open {
+			return "", "", errors.New("the connection broke")
+		}
+		return n[0], n[1], nil
+	case <-ctx.Done():
+		return "", "", errQuiet
+	}
 }
 
 func (s *fakeStore) rest() { s.note(call{what: "rest"}) }

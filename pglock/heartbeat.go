@@ -28,15 +28,18 @@ func beatInterval(ttl time.Duration) time.Duration {
 	return third - rand.N(third/10+1)
 }
 
-// heartbeat renews every lease of the client: one statement for all that are due, however many.
+// heartbeat renews every lease of the client and looks after every call that waits: one statement for all that is due,
+// however much.
 func (c *Client) heartbeat() {
 	defer c.store.rest()
 	for c.ctx.Err() == nil {
 		due, shortest, next := c.dueLeases()
-		if len(due) > 0 {
-			c.beat(due, shortest)
+		look, nextLook := c.dueLook()
+		if len(due) > 0 || look != nil {
+			c.beat(due, shortest, look)
 			continue
 		}
+		next = min(next, nextLook)
 		if next == never {
 			if !c.sleep(idle, c.beatWake) {
 				c.store.rest()
@@ -48,15 +51,15 @@ func (c *Client) heartbeat() {
 	}
 }
 
-// watch ends leases at their local deadline, also while the heartbeat hangs in a request.
-func (c *Client) watch() {
+// watchDeadlines ends leases at their local deadline, also while the heartbeat hangs in a request.
+func (c *Client) watchDeadlines() {
 	for c.ctx.Err() == nil {
 		expired, next := c.expiredLeases()
 		for _, l := range expired {
 			_ = l.Err() // ends it
 		}
 		if len(expired) == 0 {
-			c.sleep(next, c.watchWake)
+			c.sleep(next, c.deadlineWake)
 		}
 	}
 }
@@ -98,7 +101,7 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
 	if next > 0 {
 		due = nil
 	}
-	c.plannedBeat = now.plan(next)
+	c.plannedBeat = now.plan(min(next, c.queue.untilLook(now)))
 	return due, shortest, next
 }
 
@@ -117,7 +120,7 @@ func (c *Client) expiredLeases() (expired []*Lease, next time.Duration) {
 			expired = append(expired, l)
 		}
 	}
-	c.plannedWatch = now.plan(next)
+	c.plannedDeadline = now.plan(next)
 	return expired, next
 }
 
@@ -128,17 +131,25 @@ func (i instant) plan(next time.Duration) time.Duration {
 	return i.mono + next
 }
 
-// beat asks the server to renew the leases, and gives each its verdict. An attempt is given up after a third of the
-// shortest TTL of all leases, so that a connection that died silently leaves time for another.
-func (c *Client) beat(due []*Lease, shortest time.Duration) {
-	claims := make([]claim, len(due))
+// beat asks the server to renew the leases and how the waiting calls stand, and gives each its verdict. An attempt is
+// given up after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
+// another; where calls wait, after a few seconds.
+func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
+	p := pulse{claims: make([]claim, len(due))}
 	for i, l := range due {
-		claims[i] = l.claim()
+		p.claims[i] = l.claim()
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
+	limit := min(shortest/3, patience)
+	if look != nil {
+		p.look, p.nested, limit = true, look.nested, min(limit, lookPatience)
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
 	sent := c.now()
-	verdicts, err := c.store.renewAll(ctx, claims)
+	verdicts, sightings, err := c.store.beat(ctx, c.who(), p)
+	if look != nil {
+		c.looked(look, sightings, sent, err)
+	}
 	var busy []*Lease
 	for _, l := range due {
 		v, known := verdicts[l.claim()]

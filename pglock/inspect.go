@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Info is what everybody may know of a lock. Times are the server's, in UTC.
+// Info is what everybody may know of a lock, or of one of its holders where it has several. Times are the server's, in UTC.
 type Info struct {
 	Name       string          `json:"name"`
 	Held       bool            `json:"held"`
@@ -24,6 +24,10 @@ type Info struct {
 	EndedAt    time.Time       `json:"ended_at,omitzero"`   // of a release or a break
 	Remaining  time.Duration   `json:"-"`                   // of the lease, at the answer
 	Metadata   json.RawMessage `json:"metadata,omitempty"`
+	Mode       Mode            `json:"mode"`            // of the last grant
+	Limit      int             `json:"limit,omitempty"` // of ModeLimit
+	Slot       int             `json:"slot,omitempty"`  // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
+	Waiting    int             `json:"waiting"`         // how many are queued for the lock
 }
 
 // Event is an entry of the audit: a break, a takeover after an expiry, or a refused stale write.
@@ -58,19 +62,30 @@ type Broken struct {
 	ExpiresAt time.Time `json:"expires_at"`
 }
 
-// Get tells the state of one lock, held or free. ErrNotFound when its name was never used.
+// Get tells the state of one lock, held or free; of the holder with the lowest slot where there are several. ErrNotFound
+// when its name was never used.
 func (c *Client) Get(ctx context.Context, name string) (Info, error) {
-	if err := checkText("name", name, MaxNameBytes); err != nil {
+	infos, err := c.Holders(ctx, name)
+	if err != nil {
 		return Info{}, err
+	}
+	return infos[0], nil
+}
+
+// Holders tells every lease of one lock, by slot; of a free lock its last one, with Held false. ErrNotFound when its name
+// was never used.
+func (c *Client) Holders(ctx context.Context, name string) ([]Info, error) {
+	if err := checkText("name", name, MaxNameBytes); err != nil {
+		return nil, err
 	}
 	infos, err := c.infos(ctx, c.pg.queries.get, name)
 	if err != nil {
-		return Info{}, fmt.Errorf("pglock: get lock %q: %w", name, err)
+		return nil, fmt.Errorf("pglock: get lock %q: %w", name, err)
 	}
 	if len(infos) == 0 {
-		return Info{}, fmt.Errorf("%w: %q", ErrNotFound, name)
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
 	}
-	return infos[0], nil
+	return infos, nil
 }
 
 // ListOptions choose what List returns. The zero value asks for the first 1,000 held locks.
@@ -109,24 +124,29 @@ func (c *Client) infos(ctx context.Context, sql string, args ...any) ([]Info, er
 	}
 	var infos []Info
 	err := c.pg.pooled(ctx, sql, args, func(rows pgx.Rows) error {
-		var i Info
-		var ttl, remaining int64
-		var acquiredAt, renewedAt, expiresAt, endedAt *int64
-		var metadata *string
-		if err := rows.Scan(&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
-			&expiresAt, &endedAt, &remaining, &metadata); err != nil {
-			return err
-		}
-		i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
-		i.AcquiredAt, i.RenewedAt = moment(acquiredAt), moment(renewedAt)
-		i.ExpiresAt, i.EndedAt = moment(expiresAt), moment(endedAt)
-		if metadata != nil {
-			i.Metadata = json.RawMessage(*metadata)
-		}
+		i, err := scanInfo(rows)
 		infos = append(infos, i)
-		return nil
+		return err
 	})
 	return infos, ErrorFromSQL(err, "", 0)
+}
+
+// scanInfo reads a row of the columns that every view of locks has, and what comes after them.
+func scanInfo(rows pgx.Rows, more ...any) (Info, error) {
+	var i Info
+	var ttl, remaining int64
+	var acquiredAt, renewedAt, expiresAt, endedAt *int64
+	var metadata *string
+	var capacity *int
+	err := rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
+		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting}, more...)...)
+	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
+	i.AcquiredAt, i.RenewedAt = moment(acquiredAt), moment(renewedAt)
+	i.ExpiresAt, i.EndedAt, i.Limit = moment(expiresAt), moment(endedAt), orZero(capacity)
+	if metadata != nil {
+		i.Metadata = json.RawMessage(*metadata)
+	}
+	return i, err
 }
 
 // BreakOption configures one Break.
@@ -158,10 +178,11 @@ func BreakActor(who string) BreakOption {
 	}
 }
 
-// Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock is free. It draws a
-// new token and writes an audit event with the reason. The database user needs the role pglock_admin.
+// Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in the
+// queue, if there is one. It draws a new token and writes an audit event with the reason. The database user needs the
+// role pglock_admin.
 //
-// Errors: ErrNotHeld when there is nothing to break or it has another token, ErrInvalid, ErrPermission, ErrClosed.
+// Errors: ErrNotHeld when there is nothing to break, it has another token, or there are several holders and no BreakToken, ErrInvalid, ErrPermission, ErrClosed.
 func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
 	r := breakRequest{actor: c.config.holder}
 	if err := checkText("name", name, MaxNameBytes); err != nil {
@@ -186,12 +207,16 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 	}
 	b := Broken{Name: name}
 	var expiresAt *int64
+	var watched *bool
+	var h handed
 	err := c.pg.pooled(ctx, c.pg.queries.breakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) error {
-		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt)
+		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &h.tokens, &watched)
 	})
 	if err != nil {
 		return Broken{}, fmt.Errorf("pglock: break lock %q: %w", name, ErrorFromSQL(err, name, 0))
 	}
+	h.watched = orZero(watched)
+	c.tell(ctx, name, h, c.now())
 	b.ExpiresAt = moment(expiresAt)
 	return b, nil
 }

@@ -19,6 +19,9 @@ type Lease struct {
 	token   Token
 	grantID uuid.UUID
 	ttl     time.Duration
+	mode    Mode
+	slot    int
+	owner   *owner
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -30,9 +33,11 @@ type Lease struct {
 	ended    error      // ErrReleased or *LostError; once set it stays
 }
 
-func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token) *Lease {
-	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl}
-	l.ctx, l.cancel = context.WithCancelCause(parent)
+func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
+	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl,
+		mode: r.mode, slot: slot, owner: r.owner}
+	l.owner.held.Add(1)
+	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
 	return l
 }
 
@@ -44,6 +49,22 @@ func (l *Lease) Token() Token { return l.token }
 
 // Holder is the label under which the lease is shown to people.
 func (l *Lease) Holder() string { return l.holder }
+
+// Mode is how the lock is held.
+func (l *Lease) Mode() Mode { return l.mode }
+
+// Slot is the place among the holders of a lock that was asked for with Shared or Limit, from 1, and not above the limit;
+// 0 for an exclusive lease. No two leases have the same slot of a lock at the same time.
+func (l *Lease) Slot() int { return l.slot }
+
+// Resource is what the lease's fence protects unless fencedstore.WithResource says otherwise: the lock's name, and for a
+// slot the name, '#', and the slot.
+func (l *Lease) Resource() string {
+	if l.slot == 0 {
+		return l.name
+	}
+	return fmt.Sprintf("%s#%d", l.name, l.slot)
+}
 
 // TTL is how long a renewal extends the lease.
 func (l *Lease) TTL() time.Duration { return l.ttl }
@@ -65,7 +86,8 @@ func (l *Lease) String() string {
 
 // Context is done when the lease ends; context.Cause is then a *LostError (ErrLost) or ErrReleased. For a lease from
 // Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with Do's context
-// too. It ends within a second of the local deadline even after the machine was suspended; Valid is exact.
+// too. It carries the owner: locks that are asked for under it are asked for by the same owner as this one, which is how
+// ErrSelfDeadlock and ErrDeadlock come about. It ends within a second of the local deadline even after the machine was suspended; Valid is exact.
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is the local moment up to which the lease may be trusted unless it is renewed: the moment the last
@@ -142,7 +164,11 @@ func (l *Lease) Release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
 	defer cancel()
 	for repeated := false; ; repeated = true {
-		released, err := l.client.store.release(ctx, l.claim())
+		sent := l.client.now()
+		released, next, err := l.client.store.release(ctx, l.claim())
+		if err == nil {
+			l.client.tell(ctx, l.name, next, sent)
+		}
 		switch {
 		case err == nil && (released || repeated): // a repetition finds its own first attempt done
 			return nil
@@ -166,7 +192,7 @@ func (l *Lease) whyLost(ctx context.Context) error {
 	return lost
 }
 
-func (l *Lease) claim() claim { return claim{l.name, l.token, l.grantID} }
+func (l *Lease) claim() claim { return claim{l.name, l.token, l.grantID, l.slot} }
 
 // extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended.
@@ -192,6 +218,7 @@ func (l *Lease) end(cause error) bool {
 	l.mu.Lock()
 	first := l.ended == nil
 	if first {
+		l.owner.held.Add(-1)
 		if cause == ErrReleased && now.reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false

@@ -1,26 +1,32 @@
 package pglock
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Option configures a Client. A bad value makes New fail.
 type Option func(*config) error
 
 type config struct {
-	schema string
-	holder string
-	ttl    time.Duration
+	schema     string
+	holder     string
+	ttl        time.Duration
+	sessionTTL time.Duration
+	listen     *pgx.ConnConfig // nil: made as the pool makes its connections
 }
 
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL}
+	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, errNilOption
@@ -58,7 +64,41 @@ func WithDefaultTTL(ttl time.Duration) Option {
 	}
 }
 
-// AcquireOption configures one TryAcquire, Acquire or Do. A bad value makes the call fail before anything is sent.
+// WithSessionTTL sets after how long without a sign of life the calls of this client that wait for locks are passed over,
+// from MinTTL to MaxTTL. Leases are not affected. Defaults to DefaultSessionTTL.
+func WithSessionTTL(ttl time.Duration) Option {
+	return func(c *config) error {
+		c.sessionTTL = ttl
+		return checkTTL("session TTL", ttl)
+	}
+}
+
+// WithListenConfig gives the connection for LISTEN a configuration of its own, made by pgx.ParseConfig: to the server
+// itself where the pool goes through a pooler that shares connections between transactions, and so has no LISTEN. It must
+// lead to the same database. Defaults to the pool's configuration. A client that hears nothing notices it by itself and
+// looks at intervals instead.
+func WithListenConfig(direct *pgx.ConnConfig) Option {
+	return func(c *config) error {
+		if direct == nil || !parsed(direct) {
+			return &ArgumentError{"listen config", "nil or made by hand", "be made by pgx.ParseConfig"}
+		}
+		c.listen = direct.Copy()
+		return nil
+	}
+}
+
+// parsed reports whether pgx would take the configuration; it panics on any that ParseConfig has not made.
+func parsed(config *pgx.ConnConfig) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ended before it is used
+	cancel()
+	if conn, err := pgx.ConnectConfig(ctx, config.Copy()); err == nil {
+		_ = conn.Close(ctx)
+	}
+	return true
+}
+
+// AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything is sent.
 type AcquireOption func(*request) error
 
 type request struct {
@@ -67,10 +107,24 @@ type request struct {
 	ttl      time.Duration
 	metadata json.RawMessage
 	maxWait  time.Duration // < 0: until ctx ends
+	mode     Mode
+	capacity int // of ModeLimit
+	wait     bool
+	owner    *owner
 }
 
+// Mode is how a lock is shared out.
+type Mode string
+
+// The modes. Requests of all modes wait in one queue.
+const (
+	ModeExclusive Mode = "exclusive" // one holder
+	ModeShared    Mode = "shared"    // any number of holders that asked for shared
+	ModeLimit     Mode = "limit"     // as many holders as the limit says
+)
+
 func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) {
-	r := request{name: name, holder: c.config.holder, ttl: c.config.ttl, maxWait: -1}
+	r := request{name: name, holder: c.config.holder, ttl: c.config.ttl, maxWait: -1, mode: ModeExclusive}
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return request{}, err
 	}
@@ -121,6 +175,40 @@ func WithMaxWait(d time.Duration) AcquireOption {
 		r.maxWait = d
 		return nil
 	}
+}
+
+// Shared asks for the lock together with others that ask for it so, as readers do. It is granted when nobody holds the
+// lock in another mode and nobody queued before waits for another mode: later readers do not overtake a writer. The lease
+// has a slot of its own, and its fence's default resource is of that slot (Lease.Resource). Not together with Limit.
+func Shared() AcquireOption {
+	return func(r *request) error { return r.setMode(ModeShared, 0) }
+}
+
+// Limit asks for one of n places, from 1 to MaxLimit: a semaphore. Every user of the lock must name the same limit; it is
+// ErrLimit otherwise, as long as somebody holds or waits for the lock with another. Each place is a slot, 1 to n
+// (Lease.Slot), with a fence of its own (Lease.Resource). Not together with Shared.
+func Limit(n int) AcquireOption {
+	return func(r *request) error {
+		if n < 1 || n > MaxLimit {
+			return &ArgumentError{"limit", strconv.Itoa(n), fmt.Sprintf("be from 1 to %d", MaxLimit)}
+		}
+		return r.setMode(ModeLimit, n)
+	}
+}
+
+func (r *request) setMode(mode Mode, capacity int) error {
+	if r.mode != ModeExclusive && (r.mode != mode || r.capacity != capacity) {
+		return &ArgumentError{"mode", r.modeText() + " and " + (&request{mode: mode, capacity: capacity}).modeText(), "be one of them"}
+	}
+	r.mode, r.capacity = mode, capacity
+	return nil
+}
+
+func (r *request) modeText() string {
+	if r.mode == ModeLimit {
+		return fmt.Sprintf("limit %d", r.capacity)
+	}
+	return string(r.mode)
 }
 
 func defaultHolder() string {

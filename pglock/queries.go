@@ -13,45 +13,75 @@ import (
 // form has the session's DateStyle. What each function locks, reads and returns is said in the
 // migration that makes it.
 type queries struct {
-	start, acquire, renewAll, renew, check, release, releaseAll, abandon string
-	get, list, breakLock, events, fences                                 string
+	start, acquire, renewAll, look, beat, renew, check, release, releaseAll, abandon, leave, leaveAll string
+	announce, notify, watch                                                                           string
+	get, list, waiters, breakLock, events, fences                                                     string
 }
 
 // times finds where a query says {{at column}}.
-var times = regexp.MustCompile(`\{\{at (\w+)\}\}`)
+var times = regexp.MustCompile(`\{\{at ([\w.]+)\}\}`)
 
 func newQueries(schema string) *queries {
 	in := func(q string) string {
+		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
+				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
 	return &queries{
 		start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
 			FROM {{schema}}.start_client()`),
-		acquire: in(`SELECT granted, token, holder, {{at expires_at}}, remaining_us
+		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended.
+		acquire: in(`SELECT a.granted, a.token, a.holder, {{at a.expires_at}}, a.remaining_us, a.slot, a.ticket, a.place, a.is_first,
+				a.hints, a.handed, a.watched,
+				CASE WHEN a.ticket IS NOT NULL AND NOT a.granted AND a.hints IS NULL AND a.handed IS NULL
+					THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
 			FROM {{schema}}.acquire($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
-				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool)`),
-		renewAll: in(`SELECT name, token, outcome, remaining_us
+				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
+				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
+				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool) a`),
+		renewAll: in(`SELECT name, token, outcome, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
 			FROM {{schema}}.renew_all($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])`),
+		look: in(`SELECT NULL::pg_catalog.text, ticket, NULL::pg_catalog.text, remaining_us, is_first, circle
+			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
+			WHERE pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL`),
+		beat: in(`SELECT name, token, outcome, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
+			FROM {{schema}}.renew_all($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[])
+			UNION ALL
+			SELECT NULL::pg_catalog.text, ticket, NULL::pg_catalog.text, remaining_us, is_first, circle
+			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
 		renew: in(`SELECT remaining_us
 			FROM {{schema}}.renew($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
 		check: in(`SELECT remaining_us
 			FROM {{schema}}.check_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
-		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. The
-		// setting is made here, in a statement that is its own transaction, and never in the function.
-		release: in(`SELECT r.released, pg_catalog.set_config('synchronous_commit', 'off', true)
-			FROM {{schema}}.release($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid) AS r (released)`),
-		releaseAll: in(`SELECT r.name, pg_catalog.set_config('synchronous_commit', 'off', true)
-			FROM {{schema}}.release_all($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[]) AS r (name)`),
-		abandon: in(`SELECT r.ended, pg_catalog.set_config('synchronous_commit', 'off', true)
-			FROM {{schema}}.abandon($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid) AS r (ended)`),
-		get: in(`SELECT name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
-				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text
-			FROM {{schema}}.get_lock($1::pg_catalog.text)`),
-		list: in(`SELECT name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
-				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text
-			FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),
-		breakLock: in(`SELECT holder, token, new_token, {{at expires_at}}
+		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
+		// that hands the lock over is a grant, and waits. The setting is made here, in a statement that is its own
+		// transaction, and never in the function.
+		release: in(`SELECT r.released, r.hints, r.handed, r.watched,
+				CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
+			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4) r`),
+		releaseAll: in(`SELECT r.name, r.handed, r.watched, NULL::pg_catalog.text
+			FROM {{schema}}.release_all($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[]) r`),
+		abandon: in(`SELECT r.ended, r.handed, r.watched,
+				CASE WHEN r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
+			FROM {{schema}}.give_back($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid) r`),
+		leave: in(`SELECT r.ended, r.place, r.token, r.holder, {{at r.expires_at}}, r.handed, r.watched,
+				CASE WHEN r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
+			FROM {{schema}}.leave($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid) r`),
+		leaveAll: in(`SELECT r.name, r.handed, r.watched, NULL::pg_catalog.text
+			FROM {{schema}}.leave_all($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[]) r`),
+		// NOTIFY holds a lock of the whole cluster until its transaction ends: never while it waits for the disk.
+		announce: in(`SELECT a.told, pg_catalog.set_config('synchronous_commit', 'off', true)
+			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int8[]) AS a (told)`),
+		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, pg_catalog.set_config('synchronous_commit', 'off', true)`),
+		watch: in(`SELECT {{info}}, w.channel, pg_catalog.set_config('synchronous_commit', 'off', true)
+			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),
+		get:  in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
+		list: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),
+		waiters: in(`SELECT name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}}, waiting_us,
+				behind_ticket, behind_holder, metadata::pg_catalog.text
+			FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4)`),
+		breakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
 			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4)`),

@@ -17,10 +17,13 @@ const (
 	MaxHolderBytes   = 256  // of a holder's label
 	MaxMetadataBytes = 8192 // of a lease's metadata
 	MaxReasonBytes   = 1024 // of the reason for a break
+	MaxLimit         = 1000 // of the holders that Limit allows
 
 	MinTTL     = 100 * time.Millisecond
 	MaxTTL     = 24 * time.Hour
 	DefaultTTL = 30 * time.Second
+
+	DefaultSessionTTL = 10 * time.Second
 )
 
 // checkText refuses a text that is empty, longer than max bytes, no UTF-8, or that PostgreSQL cannot store.
@@ -58,6 +61,24 @@ func checkMetadata(raw json.RawMessage) error {
 // ValidateResource reports, as an ArgumentError, why name cannot name a fenced resource: it must have 1 to
 // MaxNameBytes bytes of UTF-8 without NUL.
 func ValidateResource(name string) error { return checkText("resource", name, MaxNameBytes) }
+
+// checkNames refuses a list of names that is empty, holds a bad name, or one twice.
+func checkNames(names []string) error {
+	if len(names) == 0 {
+		return &ArgumentError{"names", "empty", "have at least one name"}
+	}
+	seen := make(map[string]int, len(names))
+	for i, name := range names {
+		if err := checkText(fmt.Sprintf("names[%d]", i), name, MaxNameBytes); err != nil {
+			return err
+		}
+		if first, twice := seen[name]; twice {
+			return &ArgumentError{fmt.Sprintf("names[%d]", i), shorten(name), fmt.Sprintf("not be the same as names[%d]", first)}
+		}
+		seen[name] = i
+	}
+	return nil
+}
 
 // newGrantID chooses the ID of a grant before it is asked for. uuid.NewRandom fails only where the system has no
 // randomness.

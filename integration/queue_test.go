@@ -1,0 +1,141 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// awaitQueue returns when so many are queued for the lock.
+func awaitQueue(t *testing.T, look *peer, name string, want int) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%d waiters in the queue of %q", want, name), func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE name = $1`, name) == want
+	})
+}
+
+// fetched is what a waiting call came back with.
+type fetched struct {
+	n     int
+	lease *pglock.Lease
+	err   error
+}
+
+// acquireInBackground starts a waiting call.
+func acquireInBackground(ctx context.Context, c *pglock.Client, n int, name string, got chan<- fetched, opts ...pglock.AcquireOption) {
+	go func() {
+		l, err := c.Acquire(ctx, name, opts...)
+		got <- fetched{n, l, err}
+	}()
+}
+
+// await gives what a waiting call came back with, or fails.
+func await(t *testing.T, got <-chan fetched) fetched {
+	t.Helper()
+	select {
+	case f := <-got:
+		return f
+	case <-time.After(patience):
+		t.Fatalf("waited %v in vain for a waiting call to return", patience)
+		return fetched{}
+	}
+}
+
+// I9: fifty calls of several clients are served in the order of their tickets, each by the release before it.
+func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	const waiters = 50
+	var clients []*pglock.Client
+	for range 5 {
+		clients = append(clients, newClient(t, db.Pool(t)))
+	}
+	holder, err := clients[0].TryAcquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan fetched, waiters)
+	for n := range waiters {
+		acquireInBackground(t.Context(), clients[n%len(clients)], n, "x", got)
+		awaitQueue(t, look, "x", n+1)
+	}
+	if _, err := newClient(t, db.Pool(t)).TryAcquire(t.Context(), "x"); !errors.Is(err, pglock.ErrHeld) {
+		t.Errorf("a newcomer: %v, want ErrHeld", err)
+	}
+	last := holder.Token()
+	began := time.Now()
+	for n := range waiters {
+		if err := holder.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f := await(t, got)
+		if f.err != nil || f.n != n {
+			t.Fatalf("waiter %d was served in place %d: %v", f.n, n, f.err)
+		}
+		if holder = f.lease; holder.Token() <= last {
+			t.Errorf("token %d after %d", holder.Token(), last)
+		}
+		last = holder.Token()
+	}
+	t.Logf("%d hand-overs in %v", waiters, time.Since(began))
+	checkGrants(t, look)
+}
+
+func TestTenThousandWaitWithFourConnections(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c := newClient(t, db.Pool(t, maxConnections(4)))
+	const names, each = 100, 100
+	var wg sync.WaitGroup
+	var holders []*pglock.Lease
+	for n := range names {
+		l, err := c.TryAcquire(t.Context(), fmt.Sprint("n", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		holders = append(holders, l)
+	}
+	began := time.Now()
+	for n := range names {
+		for range each {
+			wg.Go(func() {
+				l, err := c.Acquire(t.Context(), fmt.Sprint("n", n))
+				if err == nil {
+					err = l.Release(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	eventually(t, "10,000 in the queue", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == names*each
+	})
+	t.Logf("%d queued in %v", names*each, time.Since(began))
+	eventually(t, "the connections to be few", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) <= 6
+	})
+	began = time.Now()
+	for _, l := range holders {
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	t.Logf("%d hand-overs in %v", names*each, time.Since(began))
+}
+
+// maxConnections bounds a pool.
+func maxConnections(n int32) func(*pgxpool.Config) {
+	return func(c *pgxpool.Config) { c.MaxConns = n }
+}

@@ -1,0 +1,129 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// leavePatience is how long a call whose context has ended waits to hear whether it was granted the lock in that moment,
+// and its place; after it the queue is left in the background.
+const leavePatience = 250 * time.Millisecond
+
+// wait queues until the lock is granted, ctx or the request's own wait ends, or waiting makes no sense. The server is asked
+// once to be queued; then the grant comes with a hint. It is asked again only where the hint did not come or came too
+// late to be trusted, and by the first in the queue when the holder's lease ends.
+func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
+	if r.maxWait == 0 {
+		return c.try(ctx, parent, r)
+	}
+	if r.maxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
+		defer cancel()
+	}
+	q, err := c.newAsked(ctx, r, true)
+	if err != nil {
+		return nil, err
+	}
+	w := newWaiter(q)
+	if err := c.enqueue(w); err != nil {
+		return nil, err
+	}
+	defer c.dequeue(w)
+	q.renewed = func() { c.rename(w) }
+	var last answer
+	for busy := time.Millisecond; ; {
+		a, sent, err := c.ask(ctx, q)
+		switch {
+		case err != nil:
+			return nil, c.giveUpWait(ctx, w, last, err)
+		case a.granted:
+			return c.grant(parent, q, a.token, a.slot, a.remaining, sent)
+		case a.ticket == 0: // freed while we asked: nobody is to wait for
+			if !pause(ctx, busy) {
+				return nil, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
+			}
+			busy = min(2*busy, 100*time.Millisecond)
+			continue
+		}
+		last, q.inDoubt = a, true
+		c.queuedAs(w, a, sent)
+		news, err := c.await(ctx, w)
+		if err != nil {
+			return nil, c.giveUpWait(ctx, w, last, err)
+		}
+		if news.hint != nil {
+			h := news.hint
+			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.ttl)); left >= q.ttl/2 {
+				return c.grant(parent, q, h.token, h.slot, h.ttl, *h.seen)
+			}
+			// Too long ago to be trusted for long: the next asking renews it.
+		}
+	}
+}
+
+// await blocks until there is news of the waiter, or an error that ends the wait. It holds no connection.
+func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
+	for {
+		n, next := c.newsOf(w)
+		switch {
+		case n.err != nil:
+			return n, n.err
+		case n.hint != nil, n.ask:
+			return n, nil
+		}
+		var due <-chan time.Time
+		var timer *time.Timer
+		if next < never {
+			timer = time.NewTimer(next)
+			due = timer.C
+		}
+		var err error
+		select {
+		case <-w.wake:
+		case <-due:
+			n.ask = true
+		case <-c.ctx.Done():
+			err = fmt.Errorf("acquire lock %q: %w", w.name, ErrClosed)
+		case <-ctx.Done():
+			err = fmt.Errorf("pglock: acquire lock %q: %w", w.name, ctx.Err())
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		if err != nil || n.ask {
+			return n, err
+		}
+	}
+}
+
+// giveUpWait takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
+// moment goes to the next.
+func (c *Client) giveUpWait(ctx context.Context, w *waiter, last answer, err error) error {
+	if c.hasLeft(w) {
+		return err
+	}
+	if last.ticket == 0 {
+		if w.inDoubt {
+			c.giveBack(w.request, w.grantID)
+		}
+		return err
+	}
+	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
+	defer cancel()
+	sent := c.now()
+	l, leaveErr := c.store.leave(brief, w.name, w.grantID)
+	if leaveErr != nil {
+		c.giveBack(w.request, w.grantID)
+		return fmt.Errorf("%w: %w", err, last.held(w.name))
+	}
+	c.tell(brief, w.name, l.handed, sent)
+	if l.holder != "" {
+		last.holder, last.token, last.expiresAt = l.holder, l.token, l.expiresAt
+	}
+	if l.place != 0 {
+		last.place = l.place
+	}
+	return fmt.Errorf("%w: %w", err, last.held(w.name))
+}

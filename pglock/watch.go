@@ -1,0 +1,201 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// watchLasting is for how long one asking makes the server tell of changes.
+	watchLasting = time.Minute
+	// A watcher looks by itself too: seldom where it hears of changes, every second where it does not.
+	watchLookHearing = 5 * time.Second
+)
+
+// ChangeKind says what happened to a watched lock.
+type ChangeKind string
+
+// The kinds of changes.
+const (
+	ChangeNone     ChangeKind = "state"    // nothing: the state when the watch began
+	ChangeGranted  ChangeKind = "granted"  // also when it went from one holder to the next in one step
+	ChangeReleased ChangeKind = "released" // by its holder
+	ChangeExpired  ChangeKind = "expired"
+	ChangeBroken   ChangeKind = "broken" // by an operator
+)
+
+// Change is what Watch tells: what happened, to which lease, and who holds the lock after it. Times are the server's.
+type Change struct {
+	Kind    ChangeKind
+	Lease   Info   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
+	Holders []Info // after the change, by slot; none when the lock is free
+}
+
+// watcher is one Watch. Its client's mutex guards nothing in it: only its own goroutine uses it, but for wake.
+type watcher struct {
+	name    string
+	channel string
+	wake    chan struct{} // 1-buffered: the lock may have changed
+}
+
+// Watch tells the lock's present state and then each change. Where the reader is slow, the newest change takes the place
+// of older ones that it has not read: the last one it reads is how things are. The channel is closed when ctx ends or the
+// client is closed. The lock need not exist yet. Nobody else pays for it: the server tells of changes only while somebody
+// watches. Where notifications do not come through, changes are seen within a second.
+//
+// Errors: ErrInvalid, ErrClosed, ctx's error, or the server's to the first look.
+func (c *Client) Watch(ctx context.Context, name string) (<-chan Change, error) {
+	if err := checkText("name", name, MaxNameBytes); err != nil {
+		return nil, err
+	}
+	if c.isClosed() {
+		return nil, fmt.Errorf("watch lock %q: %w", name, ErrClosed)
+	}
+	now, channel, err := c.store.watch(ctx, name, watchLasting)
+	if err != nil {
+		return nil, fmt.Errorf("pglock: watch lock %q: %w", name, ErrorFromSQL(err, name, 0))
+	}
+	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
+	out := make(chan Change, 1)
+	out <- change(ChangeNone, now, now)
+	if !c.addWatcher(w) || !c.background(func() { c.follow(ctx, w, now, out) }) {
+		return nil, fmt.Errorf("watch lock %q: %w", name, ErrClosed)
+	}
+	return out, nil
+}
+
+func (c *Client) addWatcher(w *watcher) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	if c.watchers[w.channel] == nil {
+		c.watchers[w.channel] = make(map[*watcher]struct{})
+	}
+	c.watchers[w.channel][w] = struct{}{}
+	c.startListener()
+	signal(c.earWake)
+	signal(w.wake) // where the channel is listened to already: look again, now that we shall be told
+	return true
+}
+
+func (c *Client) removeWatcher(w *watcher) {
+	c.mu.Lock()
+	delete(c.watchers[w.channel], w)
+	if len(c.watchers[w.channel]) == 0 {
+		delete(c.watchers, w.channel)
+	}
+	c.mu.Unlock()
+	signal(c.earWake)
+}
+
+// changed wakes whoever watches on the channel.
+func (c *Client) changed(channel string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for w := range c.watchers[channel] {
+		signal(w.wake)
+	}
+}
+
+func (c *Client) hears() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queue.hears
+}
+
+// follow looks at the lock when something may have changed, and tells what has.
+func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan Change) {
+	defer close(out)
+	defer c.removeWatcher(w)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	for {
+		next := lastLook
+		if c.hears() {
+			next = watchLookHearing
+		}
+		for _, i := range before {
+			if i.Held {
+				next = min(next, i.Remaining+askLate) // an expiry is told by nobody
+			}
+		}
+		timer := time.NewTimer(next)
+		select {
+		case <-timer.C:
+		case <-w.wake:
+			timer.Stop()
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		after, _, err := c.store.watch(ctx, w.name, watchLasting)
+		if err != nil {
+			if !pause(ctx, 200*time.Millisecond) {
+				return
+			}
+			signal(w.wake)
+			continue
+		}
+		if news, changed := compare(before, after); changed {
+			select {
+			case <-out: // unread, and overtaken
+			default:
+			}
+			out <- news
+		}
+		before = after
+	}
+}
+
+// compare finds what has changed from one look to the next; the last change where there were several.
+func compare(before, after []Info) (Change, bool) {
+	was := make(map[int]Info)
+	for _, i := range before {
+		was[i.Slot] = i
+	}
+	var kind ChangeKind
+	var of Info
+	for _, i := range after {
+		old, known := was[i.Slot]
+		switch {
+		case i.Held && (!known || i.Token != old.Token || !old.Held): // the last cannot be; it would be a grant
+			if kind != ChangeGranted || i.Token > of.Token {
+				kind, of = ChangeGranted, i
+			}
+		case kind == ChangeGranted || i.Held || !known && i.EndedAt.IsZero() && i.ExpiresAt.IsZero():
+		case known && old.Held || known && i.Token != old.Token: // it has ended, perhaps after a grant that was not seen
+			switch {
+			case known && old.Held && i.Token != old.Token && i.Holder == old.Holder && i.AcquiredAt.Equal(old.AcquiredAt):
+				kind = ChangeBroken
+			case !i.EndedAt.IsZero():
+				kind = ChangeReleased
+			default:
+				kind = ChangeExpired
+			}
+			of = i
+		}
+	}
+	return change(kind, []Info{of}, after), kind != ""
+}
+
+func change(kind ChangeKind, of, all []Info) Change {
+	ch := Change{Kind: kind}
+	for _, i := range all {
+		if i.Held {
+			ch.Holders = append(ch.Holders, i)
+		}
+	}
+	slices.SortFunc(ch.Holders, func(a, b Info) int { return a.Slot - b.Slot })
+	switch {
+	case kind == ChangeNone && len(ch.Holders) > 0:
+		ch.Lease = ch.Holders[0]
+	case len(of) > 0:
+		ch.Lease = of[0]
+	}
+	return ch
+}
