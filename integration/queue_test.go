@@ -139,3 +139,41 @@ func TestTenThousandWaitWithFourConnections(t *testing.T) {
 func maxConnections(n int32) func(*pgxpool.Config) {
 	return func(c *pgxpool.Config) { c.MaxConns = n }
 }
+
+// I9: a release wakes one waiter, and each acquisition is one request to the server: to be queued. With 20 calls of two
+// clients waiting, the server counts one acquire a call, one release a lease, and no more announcements than hand-overs.
+func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
+	server := migrated(t, map[string]string{"track_functions": "all"})
+	look := newPeer(t, server.URL())
+	clients := []*pglock.Client{newClient(t, newPool(t, server.URL())), newClient(t, newPool(t, server.URL()))}
+	calls := func(function string) int {
+		return one[int](t, look, `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'pglock' AND funcname = $1`, function)
+	}
+	const waiters = 20
+	holder := mustTry(t, clients[0], "x")
+	got := make(chan fetched, waiters)
+	for n := range waiters {
+		acquireInBackground(t.Context(), clients[n%2], n, "x", got)
+		awaitQueue(t, look, "x", n+1)
+	}
+	began := time.Now()
+	for range waiters {
+		mustRelease(t, holder)
+		f := await(t, got)
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		holder = f.lease
+	}
+	mustRelease(t, holder)
+	eventually(t, "the server to have counted every release", func() bool { return calls("release_lease") == waiters+1 })
+	asked, told := calls("acquire"), calls("announce")
+	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, time.Since(began), asked, told)
+	// A look may find a grant a moment before its hint comes: then the call asks once more.
+	if asked < waiters+1 || asked > waiters+3 {
+		t.Errorf("%d requests for %d acquisitions", asked, waiters+1)
+	}
+	if told < waiters/2 || told > waiters {
+		t.Errorf("%d announcements for %d hand-overs", told, waiters)
+	}
+}

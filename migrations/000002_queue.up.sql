@@ -41,7 +41,7 @@ CREATE TABLE sessions (
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
-  ticket      bigint      NOT NULL DEFAULT nextval('ticket_seq'),
+  ticket      bigint      NOT NULL,
   mode        text        NOT NULL,
   capacity    int,
   grant_id    uuid        NOT NULL CONSTRAINT waiters_grant_id_key UNIQUE,
@@ -127,6 +127,13 @@ BEGIN
     UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl FROM (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
       WHERE s.session_id = mine.session_id;
+    -- Now and then, what dead sessions have left behind. A hand-over passes them over anyway.
+    WITH dead AS (DELETE FROM sessions s USING (
+        SELECT o.session_id FROM sessions o WHERE o.alive_until < clock_timestamp() - interval '1 minute'
+        LIMIT 10 FOR UPDATE SKIP LOCKED) o WHERE s.session_id = o.session_id RETURNING s.session_id)
+    DELETE FROM waiters q USING (
+        SELECT o.grant_id FROM waiters o JOIN dead d ON d.session_id = o.session_id FOR UPDATE OF o SKIP LOCKED) gone
+      WHERE q.grant_id = gone.grant_id;
   END IF;
   RETURN true;
 END $$;
@@ -380,7 +387,7 @@ BEGIN
         token = GREATEST(nextval('fencing_token_seq'), l.token + 1),
         ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
         expires_at = clock_timestamp() + p_ttl, ended_at = NULL, metadata = p_metadata
-        WHERE l.expires_at <= clock_timestamp() AND l.top_slot = 0
+        WHERE l.expires_at <= clock_timestamp() AND l.top_slot = 0 AND r.name IS NOT NULL   -- else look who queues for it
       RETURNING true, l.token, l.holder, l.expires_at, microseconds_until(l.expires_at), 0, l.watched_until > clock_timestamp()
       INTO acquire.granted, acquire.token, acquire.holder, acquire.expires_at, acquire.remaining_us, acquire.slot, acquire.watched;
     IF FOUND THEN
@@ -493,8 +500,11 @@ BEGIN
   END IF;
 
   IF p_wait THEN
-    INSERT INTO waiters (name, mode, capacity, grant_id, session_id, owner_id, nested, holder, ttl, metadata, enqueued_at)
-      VALUES (p_name, p_mode, p_capacity, p_grant_id, p_session_id, p_owner_id, p_nested, p_holder, p_ttl, p_metadata, clock_timestamp())
+    -- Greater than every ticket that was served, also after a failover that set the sequence back.
+    INSERT INTO waiters (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder, ttl, metadata, enqueued_at)
+      SELECT p_name, CASE WHEN d.n > l.ticket THEN d.n ELSE l.ticket + d.n END, p_mode, p_capacity, p_grant_id, p_session_id,
+             p_owner_id, p_nested, p_holder, p_ttl, p_metadata, clock_timestamp()
+      FROM locks l, (SELECT nextval('ticket_seq') AS n) d WHERE l.name = p_name AND l.slot = 0
       ON CONFLICT (grant_id) DO NOTHING;
     IF FOUND AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN
       RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(p_name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
@@ -534,7 +544,7 @@ $$;
 -- is one and they are its newest.
 CREATE FUNCTION look(p_session_id uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -543,10 +553,18 @@ BEGIN
   RETURN QUERY
     WITH mine AS MATERIALIZED (
       SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = p_session_id),
-    firsts AS MATERIALIZED (
-      SELECT f.ticket FROM (SELECT DISTINCT m.name FROM mine m) n CROSS JOIN LATERAL (SELECT (next_waiter(n.name)).ticket) f)
+    firsts AS MATERIALIZED (   -- next_waiter and free_at, written out: ten times as fast for ten thousand locks
+      SELECT n.name, f.ticket FROM (SELECT m.name, min(m.ticket) AS ticket FROM mine m GROUP BY m.name) n
+        CROSS JOIN LATERAL (SELECT min(q.ticket) AS ticket FROM waiters q WHERE q.name = n.name AND q.ticket <= n.ticket
+                            AND (q.ticket = n.ticket OR EXISTS (
+                              SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp()))) f
+      WHERE f.ticket = n.ticket)
     SELECT m.ticket, f.ticket IS NOT NULL,
-           CASE WHEN f.ticket IS NOT NULL THEN coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
+           CASE WHEN f.ticket IS NULL THEN NULL
+                WHEN m.mode = 'exclusive' THEN (
+                  SELECT GREATEST(0, extract(epoch FROM max(l.expires_at) - clock_timestamp()) * 1000000)::bigint
+                  FROM locks l WHERE l.name = m.name AND l.expires_at > clock_timestamp())
+                ELSE coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
            CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END
     FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
 END $$;
@@ -567,32 +585,42 @@ $$;
 -- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON; NULL when
 -- there is none.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET jit = off   -- the planner thinks a recursion worth compiling: 160 ms
 AS $$
 DECLARE
-  start  uuid;
-  edges  jsonb;
-  stuck  uuid[];
-  before uuid[];
-  way    jsonb;
-  seen   uuid[] := '{}';
-  circle text;
+  start   uuid;
+  edges   jsonb := '[]';
+  more    jsonb;
+  reached uuid[];
+  front   uuid[];
+  stuck   uuid[];
+  before  uuid[];
+  way     jsonb;
+  seen    uuid[] := '{}';
+  circle  text;
 BEGIN
   SELECT q.owner_id INTO start FROM waiters q WHERE q.name = p_name AND q.ticket = p_ticket;
   IF start IS NULL THEN
     RETURN NULL;
   END IF;
-  -- Every wait that can be reached from here.
-  WITH RECURSIVE reached (owner_id) AS (
-    SELECT start
-    UNION
-    SELECT k.owner_id FROM reached r JOIN waiters q ON q.owner_id = r.owner_id
-      CROSS JOIN LATERAL kept_waiting_by(q.name, q.ticket, q.mode) k WHERE k.owner_id IS NOT NULL)
-  SELECT jsonb_agg(jsonb_build_object('from', r.owner_id, 'to', k.owner_id, 'ticket', q.ticket, 'lock', q.name,
-                                      'waiter', q.holder, 'holder', k.holder, 'any_of', k.any_of, 'queued', k.queued))
-    INTO edges
-    FROM reached r JOIN waiters q ON q.owner_id = r.owner_id AND session_alive(q.session_id)
-      CROSS JOIN LATERAL kept_waiting_by(q.name, q.ticket, q.mode) k;
+  -- Every wait that can be reached from here, owner by owner: OFFSET 0 keeps the planner to that order.
+  reached := ARRAY[start];
+  front := reached;
+  LOOP
+    SELECT jsonb_agg(jsonb_build_object('from', q.owner_id, 'to', k.owner_id, 'ticket', q.ticket, 'lock', q.name,
+                                        'waiter', q.holder, 'holder', k.holder, 'any_of', k.any_of, 'queued', k.queued)),
+           array_agg(DISTINCT k.owner_id) FILTER (WHERE NOT k.owner_id = ANY (reached))
+      INTO more, front
+      FROM unnest(front) f (owner_id)
+        CROSS JOIN LATERAL (SELECT w.* FROM waiters w WHERE w.owner_id = f.owner_id AND session_alive(w.session_id) OFFSET 0) q
+        CROSS JOIN LATERAL (SELECT w.* FROM kept_waiting_by(q.name, q.ticket, q.mode) w OFFSET 0) k;
+    edges := edges || coalesce(more, '[]');
+    EXIT WHEN front IS NULL;
+    reached := reached || front;
+    IF cardinality(reached) > 10000 THEN
+      RETURN NULL;
+    END IF;
+  END LOOP;
   -- Who is stuck: everybody, until it is shown that all that they wait for can go on.
   SELECT array_agg(DISTINCT (e ->> 'from')::uuid) INTO stuck FROM jsonb_array_elements(edges) e;
   LOOP
@@ -758,12 +786,12 @@ BEGIN
               clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
       ON CONFLICT (name, slot) DO NOTHING;            -- waits for a first grant that is about to commit
   END IF;
+  PERFORM FROM locks l
+    WHERE l.name = p_name AND l.slot = 0 AND (l.expires_at <= clock_timestamp() OR l.grant_id = p_grant_id) FOR UPDATE;
   -- A request that is writing its ticket at this moment is waited for at the unique grant ID.
   INSERT INTO waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
     VALUES (p_name, -nextval('ticket_seq'), 'exclusive', p_grant_id, gen_random_uuid(), false, '-', interval '1 s', clock_timestamp())
     ON CONFLICT (grant_id) DO NOTHING;
-  PERFORM FROM locks l
-    WHERE l.name = p_name AND l.slot = 0 AND (l.expires_at <= clock_timestamp() OR l.grant_id = p_grant_id) FOR UPDATE;
   SELECT e.ended, e.handed, e.watched INTO give_back.ended, give_back.handed, give_back.watched FROM leave_queue(p_name, p_grant_id) e;
 END $$;
 
@@ -783,8 +811,16 @@ AS $$
 DECLARE
   w waiters%ROWTYPE;
   r locks%ROWTYPE;
+  unblocks boolean;
 BEGIN
   leave_queue.ended := false;
+  -- Others may have been kept waiting by this one alone, readers behind a writer, say: the head comes before the ticket.
+  unblocks := EXISTS (SELECT FROM waiters q JOIN waiters o ON o.name = q.name AND o.ticket > q.ticket AND o.mode <> q.mode
+                      WHERE q.grant_id = p_grant_id AND q.name = p_name)
+    AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.top_slot > 0 AND l.expires_at <= clock_timestamp());
+  IF unblocks THEN
+    PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;
+  END IF;
   DELETE FROM waiters q WHERE q.grant_id = p_grant_id AND q.name = p_name RETURNING * INTO w;   -- waits for a grant under way
   SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
   IF FOUND THEN
@@ -795,10 +831,7 @@ BEGIN
   ELSIF w.ticket > 0 THEN
     SELECT count(*) + 1 INTO leave_queue.place FROM (
       SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < w.ticket LIMIT 9999) ahead;
-    -- Whoever was kept waiting by this one alone: readers behind a writer, say.
-    IF leave_queue.place = 1 AND w.mode <> 'shared' AND EXISTS (SELECT FROM waiters q WHERE q.name = p_name)
-       AND (SELECT l.top_slot > 0 AND l.expires_at <= clock_timestamp() FROM locks l WHERE l.name = p_name AND l.slot = 0) THEN
-      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;
+    IF unblocks THEN
       SELECT h.handed INTO leave_queue.handed FROM hand_over(p_name, NULL) h;
     END IF;
   END IF;
@@ -1077,7 +1110,7 @@ BEGIN
   RETURN QUERY SELECT d.*, watch_channel(p_name) FROM describe_locks(p_name, '', NULL, '', 10000) d;
 END $$;
 
--- sweep_waiters removes tickets and sessions that have been dead for a minute; a hand-over passes them over anyway.
+-- sweep_waiters removes every ticket and session that has been dead for a minute.
 CREATE FUNCTION sweep_waiters() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

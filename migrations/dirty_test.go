@@ -3,6 +3,7 @@ package migrations
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -21,14 +22,18 @@ func withFiles(source fs.FS) Option {
 	}
 }
 
-// withSecondStep is the embedded files and a step to version 2.
-func withSecondStep(t *testing.T, up string) Option {
+// withOneMoreStep is the embedded files and a step to the version after the latest.
+func withOneMoreStep(t *testing.T, up string) Option {
 	t.Helper()
 	all := fstest.MapFS{
-		"000002_second.up.sql":   {Data: []byte(up)},
-		"000002_second.down.sql": {Data: []byte("DROP TABLE second")},
+		fmt.Sprintf("%06d_more.up.sql", Latest+1):   {Data: []byte(up)},
+		fmt.Sprintf("%06d_more.down.sql", Latest+1): {Data: []byte("DROP TABLE more")},
 	}
-	for _, name := range []string{"000001_foundation.up.sql", "000001_foundation.down.sql"} {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil || len(names) != 2*Latest {
+		t.Fatalf("%q, %v", names, err)
+	}
+	for _, name := range names {
 		content, err := files.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -70,8 +75,15 @@ func TestFailedStepIsRolledBackAndReportedUntilItIsForced(t *testing.T) {
 		"the first step": {func(*testing.T) Option {
 			return withFiles(fstest.MapFS{"000001_foundation.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
 		}, 1, 0},
-		"the second step": {func(t *testing.T) Option {
-			return withSecondStep(t, "CREATE TABLE half (); SELECT 1/0;")
+		"the step after the latest": {func(t *testing.T) Option {
+			return withOneMoreStep(t, "CREATE TABLE half (); SELECT 1/0;")
+		}, Latest + 1, Latest},
+		"a step between": {func(t *testing.T) Option {
+			first, err := files.ReadFile("000001_foundation.up.sql")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return withFiles(fstest.MapFS{"000001_foundation.up.sql": {Data: first}, "000002_queue.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
 		}, 2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -52,8 +52,13 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 			before := catalog(t, conn, false)
 			quoted := pgx.Identifier{schema}.Sanitize()
 			path := "SET search_path = " + quoted + ", pg_temp"
-			if said, err := psql(t, db.URL(), "-c", "CREATE SCHEMA "+quoted, "-c", path, "-f", plainFile(t, "000001_foundation.up.sql")); err != nil {
+			if said, err := psql(t, db.URL(), "-c", "CREATE SCHEMA "+quoted); err != nil {
 				t.Fatalf("%v: %s", err, said)
+			}
+			for _, name := range steps(t, "up") {
+				if said, err := psql(t, db.URL(), "-c", path, "-f", plainFile(t, name)); err != nil {
+					t.Fatalf("%s: %v: %s", name, err, said)
+				}
 			}
 			c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema))
 			if err != nil {
@@ -72,7 +77,12 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 					t.Errorf("%s of a schema made by psql: %v, want a refusal that says so", what, err)
 				}
 			}
-			if said, err := psql(t, db.URL(), "-c", path, "-f", plainFile(t, "000001_foundation.down.sql"), "-c", "DROP SCHEMA "+quoted); err != nil {
+			for _, name := range steps(t, "down") {
+				if said, err := psql(t, db.URL(), "-c", path, "-f", plainFile(t, name)); err != nil {
+					t.Fatalf("%s: %v: %s", name, err, said)
+				}
+			}
+			if said, err := psql(t, db.URL(), "-c", "DROP SCHEMA "+quoted); err != nil {
 				t.Fatalf("%v: %s", err, said)
 			}
 			if after := catalog(t, conn, false); after != before {
@@ -82,21 +92,27 @@ func TestPlainFilesWorkWithPsqlAlone(t *testing.T) {
 	}
 }
 
+// Functions keep the path under which they were made: each file that makes some refuses any other.
 func TestPlainFileRefusesAWrongSearchPath(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE SCHEMA pglock")
-	before := catalog(t, conn, false)
-	file := plainFile(t, "000001_foundation.up.sql")
-	for _, path := range []string{"pglock", "pglock, public", "pglock, public, pg_temp", "pg_temp, pglock", "nowhere, pg_temp", "''", "pglock, pg_catalog, pg_temp"} {
-		said, err := psql(t, db.URL(), "-c", "SET search_path = "+path, "-f", file)
-		if err == nil || !strings.Contains(said, "search_path is") || !strings.Contains(said, "followed by pg_temp") {
-			t.Errorf("search_path %s: %v, %s; want a refusal that names the rule", path, err, said)
+	for _, name := range []string{firstUp, queueUp, queueDown} {
+		before := catalog(t, conn, false)
+		file := plainFile(t, name)
+		for _, path := range []string{"pglock", "pglock, public", "pglock, public, pg_temp", "pg_temp, pglock", "nowhere, pg_temp", "''", "pglock, pg_catalog, pg_temp"} {
+			said, err := psql(t, db.URL(), "-c", "SET search_path = "+path, "-f", file)
+			if err == nil || !strings.Contains(said, "search_path is") || !strings.Contains(said, "followed by pg_temp") {
+				t.Errorf("%s with search_path %s: %v, %.200s; want a refusal that names the rule", name, path, err, said)
+			}
+			if after := catalog(t, conn, false); after != before {
+				t.Fatalf("%s with search_path %s has changed the database: %s", name, path, firstDifference(after, before))
+			}
 		}
-	}
-	if after := catalog(t, conn, false); after != before {
-		t.Errorf("before:\n%s\n\nafter:\n%s", before, after)
+		if said, err := psql(t, db.URL(), "-c", "SET search_path = pglock, pg_temp", "-f", file); err != nil {
+			t.Fatalf("%s: %v: %s", name, err, said)
+		}
 	}
 }
 

@@ -88,7 +88,7 @@ func newClient(config config, s store, now clock) (*Client, error) {
 		config: config, session: session, store: s, now: now,
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
 		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
-		queue: newQueue(), watchers: make(map[string]map[*watcher]struct{}),
+		queue: newQueue(config.sessionTTL), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
 	c.tasks.Go(c.heartbeat)

@@ -1,9 +1,10 @@
 // Package pglock is named locks with leases and fencing tokens, as rows of a table in the application's own PostgreSQL.
 //
-// A lock is a name that at most one holder has at a time. A grant gives its holder a lease, which ends at a moment of the
-// server's clock unless it is renewed, and a fencing token, which is greater than that of every earlier grant of the
-// lock. Package fencedstore uses both to refuse the writes of a holder that has lost its lease. A lease alone protects
-// nothing: its holder may be paused for longer than the lease lasts, and wake up in the middle of a write.
+// A lock is a name that at most one holder has at a time, or as many as its mode allows. A grant gives its holder a
+// lease, which ends at a moment of the server's clock unless it is renewed, and a fencing token, which is greater than
+// that of every earlier grant of the lock. Package fencedstore uses both to refuse the writes of a holder that has lost
+// its lease. A lease alone protects nothing: its holder may be paused for longer than the lease lasts, and wake up in the
+// middle of a write.
 //
 // The smallest program:
 //
@@ -41,7 +42,8 @@
 //	 └───────────────────────────────┘
 //
 // A lock stays a row when it is free; the row keeps the last token. A broken lease has its token replaced by a greater
-// one. A renewal never revives a lease that has ended.
+// one. A renewal never revives a lease that has ended. Where requests are queued, a release and a break grant the lock to
+// the next one in the same step.
 //
 // In the process:
 //
@@ -51,22 +53,63 @@
 // Both ends are final. At either, Valid turns false and Context is done, with Err as its cause. Valid compares the clocks
 // when it is called, so it is right in the first instruction after a pause; Context follows within a second.
 //
+// # Waiting
+//
+// Acquire, AcquireAll and Do queue: the server writes a ticket in the same transaction that found the lock held. Tickets
+// are served in their order, whatever their mode, and a request that comes later does not overtake them; TryAcquire is
+// refused while others are queued. Whoever releases the lock grants it to the next in the queue in its own transaction,
+// and then notifies the waiter's client. When a lease runs out, whoever asks first does that; the first in the queue asks
+// as soon as the server's clock says so.
+//
+// The notification is a hint, which nobody can forge and which may be lost. While calls wait, the client looks at its
+// tickets at least every second; where it hears no notifications, as behind a pooler that shares connections between
+// transactions, it looks after 20 ms first, and then at intervals that grow to a second. WithListenConfig gives the
+// listener a connection of its own making.
+//
+// A client whose calls wait counts as alive for no longer than its session TTL after a look (WithSessionTTL, 10 s). One
+// that does not look, because it was killed, paused or cut off, is passed over, and when it looks again it is queued at
+// the end. A lease never depends on that.
+//
+// A call whose context ends leaves the queue. If it was granted the lock in that moment, the grant goes to the next. The
+// error is the context's and ErrHeld, with who holds the lock and the place in the queue.
+//
+// # Modes
+//
+// A lock is exclusive unless a request says Shared, for any number of holders together, or Limit(n), for n at most. All
+// modes wait in one queue: readers do not overtake a writer that waits. Shared and limited leases have a slot
+// (Lease.Slot), which no two leases of a lock have at the same time, and each slot has a fence of its own
+// (Lease.Resource). Tokens increase over all slots.
+//
+// # Owners
+//
+// An owner is one line of work that may hold several locks. Lease.Context carries it: what is asked for under that
+// context is asked for by the owner of that lease. Other requests have a new owner each. An owner that asks for a lock
+// that it holds gets ErrSelfDeadlock at once. When owners wait for each other in a circle, in any number of processes,
+// the one that queued last gets ErrDeadlock within a second; the others wait until it releases what it holds. An owner
+// counts as one line of work: if several goroutines ask under one lease's context, each counts as waiting when one of
+// them does. Circles through requests whose context carries no lease, and through anything but locks, are not seen.
+//
 // # Promises
 //
 //   - By the server's clock, the leases of one lock never overlap.
 //   - The tokens of one lock strictly increase, across crashes, restarts, and failovers that lose no commit.
 //   - Only who knows the grant ID renews or releases a lease. A second release changes nothing and says so.
-//   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A grant that
-//     nobody waits for any more is given back.
+//   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A grant
+//     that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
+//   - A waiter that lives is granted the lock in the order of tickets. No release is missed: a notification that is lost
+//     costs the time to the next look. A release wakes one waiter where one is granted the lock.
+//   - A waiting call holds no connection, and a wait that is given up leaves no lock that nobody knows of.
 //   - What Break ended stays ended.
 //   - A refused call changes nothing and says why.
 //
 // # Not promised
 //
 //   - Availability: without the server there are no locks.
-//   - Fairness: there is no queue. Acquire looks again when the holder's lease ends, and at intervals that grow to about a
-//     second; whoever looks first is granted the lock.
+//   - Fairness beyond the order of tickets. There are no priorities, and a crash of the server may lose the newest
+//     tickets: their requests queue again. Clients of version 1 of the schema do not queue.
+//   - That the next in the queue lives: one that dies in the last seconds before its turn may be granted the lock, which
+//     is then taken for the TTL that it asked for.
 //   - That nobody else believes in the lock: one whose lease has just ended may, up to its deadline. Use a fence.
 //   - Anything about resources that no fence protects.
 //   - Order of tokens after a failover that lost commits. Use synchronous replication, and ObserveCommits.
@@ -74,14 +117,19 @@
 //
 // # Failures
 //
-//   - The process is paused past the TTL: the lease is lost at once when it goes on; the lock is granted after the expiry.
-//   - The process dies: the lock is free when the lease runs out.
-//   - The answer to an acquire is lost: it is asked for again, for 10 s or the TTL; then ErrOutcomeUnknown, and the grant, if
-//     there was one, is given back in the background. Acquire and Do bear 30 s without a server.
-//   - A connection hangs in silence: a renewal is given up after a third of the shortest TTL, 10 s at most, and tried on a
-//     new connection. Calls with a ctx wait as long as ctx: give it a deadline.
-//   - Renewals fail: they are repeated every twentieth to tenth of the TTL, a second at most, until the deadline; then the
-//     lease is lost, and LostError.Err holds the last failure.
+//   - The process is paused past the TTL: the lease is lost at once when it goes on; the lock is granted after the
+//     expiry.
+//   - The process dies: the lock is free when the lease runs out, and goes to the first in the queue. Its waiting calls
+//     are passed over when its session TTL has passed.
+//   - The listener's connection is lost, or hears nothing: waits go on by looks; it is made anew after 50 ms to a minute.
+//   - Looks fail, as there is no server: waiting calls bear it for 30 s. A server that was restarted has the tickets
+//     still.
+//   - The answer to an acquire is lost: it is asked for again, for 10 s or the TTL; then ErrOutcomeUnknown, and the
+//     grant, if there was one, is given back in the background. Acquire and Do bear 30 s without a server.
+//   - A connection hangs in silence: a renewal is given up after a third of the shortest TTL, 10 s at most, and tried on
+//     a new connection. Calls with a ctx wait as long as ctx: give it a deadline.
+//   - Renewals fail: they are repeated every twentieth to tenth of the TTL, a second at most, until the deadline; then
+//     the lease is lost, and LostError.Err holds the last failure.
 //   - The server restarts: leases are rows and go on; they are lost if it is away past their deadline.
 //   - The server's clock jumps forward: leases end early. It is set back: those of dead holders end late.
 //   - A failover loses the grant: the next renewal says that it is lost, as unknown or taken over.
@@ -92,9 +140,12 @@
 //
 // # What a client owns
 //
-// Two goroutines for as long as it lives, the heartbeat and the watch that ends leases at their deadlines, and short ones
-// that give back grants nobody waits for. One connection outside the pool, made as the pool makes its own, while it holds
-// leases for longer than a third of their TTL; it is closed after 30 s without a lease. Close ends all of them and returns
-// when they have ended. The pool stays the caller's: close it after the client. No session state is needed, so that the
-// client works behind a pooler that shares connections between transactions.
+// Two goroutines for as long as it lives, the heartbeat and the watch that ends leases at their deadlines; from the first
+// wait or Watch on a third, which listens, and one for each Watch; and short ones that give back grants nobody waits for.
+// Outside the pool at most two connections: one for renewals and looks, while it holds leases for longer than a third of
+// their TTL or waits, made as the pool makes its own; and one that listens, while any call waits or watches, made
+// likewise or by WithListenConfig. Both are closed after 30 s without use. Close leaves all queues, releases all leases,
+// ends all of these and returns when they have ended. The pool stays the caller's: close it after the client. No session
+// state is needed but for listening, so that the client works behind a pooler that shares connections between
+// transactions.
 package pglock

@@ -33,12 +33,17 @@ type queue struct {
 	hears   bool          // the listener has proved that it hears
 	next    instant       // the next look
 	pace    time.Duration // of looks while nothing is heard
+	slowest time.Duration // of looks
+	third   time.Duration // of the session's TTL
+	took    time.Duration // the last look
 	failing instant       // since when looks fail
 	fails   bool
 }
 
-func newQueue() queue {
-	return queue{waiters: make(map[string]*waiter), tickets: make(map[int64]*waiter), pace: firstLook}
+// newQueue is empty. A session says with every look that it is alive, so it looks three times in its TTL at least.
+func newQueue(sessionTTL time.Duration) queue {
+	return queue{waiters: make(map[string]*waiter), tickets: make(map[int64]*waiter), pace: firstLook,
+		slowest: min(lastLook, sessionTTL/3), third: sessionTTL / 3}
 }
 
 // waiter is one call that waits. Its fields below wake are guarded by the client's mutex.
@@ -138,13 +143,15 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 	signal(c.earWake)
 }
 
-// interval is how long until the next look, with jitter. The mutex is held.
+// interval is how long until the next look, with jitter. Looks take no more than a tenth of the time, as far as the
+// session stays alive: one at ten thousand locks is not cheap. The mutex is held.
 func (q *queue) interval() time.Duration {
-	d := lastLook
+	d := q.slowest
 	if !q.hears {
-		d = q.pace
+		d = min(q.pace, d)
 		q.pace = min(2*q.pace, lastLook)
 	}
+	d = max(d, min(10*q.took, q.third))
 	return d - rand.N(d/4+1)
 }
 
@@ -202,6 +209,7 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.queue.took = now.mono - sent.mono
 	if err != nil {
 		if !c.queue.fails {
 			c.queue.fails, c.queue.failing = true, sent

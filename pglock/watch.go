@@ -10,8 +10,8 @@ import (
 const (
 	// watchLasting is for how long one asking makes the server tell of changes.
 	watchLasting = time.Minute
-	// A watcher looks by itself too: seldom where it hears of changes, every second where it does not.
-	watchLookHearing = 5 * time.Second
+	// watchLook is how often a watcher looks by itself, in case it was not told.
+	watchLook = time.Second
 )
 
 // ChangeKind says what happened to a watched lock.
@@ -101,12 +101,6 @@ func (c *Client) changed(channel string) {
 	}
 }
 
-func (c *Client) hears() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.queue.hears
-}
-
 // follow looks at the lock when something may have changed, and tells what has.
 func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan Change) {
 	defer close(out)
@@ -115,10 +109,7 @@ func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	for {
-		next := lastLook
-		if c.hears() {
-			next = watchLookHearing
-		}
+		next := watchLook
 		for _, i := range before {
 			if i.Held {
 				next = min(next, i.Remaining+askLate) // an expiry is told by nobody

@@ -1,0 +1,72 @@
+package integration
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// slowDisk makes every flush of a server of the test's own wait two milliseconds.
+var slowDisk = map[string]string{"fsync": "on", "commit_delay": "2000", "commit_siblings": "0", "wal_sync_method": "fdatasync"}
+
+// renewals takes so many renewals one after another, and gives how long each took, sorted.
+func renewals(t *testing.T, l *pglock.Lease, n int) []time.Duration {
+	t.Helper()
+	took := make([]time.Duration, n)
+	for i := range took {
+		began := time.Now()
+		if err := l.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	return took
+}
+
+// I14: neither those who try nor those who queue slow the holder's renewals down: none of them keeps the lock's row over a
+// flush of the disk. With a row lock held over it, renewals take twenty times as long here.
+func TestI14_ContendersAndWaitersDoNotSlowRenewals(t *testing.T) {
+	server := migrated(t, slowDisk)
+	holder := mustTry(t, newClient(t, newPool(t, server.URL())), "x", pglock.WithTTL(time.Minute))
+	const n = 150
+	renewals(t, holder, 20)
+	alone := renewals(t, holder, n)
+	for what, contend := range map[string]func(ctx context.Context, c *pglock.Client){
+		"tries": func(ctx context.Context, c *pglock.Client) { _, _ = c.TryAcquire(ctx, "x") },
+		"queues and leaves": func(ctx context.Context, c *pglock.Client) {
+			_, _ = c.Acquire(ctx, "x", pglock.WithMaxWait(50*time.Millisecond))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			for range 4 {
+				c := newClient(t, newPool(t, server.URL(), maxConnections(8)))
+				for range 8 {
+					wg.Go(func() {
+						for ctx.Err() == nil {
+							contend(ctx, c)
+							select {
+							case <-ctx.Done():
+							case <-time.After(20 * time.Millisecond): // the pace of the contenders
+							}
+						}
+					})
+				}
+			}
+			took := renewals(t, holder, n)
+			cancel()
+			wg.Wait()
+			t.Logf("renewals alone: p50 %v, p90 %v, p99 %v; beside 32 contenders: p50 %v, p90 %v, p99 %v",
+				alone[n/2], alone[n*9/10], alone[n*99/100], took[n/2], took[n*9/10], took[n*99/100])
+			if took[n/2] > 4*alone[n/2] {
+				t.Errorf("I14: half of the renewals take longer than %v beside 32 contenders, %v without", took[n/2], alone[n/2])
+			}
+		})
+	}
+}

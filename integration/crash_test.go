@@ -1,0 +1,244 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// nowhere is a configuration of a connection that cannot be made.
+func nowhere(t *testing.T) *pgx.ConnConfig {
+	t.Helper()
+	config, err := pgx.ParseConfig("postgres://nobody@127.0.0.1:1/nothing?connect_timeout=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return config
+}
+
+func init() { roles["waiter"] = waitInProcess }
+
+// waitInProcess waits for the lock "x", and says when it has it.
+func waitInProcess(ctx context.Context, url string, say func(report)) error {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	c, err := pglock.New(ctx, pool, pglock.WithSessionTTL(time.Second))
+	if err != nil {
+		return err
+	}
+	say(report{Event: "ready"})
+	lease, err := c.Acquire(ctx, "x", pglock.WithTTL(time.Second))
+	if err != nil {
+		return err
+	}
+	say(report{Event: "granted", Token: int64(lease.Token())})
+	<-lease.Context().Done()
+	return context.Cause(lease.Context())
+}
+
+// After the end of a crashed holder's lease the first in the queue is granted the lock, by its own timer.
+func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	look.mustAcquire(t, "x", 1500*time.Millisecond) // and is never heard of again
+	c := newClient(t, db.Pool(t))
+	got := make(chan fetched, 3)
+	for n := range 3 {
+		acquireInBackground(t.Context(), c, n, "x", got)
+		awaitQueue(t, look, "x", n+1)
+	}
+	for n := range 3 {
+		f := await(t, got)
+		if f.err != nil || f.n != n {
+			t.Fatalf("waiter %d was served in place %d: %v", f.n, n, f.err)
+		}
+		if err := f.lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover'`); n != 1 {
+		t.Errorf("%d takeovers in the audit, want 1", n)
+	}
+}
+
+// Whoever looks first after the expiry grants the lock to the head of the queue, not to itself.
+func TestNewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
+	db := pgtest.Database(t)
+	look, waiter, newcomer := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.mustAcquire(t, "x", time.Second)
+	w, err := waiter.enqueue(t.Context(), "x", uuid.New(), "exclusive", nil)
+	if err != nil || w.ticket == 0 {
+		t.Fatalf("%+v, %v", w, err)
+	}
+	awaitExpiry(t, look, "x")
+	n, err := newcomer.acquire(t.Context(), "x", uuid.New(), time.Second, false)
+	if err != nil || n.granted {
+		t.Fatalf("the newcomer overtook the queue: %+v, %v", n, err)
+	}
+	if id := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp()`); id != w.id.String() {
+		t.Error("the head of the queue does not hold the lock")
+	}
+}
+
+// A waiter whose process is killed or stopped is passed over when its session has given no sign of life for its TTL. One
+// that was handed the lock in that instant keeps it for no longer than the lease's TTL.
+func TestDeadWaitersArePassedOver(t *testing.T) {
+	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
+		t.Run(how.String(), func(t *testing.T) {
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			c := newClient(t, db.Pool(t))
+			holder, err := c.TryAcquire(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			dead := startProcess(t, "waiter", db.URL())
+			dead.await("ready")
+			awaitQueue(t, look, "x", 1)
+			got := make(chan fetched, 1)
+			acquireInBackground(t.Context(), newClient(t, db.Pool(t)), 1, "x", got)
+			awaitQueue(t, look, "x", 2)
+			dead.signal(how)
+			eventually(t, "the session to be dead", func() bool {
+				return one[int](t, look, `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`) == 1
+			})
+			began := time.Now()
+			if err := holder.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f := await(t, got)
+			if f.err != nil {
+				t.Fatal(f.err)
+			}
+			if token := one[int64](t, look, `SELECT token FROM pglock.locks WHERE name = 'x'`); token != int64(holder.Token())+1 || time.Since(began) > patience/2 {
+				t.Errorf("token %d after %d: somebody was granted the lock between", token, holder.Token())
+			}
+			if how == syscall.SIGSTOP {
+				dead.signal(syscall.SIGCONT) // it queues again, behind
+				awaitQueue(t, look, "x", 1)
+				if err := f.lease.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if r := dead.await("granted"); r.Token <= int64(f.lease.Token()) {
+					t.Errorf("token %d after %d", r.Token, f.lease.Token())
+				}
+			}
+		})
+	}
+}
+
+func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c := newClient(t, db.Pool(t))
+	holder, err := c.TryAcquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := startProcess(t, "waiter", db.URL())
+	dead.await("ready")
+	awaitQueue(t, look, "x", 1)
+	got := make(chan fetched, 1)
+	acquireInBackground(t.Context(), c, 1, "x", got)
+	awaitQueue(t, look, "x", 2)
+	dead.signal(syscall.SIGKILL) // its session is believed alive for a second yet
+	if err := holder.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f := await(t, got)
+	if f.err != nil || f.lease.Token() <= holder.Token() {
+		t.Errorf("%v, %v", f.lease, f.err)
+	}
+}
+
+// I8: the server crashes while calls wait; they keep their places, or queue again, and are served.
+func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
+	server := migrated(t, nil)
+	c := newClient(t, newPool(t, server.URL()))
+	holder, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const waiters = 5
+	got := make(chan fetched, waiters)
+	before := newPeer(t, server.URL())
+	for n := range waiters {
+		acquireInBackground(t.Context(), newClient(t, newPool(t, server.URL())), n, "x", got)
+		awaitQueue(t, before, "x", n+1)
+	}
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	look := newPeer(t, server.URL())
+	if err := holder.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	last := holder.Token()
+	for range waiters {
+		f := await(t, got)
+		if f.err != nil || f.lease.Token() <= last {
+			t.Fatalf("%v, %v", f.lease, f.err)
+		}
+		last = f.lease.Token()
+		if err := f.lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
+		t.Errorf("%d tickets are left", n)
+	}
+}
+
+// I9 and cancel: who leaves the queue is skipped, and the error says who held the lock and the place.
+func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"))
+	holder, err := c.TryAcquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan fetched, 3)
+	var cancels []context.CancelFunc
+	for n := range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		cancels = append(cancels, cancel)
+		acquireInBackground(ctx, c, n, "x", got)
+		awaitQueue(t, look, "x", n+1)
+	}
+	cancels[1]()
+	f := await(t, got)
+	var held *pglock.HeldError
+	if f.n != 1 || !errors.Is(f.err, context.Canceled) || !errors.Is(f.err, pglock.ErrHeld) || !errors.As(f.err, &held) {
+		t.Fatalf("%d: %v", f.n, f.err)
+	}
+	if held.Place != 2 || held.Holder != "the holder" || held.Token != holder.Token() || held.Name != "x" || held.ExpiresAt.IsZero() {
+		t.Errorf("%+v", held)
+	}
+	awaitQueue(t, look, "x", 2)
+	for _, n := range []int{0, 2} {
+		if err := holder.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if f = await(t, got); f.n != n || f.err != nil {
+			t.Fatalf("%d: %v, want %d", f.n, f.err, n)
+		}
+		holder = f.lease
+	}
+}

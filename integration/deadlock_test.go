@@ -1,0 +1,218 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// An owner that asks again for what it holds is told at once, in every mode and by every call.
+func TestSelfDeadlockFailsAtOnce(t *testing.T) {
+	db := pgtest.Database(t)
+	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.Shared()}, "limit": {pglock.Limit(3)}} {
+		t.Run(name, func(t *testing.T) {
+			l := mustTry(t, c, name, mode...)
+			for what, ask := range map[string]func() error{
+				"Acquire":    func() error { _, err := c.Acquire(l.Context(), name, mode...); return err },
+				"TryAcquire": func() error { _, err := c.TryAcquire(l.Context(), name, mode...); return err },
+				"Do": func() error {
+					return c.Do(l.Context(), name, func(context.Context, *pglock.Lease) error { return nil }, mode...)
+				},
+				"AcquireAll":                func() error { _, err := c.AcquireAll(l.Context(), []string{"free", name}, mode...); return err },
+				"Acquire of another client": func() error { _, err := other.Acquire(l.Context(), name, mode...); return err },
+			} {
+				if err := ask(); !errors.Is(err, pglock.ErrSelfDeadlock) || !errors.Is(err, pglock.ErrHeld) {
+					t.Errorf("%s: %v, want ErrSelfDeadlock", what, err)
+				}
+			}
+			mustRelease(t, l)
+			mustRelease(t, mustTry(t, c, name, mode...))
+		})
+	}
+	mustRelease(t, mustTry(t, c, "free"))
+}
+
+// Owners of several clients wait for each other in a circle: the newest is told within a second, with the whole circle, and
+// the others go on when it lets go.
+func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
+	for size := 2; size <= 5; size++ {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			var leases []*pglock.Lease
+			var clients []*pglock.Client
+			for n := range size {
+				c := newClient(t, db.Pool(t), pglock.WithHolder(fmt.Sprint("holder", n)))
+				clients = append(clients, c)
+				leases = append(leases, mustTry(t, c, fmt.Sprint("x", n)))
+			}
+			got := make(chan fetched, size)
+			for n := range size - 1 {
+				acquireInBackground(leases[n].Context(), clients[n], n, fmt.Sprint("x", n+1), got)
+				awaitQueue(t, look, fmt.Sprint("x", n+1), 1)
+			}
+			began := time.Now()
+			_, err := clients[size-1].Acquire(leases[size-1].Context(), "x0")
+			took := time.Since(began)
+			var deadlock *pglock.DeadlockError
+			if !errors.Is(err, pglock.ErrDeadlock) || !errors.As(err, &deadlock) {
+				t.Fatalf("%v after %v, want ErrDeadlock", err, took)
+			}
+			t.Logf("found after %v: %v", took, err)
+			if took > 5*time.Second { // a second, on a machine that has time
+				t.Errorf("found after %v", took)
+			}
+			if len(deadlock.Circle) != size {
+				t.Fatalf("%+v has not %d links", deadlock.Circle, size)
+			}
+			for i, l := range deadlock.Circle {
+				waiter := (size - 1 + i) % size
+				if l.Waiter != fmt.Sprint("holder", waiter) || l.Lock != fmt.Sprint("x", (waiter+1)%size) || l.Holder != fmt.Sprint("holder", (waiter+1)%size) {
+					t.Errorf("link %d is %+v", i, l)
+				}
+			}
+			mustRelease(t, leases[size-1])
+			for range size - 1 { // from the one that waits for what was let go, backwards
+				f := await(t, got)
+				if f.err != nil {
+					t.Fatal(f.err)
+				}
+				mustRelease(t, f.lease, leases[f.n])
+			}
+		})
+	}
+}
+
+// A circle that closes through the queue: a reader behind a waiting writer waits for the writer too.
+func TestCircleThroughTheQueueIsFound(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	a, b, c := newClient(t, db.Pool(t), pglock.WithHolder("a")), newClient(t, db.Pool(t), pglock.WithHolder("b")), newClient(t, db.Pool(t), pglock.WithHolder("c"))
+	read := mustTry(t, a, "x", pglock.Shared()) // a reads x, and will wait for y, which b holds
+	y := mustTry(t, b, "y")
+	z := mustTry(t, c, "z")
+	got := make(chan fetched, 3)
+	acquireInBackground(z.Context(), c, 2, "x", got) // the writer c waits for a
+	awaitQueue(t, look, "x", 1)
+	acquireInBackground(y.Context(), b, 1, "x", got, pglock.Shared()) // the reader b waits behind c
+	awaitQueue(t, look, "x", 2)
+	_, err := a.Acquire(read.Context(), "y") // a waits for b: b -> c -> a -> b
+	var deadlock *pglock.DeadlockError
+	if !errors.As(err, &deadlock) || len(deadlock.Circle) != 3 || !deadlock.Circle[1].Queued {
+		t.Fatalf("%v, want a circle of three with a step through the queue", err)
+	}
+	mustRelease(t, read)
+	f := await(t, got)
+	if f.n != 2 || f.err != nil {
+		t.Fatalf("%d: %v", f.n, f.err)
+	}
+	mustRelease(t, f.lease)
+	if f = await(t, got); f.n != 1 || f.err != nil {
+		t.Fatalf("%d: %v", f.n, f.err)
+	}
+}
+
+// Long chains of owners that hold one lock and wait for the next are no circle, also while they move and while holders of
+// a semaphore that are not stuck can let them go on.
+func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
+	db := pgtest.Database(t)
+	const chains, length, rounds = 4, 12, 4
+	var wg sync.WaitGroup
+	for chain := range chains {
+		c := newClient(t, db.Pool(t, maxConnections(4)))
+		for n := range length {
+			wg.Go(func() {
+				for range rounds {
+					// Everybody takes its locks in rising order: no circle can close.
+					err := c.Do(t.Context(), fmt.Sprintf("c%02d", n), func(ctx context.Context, _ *pglock.Lease) error {
+						return c.Do(ctx, fmt.Sprintf("c%02d", n+1+chain%2), func(ctx context.Context, _ *pglock.Lease) error {
+							return c.Do(ctx, "pool", func(context.Context, *pglock.Lease) error { return nil }, pglock.Limit(2))
+						})
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+}
+
+// One of two holders of a semaphore is part of what looks like a circle; the other can let the waiter go on: no alarm.
+func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	stuck, free := mustTry(t, a, "pool", pglock.Limit(2)), mustTry(t, a, "pool", pglock.Limit(2))
+	y := mustTry(t, b, "y")
+	got := make(chan fetched, 2)
+	acquireInBackground(stuck.Context(), a, 0, "y", got) // a holder of the pool waits for b
+	awaitQueue(t, look, "y", 1)
+	acquireInBackground(y.Context(), b, 1, "pool", got, pglock.Limit(2)) // b waits for the pool
+	awaitQueue(t, look, "pool", 1)
+	if n := one[int](t, look, `SELECT count(circle) FROM pglock.waiters w, pglock.look(w.session_id, w.holder, interval '10 s', ARRAY[w.ticket])`); n != 0 {
+		t.Errorf("%d circles found where there is none", n)
+	}
+	mustRelease(t, free)
+	f := await(t, got)
+	if f.n != 1 || f.err != nil {
+		t.Fatalf("%d: %v", f.n, f.err)
+	}
+	mustRelease(t, f.lease, y)
+	if f = await(t, got); f.err != nil {
+		t.Error(f.err)
+	}
+}
+
+// AcquireAll callers that name locks in any order never wait in a circle, and get all or none.
+func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	var wg sync.WaitGroup
+	for n := range 6 {
+		c := newClient(t, db.Pool(t, maxConnections(4)))
+		names := []string{"a", "b", "c", "d"}
+		wg.Go(func() {
+			for round := range 10 {
+				for i := range names {
+					j := (i*(n+1) + round) % len(names)
+					names[i], names[j] = names[j], names[i]
+				}
+				leases, err := c.AcquireAll(t.Context(), names)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				tokens := make(map[pglock.Token]bool)
+				for i, l := range leases {
+					if l.Name() != names[i] || !l.Valid() {
+						t.Errorf("lease %d is %v, want %q", i, l, names[i])
+					}
+					tokens[l.Token()] = true
+				}
+				if len(tokens) != len(names) {
+					t.Errorf("tokens %v", tokens)
+				}
+				mustRelease(t, leases...)
+			}
+		})
+	}
+	wg.Wait()
+	holder := mustTry(t, newClient(t, db.Pool(t)), "c")
+	_, err := newClient(t, db.Pool(t)).AcquireAll(t.Context(), []string{"d", "c", "b", "a"}, pglock.WithMaxWait(50*time.Millisecond))
+	if !errors.Is(err, pglock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want ErrHeld and context.DeadlineExceeded", err)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
+		t.Errorf("%d locks are held, want the one that was in the way", n)
+	}
+	mustRelease(t, holder)
+}

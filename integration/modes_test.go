@@ -1,0 +1,256 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func mustTry(t *testing.T, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+	t.Helper()
+	l, err := c.TryAcquire(t.Context(), name, opts...)
+	if err != nil {
+		t.Fatalf("TryAcquire(%q): %v", name, err)
+	}
+	return l
+}
+
+func mustRelease(t *testing.T, leases ...*pglock.Lease) {
+	t.Helper()
+	for _, l := range leases {
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Readers share, a writer waits for all of them, and later readers do not overtake it.
+func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c := newClient(t, db.Pool(t))
+	first, second := mustTry(t, c, "x", pglock.Shared()), mustTry(t, c, "x", pglock.Shared())
+	got := make(chan fetched, 4)
+	acquireInBackground(t.Context(), c, 0, "x", got) // the writer
+	awaitQueue(t, look, "x", 1)
+	if _, err := c.TryAcquire(t.Context(), "x", pglock.Shared()); !errors.Is(err, pglock.ErrHeld) {
+		t.Errorf("a reader overtook the waiting writer: %v", err)
+	}
+	for n := 1; n <= 3; n++ {
+		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, "x", got, pglock.Shared())
+		awaitQueue(t, look, "x", n+1)
+	}
+	mustRelease(t, first)
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 4 {
+		t.Errorf("%d are queued after the first reader's release, want 4", n)
+	}
+	mustRelease(t, second)
+	writer := await(t, got)
+	if writer.n != 0 || writer.err != nil || writer.lease.Slot() != 0 {
+		t.Fatalf("%d: %v", writer.n, writer.err)
+	}
+	mustRelease(t, writer.lease)
+	slots := make(map[int]bool)
+	last := writer.lease.Token()
+	for range 3 { // all of them at once
+		f := await(t, got)
+		if f.err != nil || f.lease.Token() <= last || f.lease.Mode() != pglock.ModeShared {
+			t.Fatalf("%v, %v", f.lease, f.err)
+		}
+		slots[f.lease.Slot()] = true
+		defer f.lease.Release(t.Context())
+	}
+	if len(slots) != 3 {
+		t.Errorf("slots %v, want three different ones", slots)
+	}
+}
+
+// A waiting writer that gives up lets the readers behind it in.
+func TestReadersBehindAWriterThatGaveUpAreGranted(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c := newClient(t, db.Pool(t))
+	defer mustTry(t, c, "x", pglock.Shared()).Release(t.Context())
+	got := make(chan fetched, 3)
+	ctx, cancel := context.WithCancel(t.Context())
+	acquireInBackground(ctx, c, 0, "x", got)
+	awaitQueue(t, look, "x", 1)
+	for n := 1; n <= 2; n++ {
+		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, "x", got, pglock.Shared())
+		awaitQueue(t, look, "x", n+1)
+	}
+	cancel()
+	for range 3 {
+		if f := await(t, got); (f.n == 0) != (f.err != nil) {
+			t.Errorf("%d: %v", f.n, f.err)
+		}
+	}
+}
+
+// At most n hold a limited lock at once, in different slots from 1 to n, each with a token of its own.
+func TestLimitIsNeverExceeded(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	const limit, callers, rounds = 3, 12, 10
+	var holding [limit + 1]atomic.Int32
+	var total atomic.Int32
+	var wg sync.WaitGroup
+	for range 3 {
+		c := newClient(t, db.Pool(t))
+		for range callers / 3 {
+			wg.Go(func() {
+				for range rounds {
+					err := c.Do(t.Context(), "x", func(_ context.Context, l *pglock.Lease) error {
+						if n := total.Add(1); n > limit {
+							t.Errorf("%d hold at once", n)
+						}
+						if l.Slot() < 1 || l.Slot() > limit {
+							t.Errorf("slot %d", l.Slot())
+						} else if n := holding[l.Slot()].Add(1); n != 1 {
+							t.Errorf("%d hold slot %d", n, l.Slot())
+						} else {
+							defer holding[l.Slot()].Add(-1)
+						}
+						defer total.Add(-1)
+						return nil
+					}, pglock.Limit(limit))
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'x' AND slot > 0`); n != limit {
+		t.Errorf("%d slots, want %d", n, limit)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
+		t.Errorf("%d tickets are left", n)
+	}
+}
+
+func TestLimitMustBeTheSameForAll(t *testing.T) {
+	db := pgtest.Database(t)
+	c := newClient(t, db.Pool(t))
+	l := mustTry(t, c, "x", pglock.Limit(2))
+	for _, ask := range []func() (*pglock.Lease, error){
+		func() (*pglock.Lease, error) { return c.TryAcquire(t.Context(), "x", pglock.Limit(3)) },
+		func() (*pglock.Lease, error) { return c.Acquire(t.Context(), "x", pglock.Limit(3)) },
+	} {
+		if _, err := ask(); !errors.Is(err, pglock.ErrLimit) || !errors.Is(err, pglock.ErrInvalid) {
+			t.Errorf("%v, want ErrLimit", err)
+		}
+	}
+	mustRelease(t, l)
+	mustRelease(t, mustTry(t, c, "x", pglock.Limit(3))) // nobody uses the other limit any more
+}
+
+// Each slot has a fence of its own: its earlier holder is refused, and the holder of another slot is not in the way.
+func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE account (slot int, token bigint)`)
+	pool := db.Pool(t)
+	c, store := newClient(t, pool), fencedstore.New(pool)
+	write := func(l *pglock.Lease) error {
+		return store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO account VALUES ($1, $2)`, l.Slot(), l.Token())
+			return err
+		})
+	}
+	one1, two := mustTry(t, c, "x", pglock.Limit(2)), mustTry(t, c, "x", pglock.Limit(2))
+	if one1.Resource() != "x#1" || two.Resource() != "x#2" {
+		t.Errorf("resources %q and %q", one1.Resource(), two.Resource())
+	}
+	if err := write(two); err != nil { // the greater token first
+		t.Fatal(err)
+	}
+	if err := write(one1); err != nil {
+		t.Errorf("the holder of slot 1 after that of slot 2: %v", err)
+	}
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s' WHERE name = 'x' AND slot = 1`) // a pause that outlasts the lease
+	next := mustTry(t, newClient(t, pool), "x", pglock.Limit(2))
+	if next.Slot() != 1 || next.Token() <= two.Token() {
+		t.Fatalf("slot %d, token %d", next.Slot(), next.Token())
+	}
+	if err := write(next); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(one1); !errors.Is(err, fencedstore.ErrStaleToken) && !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("the earlier holder of slot 1: %v, want a refusal", err)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM account`); n != 3 {
+		t.Errorf("%d writes, want 3", n)
+	}
+}
+
+// I2, I9 with all modes in one queue: the log of the database shows tickets served in order, tokens strictly increasing in
+// the order of grants, readers never beside a writer or a semaphore's holders, and never more than the limit.
+func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	var wg sync.WaitGroup
+	options := [][]pglock.AcquireOption{nil, {pglock.Shared()}, {pglock.Shared()}, {pglock.Limit(2)}}
+	for n := range 3 {
+		c := newClient(t, db.Pool(t, maxConnections(4)))
+		for m := range 8 {
+			wg.Go(func() {
+				for round := range 12 {
+					name := fmt.Sprint("n", (n+m+round)%2)
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					if (n+m+round)%7 == 0 {
+						cancel()
+						ctx, cancel = context.WithTimeout(t.Context(), 15*time.Millisecond) // some give up
+					}
+					err := c.Do(ctx, name, func(context.Context, *pglock.Lease) error { return nil }, options[(m+round)%4]...)
+					if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+						t.Error(err)
+					}
+					cancel()
+				}
+			})
+		}
+	}
+	wg.Wait()
+	eventually(t, "every lock to be free and every queue empty", func() bool {
+		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
+	})
+	checkModes(t, look)
+}
+
+// checkModes reads the log of grants of locks of all modes.
+func checkModes(t *testing.T, p *peer) {
+	t.Helper()
+	const grants = `WITH grants AS (
+		SELECT n, name, slot, mode, capacity, ticket, new_token, granted_at,
+			(SELECT min(coalesce(e.ended_at, e.old_expires)) FROM public.grant_log e WHERE e.name = g.name AND e.slot = g.slot AND e.n > g.n
+				AND (e.new_expires = '-infinity' OR e.new_token <> g.new_token)) AS ended
+		FROM public.grant_log g WHERE new_expires > '-infinity' AND (old_token IS NULL OR new_token <> old_token)) `
+	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT new_token, lag(new_token) OVER (PARTITION BY name ORDER BY n) AS before FROM grants) g WHERE new_token <= before`); n != 0 {
+		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
+	}
+	if n := one[int](t, p, grants+`SELECT count(*) FROM (SELECT ticket, lag(ticket) OVER (PARTITION BY name ORDER BY n) AS before FROM grants WHERE ticket > 0 AND slot > 0) g WHERE ticket < before`); n != 0 {
+		t.Errorf("I9: %d grants came after one with a greater ticket", n)
+	}
+	if n := one[int](t, p, grants+`SELECT count(*) FROM grants a JOIN grants b ON a.name = b.name AND a.n < b.n AND b.granted_at < coalesce(a.ended, 'infinity')
+		WHERE a.mode = 'exclusive' OR b.mode = 'exclusive' OR a.mode <> b.mode`); n != 0 {
+		t.Errorf("I1: %d pairs of leases overlap that must not", n)
+	}
+	if n := one[int](t, p, grants+`SELECT count(*) FROM grants a WHERE a.mode = 'limit' AND a.capacity < (
+		SELECT count(*) FROM grants b WHERE b.name = a.name AND b.mode = 'limit' AND b.n <= a.n AND coalesce(b.ended, 'infinity') > a.granted_at)`); n != 0 {
+		t.Errorf("%d grants exceed the limit", n)
+	}
+	t.Logf("%d grants, %d of them from the queue", one[int](t, p, grants+`SELECT count(*) FROM grants`), one[int](t, p, grants+`SELECT count(*) FROM grants WHERE ticket > 0`))
+}

@@ -1,0 +1,164 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// queued is what a peer hears that asks to wait.
+type queued struct {
+	grant
+	ticket, place int64
+	first         bool
+}
+
+// enqueue asks for the lock and waits in its queue.
+func (p *peer) enqueue(ctx context.Context, name string, id uuid.UUID, mode string, capacity any) (queued, error) {
+	q := queued{grant: grant{name: name, id: id}}
+	var token, ticket, place *int64
+	var first *bool
+	err := p.QueryRow(ctx, `SELECT granted, token, ticket, place, is_first FROM pglock.acquire($1, $2, $3, 'peer', '30 s',
+			p_mode => $4, p_capacity => $5, p_wait => true)`, name, id.String(), p.session.String(), mode, capacity).
+		Scan(&q.granted, &token, &ticket, &place, &first)
+	q.token, q.ticket, q.place, q.first = orZero(token), orZero(ticket), orZero(place), orZero(first)
+	return q, err
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// I8: no wake-up is missed between looking and waiting. A waiter that has found the lock held, and not yet committed its
+// ticket, is waited for by the release, which then hands the lock over to it.
+func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
+	for _, lock := range []struct {
+		mode     string
+		capacity any
+		slot     int
+	}{{"exclusive", nil, 0}, {"limit", 1, 1}} {
+		t.Run(lock.mode, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look, holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			held, err := holder.enqueue(t.Context(), "x", uuid.New(), lock.mode, lock.capacity)
+			if err != nil || !held.granted {
+				t.Fatalf("%+v, %v", held, err)
+			}
+			waiter.exec(t, "BEGIN")
+			w, err := waiter.enqueue(t.Context(), "x", uuid.New(), lock.mode, lock.capacity)
+			if err != nil || w.granted || w.ticket == 0 || w.place != 1 || !w.first {
+				t.Fatalf("%+v, %v; want a ticket", w, err)
+			}
+			released := make(chan error, 1)
+			go func() {
+				var ok bool
+				released <- holder.QueryRow(t.Context(), `SELECT released FROM pglock.release_lease('x', $1, $2, $3)`, held.token, held.id.String(), lock.slot).Scan(&ok)
+			}()
+			holder.awaitBlocked(t, look)
+			waiter.exec(t, "COMMIT")
+			if err := <-released; err != nil {
+				t.Fatal(err)
+			}
+			if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'x' AND grant_id = $1 AND expires_at > clock_timestamp()`, w.id.String()); n != 1 {
+				t.Error("the waiter has not been granted the lock")
+			}
+			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
+				t.Errorf("%d tickets are left", n)
+			}
+		})
+	}
+}
+
+// I8, the other order: a release that has not committed yet is waited for by who looks, and nobody queues for a free lock.
+func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
+	for _, lock := range []struct {
+		mode     string
+		capacity any
+		slot     int
+	}{{"exclusive", nil, 0}, {"limit", 1, 1}} {
+		t.Run(lock.mode, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look, holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			held, err := holder.enqueue(t.Context(), "x", uuid.New(), lock.mode, lock.capacity)
+			if err != nil || !held.granted {
+				t.Fatalf("%+v, %v", held, err)
+			}
+			holder.exec(t, "BEGIN")
+			holder.exec(t, `SELECT pglock.release_lease('x', $1, $2, $3)`, held.token, held.id.String(), lock.slot)
+			type answer struct {
+				queued
+				err error
+			}
+			answered := make(chan answer, 1)
+			id := uuid.New()
+			go func() {
+				w, err := waiter.enqueue(t.Context(), "x", id, lock.mode, lock.capacity)
+				answered <- answer{w, err}
+			}()
+			waiter.awaitBlocked(t, look)
+			holder.exec(t, "COMMIT")
+			w := <-answered
+			if w.err != nil || w.ticket != 0 {
+				t.Fatalf("%+v; want no ticket for a lock that is free", w)
+			}
+			if !w.granted { // it said to ask again
+				again, err := waiter.enqueue(t.Context(), "x", id, lock.mode, lock.capacity)
+				if err != nil || !again.granted {
+					t.Errorf("asked again: %+v, %v", again, err)
+				}
+			}
+		})
+	}
+}
+
+// I8: hints that are lost cost one look. The listener's connection is cut before every round and cannot come back.
+func TestI8_LostHintsCostALook(t *testing.T) {
+	for name, lose := range map[string]func(t *testing.T, look *peer){
+		"no listener ever": func(*testing.T, *peer) {},
+		"the listener's connection is ended before every release": func(t *testing.T, look *peer) {
+			look.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'listen %'`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			a := newClient(t, db.Pool(t))
+			opts := []pglock.Option{}
+			if name == "no listener ever" {
+				opts = append(opts, pglock.WithListenConfig(nowhere(t)))
+			}
+			b := newClient(t, db.Pool(t), opts...)
+			const rounds = 10
+			began := time.Now()
+			for n := range rounds {
+				holder, err := a.Acquire(t.Context(), "x")
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := make(chan fetched, 1)
+				acquireInBackground(t.Context(), b, n, "x", got)
+				awaitQueue(t, look, "x", 1)
+				lose(t, look)
+				if err := holder.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				f := await(t, got)
+				if f.err != nil {
+					t.Fatal(f.err)
+				}
+				if err := f.lease.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Logf("%d rounds in %v", rounds, time.Since(began))
+		})
+	}
+}

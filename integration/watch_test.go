@@ -1,0 +1,132 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// nextChange reads one change.
+func nextChange(t *testing.T, changes <-chan pglock.Change) pglock.Change {
+	t.Helper()
+	select {
+	case ch, open := <-changes:
+		if !open {
+			t.Fatal("the watch has ended")
+		}
+		return ch
+	case <-time.After(patience):
+		t.Fatal("waited in vain for a change")
+		return pglock.Change{}
+	}
+}
+
+// A reader that keeps up sees the present state and then every change, with token, holder and times.
+func TestWatchTellsEveryChange(t *testing.T) {
+	for name, opts := range map[string]func(t *testing.T) []pglock.Option{
+		"hearing": func(*testing.T) []pglock.Option { return nil },
+		"deaf":    func(t *testing.T) []pglock.Option { return []pglock.Option{pglock.WithListenConfig(nowhere(t))} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			db := pgtest.Database(t)
+			watcher := newClient(t, db.Pool(t), opts(t)...)
+			a := newClient(t, db.Pool(t), pglock.WithHolder("a"))
+			changes, err := watcher.Watch(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect := func(kind pglock.ChangeKind, token pglock.Token, holders int) {
+				t.Helper()
+				ch := nextChange(t, changes)
+				if ch.Kind != kind || token != 0 && ch.Lease.Token != token || len(ch.Holders) != holders {
+					t.Fatalf("%+v, want %s of token %d and %d holders", ch, kind, token, holders)
+				}
+				if kind != pglock.ChangeNone && (ch.Lease.Holder != "a" || ch.Lease.AcquiredAt.IsZero() || ch.Lease.Name != "x") {
+					t.Errorf("%+v", ch.Lease)
+				}
+			}
+			expect(pglock.ChangeNone, 0, 0)
+			l := mustTry(t, a, "x")
+			expect(pglock.ChangeGranted, l.Token(), 1)
+			mustRelease(t, l)
+			expect(pglock.ChangeReleased, l.Token(), 0)
+			l = mustTry(t, a, "x")
+			expect(pglock.ChangeGranted, l.Token(), 1)
+			broken, err := a.Break(t.Context(), "x", "a test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			expect(pglock.ChangeBroken, broken.NewToken, 0)
+			crashed := newPeer(t, db.URL())
+			crashed.exec(t, `SELECT pglock.acquire('x', gen_random_uuid(), gen_random_uuid(), 'a', '4 s')`)
+			crashed.exec(t, `SELECT pglock.announce('{x}', '{0}')`)
+			expect(pglock.ChangeGranted, 0, 1)
+			expect(pglock.ChangeExpired, 0, 0)
+			one1, two := mustTry(t, a, "x", pglock.Limit(2)), (*pglock.Lease)(nil)
+			expect(pglock.ChangeGranted, one1.Token(), 1)
+			two = mustTry(t, a, "x", pglock.Limit(2))
+			expect(pglock.ChangeGranted, two.Token(), 2)
+			mustRelease(t, one1)
+			expect(pglock.ChangeReleased, one1.Token(), 1)
+			mustRelease(t, two)
+			expect(pglock.ChangeReleased, two.Token(), 0)
+		})
+	}
+}
+
+// A reader that was slow reads how things are, not how they were.
+func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
+	db := pgtest.Database(t)
+	watcher, a := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := watcher.Watch(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last *pglock.Lease
+	for range 20 {
+		last = mustTry(t, a, "x")
+		mustRelease(t, last)
+	}
+	last = mustTry(t, a, "x")
+	for {
+		if ch := nextChange(t, changes); ch.Lease.Token == last.Token() {
+			if ch.Kind != pglock.ChangeGranted || len(ch.Holders) != 1 {
+				t.Errorf("%+v", ch)
+			}
+			break
+		}
+	}
+	cancel()
+	for range changes { // closed when its context has ended
+	}
+}
+
+// Nobody pays for watching when nobody watches: a release and a grant send no statement more, and a watch that has ended
+// stops costing.
+func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	watcher, a := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE watched_until IS NOT NULL`); n != 0 {
+		t.Errorf("%d locks are watched", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, err := watcher.Watch(ctx, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustRelease(t, mustTry(t, a, "y"))
+	cancel()
+	for range changes {
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name <> 'x' AND watched_until IS NOT NULL`); n != 0 {
+		t.Error("a lock that nobody watches is marked as watched")
+	}
+	if until := one[bool](t, look, `SELECT watched_until < clock_timestamp() + interval '61 s' FROM pglock.locks WHERE name = 'x'`); !until {
+		t.Error("the watch would cost for longer than a minute after its end")
+	}
+}
