@@ -166,9 +166,10 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 		holder = f.lease
 	}
 	mustRelease(t, holder)
+	took := time.Since(began)
 	eventually(t, "the server to have counted every release", func() bool { return calls("release_lease") == waiters+1 })
 	asked, told := calls("acquire"), calls("announce")
-	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, time.Since(began), asked, told)
+	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, took, asked, told)
 	// A look may find a grant a moment before its hint comes: then the call asks once more.
 	if asked < waiters+1 || asked > waiters+3 {
 		t.Errorf("%d requests for %d acquisitions", asked, waiters+1)
