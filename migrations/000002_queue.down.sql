@@ -1,6 +1,17 @@
 -- Back to version 1. Waiters lose their tickets and look again; readers and holders of semaphores lose their leases, as
 -- version 1 knows exclusive ones alone. The functions below are those of version 1, word for word.
 
+DO $do$
+BEGIN
+  IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
+     <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
+    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
+      USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
+  END IF;
+END $do$;
+-- In the order in which everybody locks them.
+LOCK TABLE locks, fences, waiters, sessions IN ACCESS EXCLUSIVE MODE;
+
 CREATE OR REPLACE FUNCTION release(p_name text, p_token bigint, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

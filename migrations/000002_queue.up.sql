@@ -10,7 +10,7 @@
 
 DO $do$
 BEGIN
-  IF regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
+  IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
      <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
     RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
@@ -106,11 +106,11 @@ CREATE FUNCTION next_waiter(p_name text) RETURNS waiters
 LANGUAGE sql VOLATILE
 AS $$ SELECT q.* FROM waiters q WHERE q.name = p_name AND session_alive(q.session_id) ORDER BY q.ticket LIMIT 1 $$;
 
--- What tells a waiter of its grant. It begins with a digest of the grant ID: only who knows the ID can know it, so that
--- nobody else can make a client believe that it was granted a lock.
-CREATE FUNCTION hint(p_grant_id uuid, p_token bigint, p_slot int, p_ttl interval) RETURNS text
+-- What tells a waiter of its grant: digest of the grant ID, token, slot, and the microseconds that are left of the lease.
+-- Only who knows the ID can know the digest, so that nobody else can make a client believe that it was granted a lock.
+CREATE FUNCTION hint(p_grant_id uuid, p_token bigint, p_slot int, p_left interval) RETURNS text
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT encode(sha256(uuid_send(p_grant_id)), 'hex') || ' ' || p_token || ' ' || p_slot || ' ' || (extract(epoch FROM p_ttl) * 1000000)::bigint $$;
+AS $$ SELECT encode(sha256(uuid_send(p_grant_id)), 'hex') || ' ' || p_token || ' ' || p_slot || ' ' || (extract(epoch FROM p_left) * 1000000)::bigint $$;
 
 -- touch_session says that the session is alive. It waits for nobody who has locked its row: they say the same.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
@@ -531,7 +531,7 @@ CREATE FUNCTION announce(p_names text[], p_tokens bigint[]) RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT count(pg_notify(channel, payload)) FROM (
-    SELECT 'pglock_' || replace(l.session_id::text, '-', '') AS channel, hint(l.grant_id, l.token, l.slot, l.ttl) AS payload
+    SELECT 'pglock_' || replace(l.session_id::text, '-', '') AS channel, hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp()) AS payload
     FROM unnest(p_names, p_tokens) AS a (name, token) JOIN locks l ON l.name = a.name AND l.token = a.token
     WHERE l.expires_at > clock_timestamp()
     UNION ALL
@@ -904,9 +904,9 @@ BEGIN
       USING ERRCODE = 'LK006';
   END IF;
   IF p_token IS NULL AND cardinality(tokens) > 1 THEN
-    RAISE EXCEPTION 'lock % has % holders, with the tokens %: name the token of the one to break', quote_literal(p_name),
+    RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', quote_literal(p_name),
         cardinality(tokens), array_to_string(tokens, ', ')
-      USING ERRCODE = 'LK006';
+      USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.token = coalesce(p_token, tokens[1]) FOR UPDATE;
   IF r.expires_at <= clock_timestamp() THEN
@@ -1039,15 +1039,16 @@ RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigi
                slot int, mode text, capacity int, waiting bigint)
 LANGUAGE sql VOLATILE   -- p_free NULL: ended slots too
 AS $$
-  SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
+  SELECT * FROM (SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
          l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at <= clock_timestamp() THEN l.ended_at END,
          microseconds_until(l.expires_at), l.metadata, l.slot, l.mode, l.capacity,
          (SELECT count(*) FROM waiters q WHERE q.name = l.name)
   FROM locks l
   WHERE (p_name IS NULL OR l.name = p_name) AND starts_with(l.name, p_prefix) AND l.name > p_after
     AND (p_free IS NULL OR l.expires_at > clock_timestamp()
-         OR p_free AND l.slot = 0 AND NOT EXISTS (SELECT FROM locks o WHERE o.name = l.name AND o.slot > 0 AND o.expires_at > clock_timestamp()))
-  ORDER BY l.name, l.slot LIMIT p_limit
+         OR p_free AND NOT EXISTS (SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+  ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES) page   -- never half of a lock's holders
+  ORDER BY 1, page.slot
 $$;
 
 CREATE FUNCTION list_locks(

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -98,7 +99,7 @@ func Files() fs.FS { return files }
 // Errors: ErrInvalid, *DirtyError, or what the server says.
 func Up(ctx context.Context, databaseURL string, opts ...Option) error {
 	return run(ctx, databaseURL, opts, true, func(_ *pgx.Conn, _ config, m *migrate.Migrate) error {
-		return m.Up()
+		return steps(ctx, m, 1)
 	})
 }
 
@@ -106,7 +107,7 @@ func Up(ctx context.Context, databaseURL string, opts ...Option) error {
 // database uses them.
 func Down(ctx context.Context, databaseURL string, opts ...Option) error {
 	return run(ctx, databaseURL, opts, false, func(conn *pgx.Conn, c config, m *migrate.Migrate) error {
-		if err := m.Down(); err != nil && !errors.Is(err, migrate.ErrNoChange) {
+		if err := steps(ctx, m, -1); err != nil {
 			return err
 		}
 		return dropRest(ctx, conn, c.schema)
@@ -135,6 +136,19 @@ func Force(ctx context.Context, databaseURL string, version int, opts ...Option)
 	return run(ctx, databaseURL, opts, false, func(_ *pgx.Conn, _ config, m *migrate.Migrate) error {
 		return m.Force(version)
 	})
+}
+
+// steps runs one step after the other to the end. golang-migrate would read the next ones ahead, and leave a goroutine for
+// each behind when a step fails.
+func steps(ctx context.Context, m *migrate.Migrate, by int) error {
+	for ctx.Err() == nil {
+		if err := m.Steps(by); err == os.ErrNotExist { //nolint:errorlint // the word for "no more"; a version without a file wraps it
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func connect(ctx context.Context, databaseURL string, opts []Option) (config, *pgx.Conn, error) {

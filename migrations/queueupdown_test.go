@@ -254,7 +254,7 @@ func TestDownFromTheQueueMeetsATransactionWithoutADeadlock(t *testing.T) {
 	go func() { done <- tryApply(t, p.conn, queueDown) }()
 	look := db.Conn(t)
 	eventually(t, "the way down to wait", func() bool {
-		return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == "1"
+		return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'") == "1"
 	})
 	if _, err := tx.Exec(t.Context(), "SELECT pglock.acquire('ex', gen_random_uuid(), gen_random_uuid(), 'h', '1 hour', p_wait => true)"); err != nil {
 		t.Errorf("a request that came before: %v", err)

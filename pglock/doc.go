@@ -62,9 +62,9 @@
 // as soon as the server's clock says so.
 //
 // The notification is a hint, which nobody can forge and which may be lost. While calls wait, the client looks at its
-// tickets at least every second; where it hears no notifications, as behind a pooler that shares connections between
-// transactions, it looks after 20 ms first, and then at intervals that grow to a second. WithListenConfig gives the
-// listener a connection of its own making.
+// tickets every second, and less often where looks take long; where it hears no notifications, as behind a pooler that
+// shares connections between transactions, it looks after 20 ms first, and then at intervals that grow to a second.
+// WithListenConfig gives the listener a connection of its own making.
 //
 // A client whose calls wait counts as alive for no longer than its session TTL after a look (WithSessionTTL, 10 s). One
 // that does not look, because it was killed, paused or cut off, is passed over, and when it looks again it is queued at

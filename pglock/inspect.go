@@ -93,7 +93,7 @@ type ListOptions struct {
 	Prefix string // names that begin with it
 	Free   bool   // free locks too
 	After  string // names greater than it, in byte order: the last name of the page before
-	Limit  int    // from 1 to 10,000; 0 means 1,000
+	Limit  int    // from 1 to 10,000; 0 means 1,000; all holders of the last lock come along
 }
 
 // List tells the state of locks, in byte order of their names.
@@ -158,7 +158,7 @@ type breakRequest struct {
 }
 
 // BreakToken breaks the lease with this token alone, so that a lease granted meanwhile is left alone. Defaults to
-// whatever lease there is.
+// the one lease that there is; a lock with several holders needs it.
 func BreakToken(t Token) BreakOption {
 	return func(r *breakRequest) error {
 		if t <= 0 {
@@ -182,7 +182,7 @@ func BreakActor(who string) BreakOption {
 // queue, if there is one. It draws a new token and writes an audit event with the reason. The database user needs the
 // role pglock_admin.
 //
-// Errors: ErrNotHeld when there is nothing to break, it has another token, or there are several holders and no BreakToken, ErrInvalid, ErrPermission, ErrClosed.
+// Errors: ErrNotHeld when there is nothing to break, or it has another token, ErrInvalid, ErrPermission, ErrClosed.
 func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
 	r := breakRequest{actor: c.config.holder}
 	if err := checkText("name", name, MaxNameBytes); err != nil {

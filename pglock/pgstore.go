@@ -74,10 +74,36 @@ func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []
 		}
 		s.explicit.Store(true) // nothing was done; say it explicitly from now on
 	}
+	err := s.between(ctx, conn, sql, args, scan)
+	if statementLost(err) && !s.unnamed.Swap(true) {
+		err = s.between(ctx, conn, sql, args, scan) // nothing was done
+	}
+	return confirmed(conn, err)
+}
+
+// between runs the statement between BEGIN and COMMIT, in one round trip; in three where statements have no name, as a
+// batch cannot do that.
+func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
+	const begin, commit = "begin isolation level read committed", "commit"
+	defer func() {
+		if conn.PgConn().TxStatus() == 'E' {
+			_, _ = conn.Exec(ctx, "rollback") // keeps the connection; a failure closes it, which rolls back as well
+		}
+	}()
+	if s.unnamed.Load() {
+		_, err := conn.Exec(ctx, begin, pgx.QueryExecModeSimpleProtocol)
+		if err == nil {
+			err = s.once(ctx, conn, sql, args, scan)
+		}
+		if err == nil {
+			_, err = conn.Exec(ctx, commit, pgx.QueryExecModeSimpleProtocol)
+		}
+		return err
+	}
 	batch := &pgx.Batch{}
-	batch.Queue("begin isolation level read committed")
+	batch.Queue(begin)
 	batch.Queue(sql, args...)
-	batch.Queue("commit")
+	batch.Queue(commit)
 	results := conn.SendBatch(ctx, batch)
 	_, err := results.Exec()
 	if err == nil {
@@ -92,10 +118,7 @@ func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
-	if err != nil && conn.PgConn().TxStatus() == 'E' {
-		_, _ = conn.Exec(ctx, "rollback") // keeps the connection; a failure closes it, which rolls back as well
-	}
-	return confirmed(conn, err)
+	return err
 }
 
 func (s *pgStore) once(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {

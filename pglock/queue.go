@@ -71,8 +71,8 @@ type news struct {
 type hint struct {
 	token Token
 	slot  int
-	ttl   time.Duration
-	seen  *instant // a moment before the grant, from which trust counts; nil: when the ticket was last seen in the queue
+	left  time.Duration // of the lease, when it was told
+	seen  *instant      // a moment before the grant, from which trust counts; nil: when the ticket was last seen in the queue
 }
 
 func newWaiter(q *asked) *waiter {
@@ -171,7 +171,8 @@ func (c *Client) newsOf(w *waiter) (news, time.Duration) {
 	n := w.news
 	w.news = news{}
 	if n.hint != nil && n.hint.seen == nil {
-		n.hint.seen = &w.seen
+		seen := w.seen
+		n.hint.seen = &seen
 	}
 	if !w.first {
 		return n, never
@@ -260,7 +261,7 @@ func (c *Client) heard(text string, sent *instant) {
 	}
 	token, err1 := strconv.ParseInt(fields[1], 10, 64)
 	slot, err2 := strconv.Atoi(fields[2])
-	ttl, err3 := strconv.ParseInt(fields[3], 10, 64)
+	left, err3 := strconv.ParseInt(fields[3], 10, 64)
 	if err1 != nil || err2 != nil || err3 != nil {
 		return
 	}
@@ -270,7 +271,7 @@ func (c *Client) heard(text string, sent *instant) {
 	if w == nil {
 		return // it has left, or knows already
 	}
-	w.tell(news{hint: &hint{Token(token), slot, time.Duration(ttl) * time.Microsecond, sent}})
+	w.tell(news{hint: &hint{Token(token), slot, time.Duration(left) * time.Microsecond, sent}})
 }
 
 // tell passes on what a statement granted to waiters on its way: to our own at once, to others through the server, in a

@@ -55,8 +55,8 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 		}
 		if news.hint != nil {
 			h := news.hint
-			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.ttl)); left >= q.ttl/2 {
-				return c.grant(parent, q, h.token, h.slot, h.ttl, *h.seen)
+			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.left)); left >= q.ttl/2 {
+				return c.grant(parent, q, h.token, h.slot, h.left, *h.seen)
 			}
 			// Too long ago to be trusted for long: the next asking renews it.
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,8 +16,9 @@ import (
 
 type breakView struct {
 	pglock.Broken
-	Reason string `json:"reason"`
-	By     string `json:"by"`
+	Reason string     `json:"reason"`
+	By     string     `json:"by"`
+	Now    []lockView `json:"now"` // who holds the lock after it; null when that could not be read
 }
 
 func newBreak(o *options) *cobra.Command {
@@ -25,8 +27,10 @@ func newBreak(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break NAME --reason TEXT",
 		Short: "End the lease of a holder that is stuck",
-		Long: `End somebody else's lease at once. The lock is free, and a new fencing token is drawn, so that the old holder's next
-fenced write, renewal and release fail. The audit keeps who did it, when, and why.
+		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or is free, and a new fencing token is drawn,
+so that the old holder's next fenced write, renewal and release fail. The audit keeps who did it, when, and why.
+
+Of a lock with several holders --token names the one to break.
 
 It needs the role pglock_admin. It cannot stop the old holder: what that one writes without a fence still arrives.`,
 		Example: `  pglock-admin break nightly-report --reason "stuck since 3:00, host is down"
@@ -46,10 +50,17 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 			}
 			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
 				broken, err := client.Break(ctx, args[0], reason, opts...)
+				if errors.Is(err, pglock.ErrInvalid) && !cmd.Flags().Changed("token") {
+					err = o.nameOneOf(ctx, client, args[0], reason, err)
+				}
 				if err != nil {
 					return err
 				}
-				return o.show(cmd, breakView{broken, reason, by}, func(w io.Writer) { drawBroken(w, o, broken, by) })
+				view := breakView{Broken: broken, Reason: reason, By: by}
+				if infos, err := client.Holders(ctx, args[0]); err == nil { // the break is done, whatever this says
+					view.Now = heldViews(infos)
+				}
+				return o.show(cmd, view, func(w io.Writer) { drawBroken(w, o, view) })
 			})
 		},
 	}
@@ -59,20 +70,68 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 	return cmd
 }
 
-func drawBroken(w io.Writer, o *options, b pglock.Broken, by string) {
-	fmt.Fprintf(w, "broke the lease of lock %s\n\n", printable(b.Name))
+// nameOneOf is the refusal to break a lock with several holders, and what to do next.
+func (o *options) nameOneOf(ctx context.Context, client *pglock.Client, name, reason string, refused error) error {
+	infos, err := client.Holders(ctx, name)
+	if err != nil {
+		return refused
+	}
+	holders := heldViews(infos)
+	if len(holders) < 2 {
+		return refused
+	}
+	const most = 10
+	var tokens []string
+	hint := fmt.Sprintf("pglock-admin break %s --reason %s%s", shellQuote(name), shellQuote(reason), o.sameDatabase())
+	for n, h := range holders[:min(most, len(holders))] {
+		if n > 0 {
+			hint += "\n  or"
+		}
+		tokens = append(tokens, fmt.Sprint(int64(h.Token)))
+		hint += fmt.Sprintf(" --token %d  # %s", int64(h.Token), printable(h.Holder))
+	}
+	if len(holders) > most {
+		tokens = append(tokens, "…")
+		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", shellQuote(name), o.sameDatabase())
+	}
+	return &advised{code: exitUsage, hint: hint, err: fmt.Errorf("lock %q has %d holders, with the tokens %s: name the one to break with --token; nothing was broken",
+		name, len(holders), strings.Join(tokens, ", "))}
+}
+
+func drawBroken(w io.Writer, o *options, v breakView) {
+	fmt.Fprintf(w, "broke the lease of lock %s\n\n", printable(v.Name))
 	drawFields(w, [][2]string{
-		{"holder", printable(b.Holder)},
-		{"old token", fmt.Sprint(int64(b.Token))},
-		{"new token", fmt.Sprint(int64(b.NewToken))},
-		{"would have ended", moment(b.ExpiresAt)},
-		{"broken by", printable(by)},
+		{"holder", printable(v.Holder)},
+		{"old token", fmt.Sprint(int64(v.Token))},
+		{"new token", fmt.Sprint(int64(v.NewToken))},
+		{"would have ended", moment(v.Broken.ExpiresAt)},
+		{"broken by", printable(v.By)},
 	})
-	fmt.Fprintf(w, `
-The lock is free; its next grant has a token above %d. The old holder's next fenced write, renewal and
-release fail. What it writes without a fence is not stopped: end that process if it still runs.
+	switch {
+	case v.Now == nil:
+		fmt.Fprintln(w)
+	case len(v.Now) == 0:
+		fmt.Fprintf(w, "\nThe lock is free; its next grant has a token above %d.\n", int64(v.NewToken))
+	default:
+		fmt.Fprintf(w, "\nThe lock is held now:\n\n")
+		drawHeldNow(w, v)
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, `The old holder's next fenced write, renewal and release fail. What it writes
+without a fence is not stopped: end that process if it still runs.
 The audit: pglock-admin show %s%s
-`, int64(b.NewToken), printable(shellQuote(b.Name)), o.sameDatabase())
+`, printable(shellQuote(v.Name)), o.sameDatabase())
+}
+
+// drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
+func drawHeldNow(w io.Writer, v breakView) {
+	for _, h := range v.Now {
+		since := "as before"
+		if h.Token > v.NewToken {
+			since = "was next in the queue"
+		}
+		fmt.Fprintf(w, "● %s has token %d (%s)\n", printable(h.Holder), int64(h.Token), since)
+	}
 }
 
 // actor is who runs this program: user@host.

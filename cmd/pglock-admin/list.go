@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -45,7 +47,10 @@ func newList(o *options) *cobra.Command {
 		Use:   "list",
 		Short: "Show who holds which lock",
 		Long: `Show the locks that are held: by whom, with which fencing token, for how long by now, and how much of the lease is
-left. Holders that live renew their leases: a lease that has run far down belongs to one that is stopped or cut off.`,
+left. Holders that live renew their leases: a lease that has run far down belongs to one that is stopped or cut off.
+
+A lock that is shared, or that several may hold, has a line for each holder; its mode says "shared #2" or "limit 3 #2" for
+the holder of slot 2. WAITING is how many are queued for the lock: pglock-admin waiters shows them.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json`,
 		Args: cobra.NoArgs,
@@ -68,7 +73,7 @@ left. Holders that live renew their leases: a lease that has run far down belong
 	return cmd
 }
 
-// listAll reads page after page, and one lock more than the limit to know whether there is one.
+// listAll reads page after page, and one row more than the limit to know whether there is one.
 func listAll(ctx context.Context, client *pglock.Client, prefix string, free bool, limit int) (listView, error) {
 	const page = 1000
 	view := listView{Locks: []lockView{}}
@@ -82,6 +87,12 @@ func listAll(ctx context.Context, client *pglock.Client, prefix string, free boo
 		if err != nil {
 			return listView{}, err
 		}
+		last := len(infos) < ask
+		if !last {
+			if infos, err = completed(ctx, client, infos, free); err != nil {
+				return listView{}, err
+			}
+		}
 		for _, i := range infos {
 			if limit > 0 && len(view.Locks) == limit {
 				view.More = true
@@ -90,10 +101,28 @@ func listAll(ctx context.Context, client *pglock.Client, prefix string, free boo
 			view.Locks = append(view.Locks, viewOf(i))
 			after = i.Name
 		}
-		if len(infos) < ask {
+		if last {
 			return view, nil
 		}
 	}
+}
+
+// completed is a page with every holder of its last lock: the next page begins with another name.
+func completed(ctx context.Context, client *pglock.Client, page []pglock.Info, free bool) ([]pglock.Info, error) {
+	seen := page[len(page)-1]
+	if seen.Slot == 0 {
+		return page, nil
+	}
+	holders, err := client.Holders(ctx, seen.Name)
+	if err != nil && !errors.Is(err, pglock.ErrNotFound) {
+		return nil, err
+	}
+	for _, h := range holders {
+		if h.Slot > seen.Slot && (h.Held || free) {
+			page = append(page, h)
+		}
+	}
+	return page, nil
 }
 
 func drawList(w io.Writer, view listView, all bool) {
@@ -105,16 +134,40 @@ func drawList(w io.Writer, view listView, all bool) {
 		}
 		return
 	}
+	exclusive := true
+	for _, l := range view.Locks {
+		exclusive = exclusive && l.Mode == pglock.ModeExclusive
+	}
+	titles, right := []string{"LOCK", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}, []int{2, 3, 4, 6}
+	if !exclusive {
+		titles, right = slices.Insert(titles, 1, "MODE"), []int{3, 4, 5, 7}
+	}
 	var rows [][]string
 	for _, l := range view.Locks {
-		held, expires, bar := "-", "FREE", ""
+		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
 			held, expires, bar = age(heldFor(l.Info)), age(l.Info.Remaining), leaseBar(l.Info.Remaining, l.Info.TTL)
 		}
-		rows = append(rows, []string{printable(l.Name), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar})
+		if l.Waiting > 0 {
+			waiting = strconv.Itoa(l.Waiting)
+		}
+		row := []string{printable(l.Name), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting}
+		if !exclusive {
+			row = slices.Insert(row, 1, slotText(l.Info))
+		}
+		rows = append(rows, row)
 	}
-	drawTable(w, []string{"LOCK", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 2, 3, 4)
+	drawTable(w, titles, rows, right...)
 	if view.More {
 		fmt.Fprintf(w, "the first %d; there are more: raise --limit, or narrow with --prefix\n", len(view.Locks))
 	}
+}
+
+// slotText is a lease's mode, and its slot where it has one: "exclusive", "shared #1", "limit 3 #2".
+func slotText(i pglock.Info) string {
+	mode := modeText(i.Mode, i.Limit)
+	if i.Slot > 0 {
+		mode += fmt.Sprintf(" #%d", i.Slot)
+	}
+	return mode
 }

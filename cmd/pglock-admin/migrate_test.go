@@ -1,10 +1,14 @@
 package main
 
 import (
+	"io/fs"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
 )
 
 func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
@@ -12,15 +16,15 @@ func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 	url := pgtest.EmptyDatabase(t).URL()
 	in(t, url, "migrate", "version").want(t, exitOK, "missing", "migrate up")
 	in(t, url, "list").want(t, exitSchema, "try: pglock-admin migrate up")
-	in(t, url, "migrate", "up").want(t, exitOK, "version 1", "it was missing")
+	in(t, url, "migrate", "up").want(t, exitOK, "version 2", "it was missing")
 	in(t, url, "migrate", "up").want(t, exitOK, "as before")
 	v := decode[versionView](t, in(t, url, "migrate", "version", "-o", "json").want(t, exitOK).stdout)
-	if v.Version != 1 || v.Dirty || v.Needed != 1 || v.Schema != "pglock" {
+	if v.Version != 2 || v.Dirty || v.Needed != 2 || v.Schema != "pglock" {
 		t.Errorf("%+v", v)
 	}
 	in(t, url, "migrate", "down").want(t, exitUsage, "deletes every lock", "--yes")
 	in(t, url, "list").want(t, exitOK)
-	in(t, url, "migrate", "down", "--yes").want(t, exitOK, "missing", "it was version 1")
+	in(t, url, "migrate", "down", "--yes").want(t, exitOK, "missing", "it was version 2")
 	in(t, url, "list").want(t, exitSchema)
 	in(t, url, "migrate", "down", "--yes").want(t, exitOK)
 }
@@ -42,9 +46,9 @@ func TestMigrateForceIsTheWayOutOfDirty(t *testing.T) {
 	in(t, db.URL(), "migrate", "up").want(t, exitOK)
 	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET dirty = true")
 	in(t, db.URL(), "migrate", "version").want(t, exitOK, "marked dirty")
-	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "migrate force 1")
+	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "migrate force 2")
 	in(t, db.URL(), "migrate", "force", "7").want(t, exitUsage)
-	in(t, db.URL(), "migrate", "force", "1").want(t, exitOK)
+	in(t, db.URL(), "migrate", "force", "2").want(t, exitOK)
 	in(t, db.URL(), "migrate", "up").want(t, exitOK, "as before")
 }
 
@@ -57,9 +61,42 @@ func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	in(t, db.URL(), "migrate", "up").want(t, exitOK)
-	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 2'`)
-	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = 2`)
+	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3'`)
+	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = 3`)
 	in(t, db.URL(), "list").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "version").want(t, exitOK, "use a newer one")
+}
+
+// atVersionOne makes a schema as the release before this one has left it.
+func atVersionOne(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	up, err := fs.ReadFile(migrations.Files(), "000001_foundation.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := db.Conn(t)
+	for _, sql := range []string{
+		"CREATE SCHEMA pglock", "SET search_path = pglock, pg_temp", string(up),
+		"CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)",
+		"INSERT INTO pglock_schema_migrations VALUES (1, false)",
+	} {
+		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestASchemaOfAnOlderReleaseIsBroughtUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	atVersionOne(t, db)
+	for _, command := range []string{"list", "show a", "waiters", "break a --reason r"} {
+		in(t, db.URL(), strings.Fields(command)...).want(t, exitSchema, "has version 1", "needs 2", "try: pglock-admin migrate up\n")
+	}
+	in(t, db.URL(), "migrate", "version").want(t, exitOK, "version 1; this program needs version 2: pglock-admin migrate up")
+	execute(t, db, `SELECT pglock.acquire('a', gen_random_uuid(), gen_random_uuid(), 'old worker', '1 hour')`)
+	in(t, db.URL(), "migrate", "up").want(t, exitOK, "version 2 (it was version 1)")
+	in(t, db.URL(), "list").want(t, exitOK, "old worker")
+	in(t, db.URL(), "waiters").want(t, exitOK, "nobody waits")
 }

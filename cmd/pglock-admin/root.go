@@ -30,7 +30,7 @@ func newRoot(o *options) *cobra.Command {
 		Use:   "pglock-admin",
 		Short: "Look after the locks of pglock in a PostgreSQL database",
 		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database: who holds what, with which fencing token,
-and for how long. It makes the schema, and ends the lease of a holder that is stuck.
+for how long, and who waits for it. It makes the schema, and ends the lease of a holder that is stuck.
 
 The database is the one that --database-url names, else DATABASE_URL, else the PG* variables (PGHOST, PGUSER,
 PGPASSWORD, PGSERVICE, …), as libpq reads them.
@@ -39,6 +39,7 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
 		Example: `  pglock-admin demo                                  see what a fence is for; needs no database
   pglock-admin migrate up                            make the schema
   pglock-admin list                                  who holds what
+  pglock-admin waiters                               who waits for it, in order
   pglock-admin break nightly-report --reason "stuck since 3:00"`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -56,7 +57,7 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table or json")
 	flags.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long the command may take; the demo has its own bounds")
-	root.AddCommand(newMigrate(o), newList(o), newShow(o), newBreak(o), newDemo(o), newDemoWorker(), newVersion(o))
+	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newDemo(o), newDemoWorker(), newVersion(o))
 	return root
 }
 

@@ -13,44 +13,56 @@ import (
 )
 
 type showView struct {
-	Lock   lockView       `json:"lock"`
-	Fences []pglock.Fence `json:"fences"`
-	Events []pglock.Event `json:"events"`         // newest first; null without the right to read them
-	Note   string         `json:"note,omitempty"` // why there are none
+	Lock    lockView       `json:"lock"`    // of several holders the one with the lowest slot
+	Holders []lockView     `json:"holders"` // every lease that is held
+	Waiters []waiterView   `json:"waiters"` // the queue in order, up to --waiters; lock.waiting counts all
+	Fences  []pglock.Fence `json:"fences"`
+	Events  []pglock.Event `json:"events"`         // newest first; null without the right to read them
+	Note    string         `json:"note,omitempty"` // why there are none
 }
 
 func newShow(o *options) *cobra.Command {
-	var events int
+	var events, waiters int
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show everything about one lock",
-		Long: `Show one lock, held or free: its last holder, its fencing token, its lease, the fences that its tokens have passed, and
-the last events of its audit (breaks, takeovers after an expiry, refused stale writes). Events need the role pglock_admin.`,
+		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its end,
+the fences that its tokens have passed, and the last events of its audit (breaks, takeovers after an expiry, refused stale
+writes). Events need the role pglock_admin.`,
 		Example: `  pglock-admin show nightly-report`,
 		Args:    oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if events < 1 || events > 10000 {
 				return usageErrorf("--events 10", "--events is %d: it must be from 1 to 10000", events)
 			}
+			if waiters < 1 || waiters > 10000 {
+				return usageErrorf("--waiters 20", "--waiters is %d: it must be from 1 to 10000", waiters)
+			}
 			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				view, err := look(ctx, client, args[0], events)
+				view, err := look(ctx, client, args[0], events, waiters)
 				if err != nil {
 					return err
 				}
-				return o.show(cmd, view, func(w io.Writer) { drawShow(w, view) })
+				return o.show(cmd, view, func(w io.Writer) { drawShow(w, o, view) })
 			})
 		},
 	}
 	cmd.Flags().IntVar(&events, "events", 10, "show at most so `many` of the last events")
+	cmd.Flags().IntVar(&waiters, "waiters", 20, "show at most so `many` of those who wait")
 	return cmd
 }
 
-func look(ctx context.Context, client *pglock.Client, name string, events int) (showView, error) {
-	info, err := client.Get(ctx, name)
+func look(ctx context.Context, client *pglock.Client, name string, events, waiters int) (showView, error) {
+	infos, err := client.Holders(ctx, name)
 	if err != nil {
 		return showView{}, err
 	}
-	view := showView{Lock: viewOf(info)}
+	view := showView{Lock: viewOf(infos[0]), Holders: heldViews(infos)}
+	queue, err := client.Waiters(ctx, name, waiters)
+	if err != nil {
+		return showView{}, err
+	}
+	view.Waiters = waiterViews(queue)
 	if view.Fences, err = client.Fences(ctx, name); err != nil {
 		return showView{}, err
 	}
@@ -69,31 +81,27 @@ func look(ctx context.Context, client *pglock.Client, name string, events int) (
 	return view, nil
 }
 
-func drawShow(w io.Writer, v showView) {
-	i := v.Lock.Info
-	fields := [][2]string{{"lock", printable(i.Name)}}
-	if i.Held {
-		fields = append(fields, [2]string{"state", "held for " + age(heldFor(i))},
-			[2]string{"lease", fmt.Sprintf("%s %s of %s left", leaseBar(i.Remaining, i.TTL), age(i.Remaining), i.TTL)})
-	} else {
-		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", i.TTL.String()})
-	}
-	holder := "holder"
-	if !i.Held {
-		holder = "last holder"
-	}
-	metadata := ""
-	if len(i.Metadata) > 0 {
-		metadata = printable(string(i.Metadata))
-		if allPrint(string(i.Metadata)) {
-			metadata = string(i.Metadata)
+// heldViews are the leases that are held.
+func heldViews(infos []pglock.Info) []lockView {
+	views := []lockView{}
+	for _, i := range infos {
+		if i.Held {
+			views = append(views, viewOf(i))
 		}
 	}
-	fields = append(fields, [2]string{holder, printable(i.Holder)}, [2]string{"session", i.Session},
-		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", moment(i.AcquiredAt)},
-		[2]string{"renewed", moment(i.RenewedAt)}, [2]string{"expires", moment(i.ExpiresAt)},
-		[2]string{"ended", moment(i.EndedAt)}, [2]string{"metadata", metadata})
-	drawFields(w, fields)
+	return views
+}
+
+func drawShow(w io.Writer, o *options, v showView) {
+	if len(v.Holders) > 1 || v.Lock.Slot > 0 {
+		drawFields(w, [][2]string{{"lock", printable(v.Lock.Name)}, {"mode", modeText(v.Lock.Mode, v.Lock.Limit)},
+			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
+		fmt.Fprintln(w)
+		drawHolders(w, v.Holders)
+	} else {
+		drawLease(w, v.Lock.Info)
+	}
+	drawQueue(w, o, v)
 	if len(v.Fences) > 0 {
 		fmt.Fprintln(w)
 		var rows [][]string
@@ -112,6 +120,82 @@ func drawShow(w io.Writer, v showView) {
 	}
 	if v.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Note)
+	}
+}
+
+// drawLease tells all of one lease, or of a free lock.
+func drawLease(w io.Writer, i pglock.Info) {
+	fields := [][2]string{{"lock", printable(i.Name)}}
+	if i.Held {
+		fields = append(fields, [2]string{"state", "held for " + age(heldFor(i))},
+			[2]string{"lease", fmt.Sprintf("%s %s of %s left", leaseBar(i.Remaining, i.TTL), age(i.Remaining), i.TTL)})
+	} else {
+		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", i.TTL.String()})
+	}
+	holder := "holder"
+	if !i.Held {
+		holder = "last holder"
+	}
+	metadata := ""
+	if len(i.Metadata) > 0 {
+		metadata = printable(string(i.Metadata))
+		if allPrint(string(i.Metadata)) {
+			metadata = string(i.Metadata)
+		}
+	}
+	fields = append(fields, [2]string{holder, printable(i.Holder)}, [2]string{"mode", modeText(i.Mode, i.Limit)}, [2]string{"session", i.Session},
+		[2]string{"token", strconv.FormatInt(int64(i.Token), 10)}, [2]string{"acquired", moment(i.AcquiredAt)},
+		[2]string{"renewed", moment(i.RenewedAt)}, [2]string{"expires", moment(i.ExpiresAt)},
+		[2]string{"ended", moment(i.EndedAt)}, [2]string{"metadata", metadata})
+	drawFields(w, fields)
+}
+
+func drawHolders(w io.Writer, holders []lockView) {
+	var rows [][]string
+	for _, h := range holders {
+		rows = append(rows, []string{strconv.Itoa(h.Slot), printable(h.Holder), strconv.FormatInt(int64(h.Token), 10),
+			age(heldFor(h.Info)), age(h.Info.Remaining), leaseBar(h.Info.Remaining, h.Info.TTL)})
+	}
+	drawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
+}
+
+// drawQueue pictures the queue, from who holds the lock down to the last.
+func drawQueue(w io.Writer, o *options, v showView) {
+	if len(v.Waiters) == 0 {
+		return
+	}
+	fmt.Fprintf(w, "\nQUEUE, next first\n\n")
+	if len(v.Holders) == 0 {
+		fmt.Fprintln(w, "○ nobody holds it")
+	}
+	for _, h := range v.Holders {
+		fmt.Fprintf(w, "● %s has token %d\n", printable(h.Holder), int64(h.Token))
+	}
+	fmt.Fprintln(w, "│")
+	more := v.Lock.Info.Waiting - len(v.Waiters)
+	var rows [][4]string
+	var width [4]int
+	for _, q := range v.Waiters {
+		row := [4]string{strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit), age(q.Waiter.Waiting)}
+		for i, cell := range row {
+			width[i] = max(width[i], len(cell))
+		}
+		rows = append(rows, row)
+	}
+	for n, q := range v.Waiters {
+		arm, dead := "├─", ""
+		if n == len(v.Waiters)-1 && more <= 0 {
+			arm = "└─"
+		}
+		if !q.Alive {
+			dead = "  (" + passedOver + ")"
+		}
+		r := rows[n]
+		fmt.Fprintf(w, "%s %*s. ticket %-*s  %-*s  %*s  %s%s\n", arm, width[0], r[0], width[1], r[1], width[2], r[2], width[3], r[3],
+			printable(q.Holder), dead)
+	}
+	if more > 0 {
+		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, printable(shellQuote(v.Lock.Name)), o.sameDatabase())
 	}
 }
 

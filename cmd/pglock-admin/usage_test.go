@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 func TestWrongCommandLinesExitWithTwo(t *testing.T) {
@@ -25,6 +26,10 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"list --database-url pool_max_conns=x", "connection string"},
 		{"show", "name of one lock"},
 		{"show a --events 0", "--events"},
+		{"show a --waiters 0", "--waiters"},
+		{"waiters a b", "name of one lock or none"},
+		{"waiters --limit 0", "--limit"},
+		{"waiters --limit 10000", "from 1 to 9999"},
 		{"break", "name of one lock"},
 		{"break a", "--reason is empty"},
 		{"break a --reason=", "--reason is empty"},
@@ -60,7 +65,7 @@ func TestABlankReasonIsNoReason(t *testing.T) {
 
 func TestHelpDocumentsTheExitCodes(t *testing.T) {
 	admin(t, "--help").want(t, exitOK, "130  interrupted", "5  the schema is missing", "DATABASE_URL", "PGHOST")
-	for _, command := range []string{"list", "show", "break", "migrate", "demo", "version"} {
+	for _, command := range []string{"list", "show", "waiters", "break", "migrate", "demo", "version"} {
 		admin(t, command, "--help").want(t, exitOK, "Usage:")
 	}
 }
@@ -73,9 +78,9 @@ func TestHelpDoesNotShowTheConnectionString(t *testing.T) {
 }
 
 func TestVersionTellsTheSchemaVersion(t *testing.T) {
-	admin(t, "version").want(t, exitOK, "schema needed", "version 1")
+	admin(t, "version").want(t, exitOK, "schema needed", "version 2")
 	v := decode[programView](t, admin(t, "version", "-o", "json").want(t, exitOK).stdout)
-	if v.SchemaVersion != 1 || v.Go == "" || v.Version == "" {
+	if v.SchemaVersion != pglock.SchemaVersion || v.Go == "" || v.Version == "" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -93,7 +98,7 @@ func closedPort(tb testing.TB) string {
 
 func TestAnUnreachableServerIsNamedAndThePasswordIsNot(t *testing.T) {
 	addr := closedPort(t)
-	for _, command := range []string{"list", "show a", "break a --reason r", "migrate up", "migrate down --yes", "migrate version", "migrate force 1"} {
+	for _, command := range []string{"list", "show a", "waiters", "break a --reason r", "migrate up", "migrate down --yes", "migrate version", "migrate force 1"} {
 		a := in(t, "postgres://me:secret@"+addr+"/db", strings.Fields(command)...).want(t, exitUnreachable, addr)
 		if strings.Contains(a.stdout+a.stderr, "secret") {
 			t.Errorf("%s tells the password: %s", command, a.stderr)

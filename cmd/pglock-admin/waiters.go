@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// waiterView is a waiter in JSON: what the library tells, and its durations in milliseconds.
+type waiterView struct {
+	pglock.Waiter
+	TTL     int64 `json:"ttl_ms"`
+	Waiting int64 `json:"waiting_ms"`
+}
+
+type waitersView struct {
+	Waiters []waiterView `json:"waiters"`
+	More    bool         `json:"more"` // --limit left some out
+}
+
+const passedOver = "dead session: it will be passed over"
+
+func newWaiters(o *options) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use:   "waiters [NAME]",
+		Short: "Show who waits for which lock, in the order in which they will be served",
+		Long: `Show the queue of one lock, or of all: the place, the ticket, what is asked for (exclusive, shared, or one of so many),
+by whom, for how long by now, and what each waits for: the holder, or the waiter before it. A waiter whose session gives
+no sign of life is marked; it will be passed over.`,
+		Example: `  pglock-admin waiters
+  pglock-admin waiters nightly-report -o json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] == "" {
+				return usageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
+					"waiters takes the name of one lock or none, not %q", args)
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit < 1 || limit > 9999 {
+				return usageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
+			}
+			name := ""
+			if len(args) == 1 {
+				name = args[0]
+			}
+			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
+				waiters, err := client.Waiters(ctx, name, limit+1)
+				if err != nil {
+					return err
+				}
+				view := waitersView{More: len(waiters) > limit}
+				view.Waiters = waiterViews(waiters[:min(limit, len(waiters))])
+				return o.show(cmd, view, func(w io.Writer) { drawWaiters(w, view, name) })
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 1000, "at most so `many`")
+	return cmd
+}
+
+func waiterViews(waiters []pglock.Waiter) []waiterView {
+	views := []waiterView{}
+	for _, w := range waiters {
+		views = append(views, waiterView{Waiter: w, TTL: w.TTL.Milliseconds(), Waiting: w.Waiting.Milliseconds()})
+	}
+	return views
+}
+
+func drawWaiters(w io.Writer, view waitersView, name string) {
+	if len(view.Waiters) == 0 {
+		if name == "" {
+			fmt.Fprintln(w, "nobody waits for a lock")
+		} else {
+			fmt.Fprintf(w, "nobody waits for lock %s\n", printable(name))
+		}
+		return
+	}
+	titles := []string{"LOCK", "PLACE", "TICKET", "MODE", "HOLDER", "WAITING", "WAITS-FOR"}
+	right := []int{1, 2, 5}
+	first := 0
+	if name != "" {
+		titles, right, first = titles[1:], []int{0, 1, 4}, 1
+	}
+	var rows [][]string
+	for _, q := range view.Waiters {
+		row := []string{printable(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit),
+			printable(q.Holder), age(q.Waiter.Waiting), waitsFor(q.Waiter)}
+		rows = append(rows, row[first:])
+	}
+	drawTable(w, titles, rows, right...)
+	if view.More {
+		fmt.Fprintf(w, "the first %d; there are more: raise --limit", len(view.Waiters))
+		if name == "" {
+			fmt.Fprint(w, ", or name a lock")
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// waitsFor is what keeps a waiter waiting.
+func waitsFor(q pglock.Waiter) string {
+	switch {
+	case !q.Alive:
+		return passedOver
+	case q.Before != 0:
+		return fmt.Sprintf("ticket %d %s", q.Before, printable(q.Behind))
+	case q.Behind != "":
+		return "holder " + printable(q.Behind)
+	}
+	return "nobody: its turn has come"
+}
+
+// modeText is a mode in words: "exclusive", "shared", "limit 3".
+func modeText(m pglock.Mode, limit int) string {
+	if m == pglock.ModeLimit {
+		return fmt.Sprintf("limit %d", limit)
+	}
+	return string(m)
+}

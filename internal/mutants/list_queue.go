@@ -1,0 +1,70 @@
+package main
+
+func init() { all = append(all, ofTheQueue...) }
+
+// ofTheQueue are the faults of waiting: of tickets, hints, modes and circles.
+var ofTheQueue = []mutant{
+	{"I8 trap 7: a ticket is written without the head's lock", []edit{
+		{queue, "      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;   -- then look again\n", "      NULL;\n"},
+	}, integration, "^TestI8_Release|^TestI8_WaiterLooks"},
+	{"I8 a release does not wait for a ticket that is being written", []edit{
+		{queue, "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR UPDATE;", "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR NO KEY UPDATE SKIP LOCKED;"},
+	}, integration, "^TestI8_Release"},
+	{"I8 a look that misses a ticket is not told", []edit{
+		{"pglock/queue.go", "\t\t\tw.tell(news{ask: true}) // granted, or passed over\n", ""},
+	}, integration, "^TestI8_LostHints"},
+	{"I8 the first in the queue has no timer", []edit{
+		{"pglock/queue.go", "\tif !w.first {\n\t\treturn n, never", "\tif !w.first || true {\n\t\treturn n, never"},
+	}, integration, "^TestI8_Crashed"},
+	{"I9 last come, first served", []edit{
+		{queue, "q.ticket > r.ticket ORDER BY q.ticket LIMIT 1", "q.ticket > r.ticket ORDER BY q.ticket DESC LIMIT 1"},
+	}, integration, "^TestI9_Waiters"},
+	{"I9 a newcomer overtakes the queue", []edit{
+		{queue, "                               OR EXISTS (SELECT FROM waiters q WHERE q.name = p_name)) THEN", "                               ) THEN"},
+	}, integration, "^TestNewcomer"},
+	{"I9 every acquisition asks twice", []edit{
+		{"pglock/wait.go", "left >= q.ttl/2 {", "left >= 2*q.ttl {"},
+	}, integration, "^TestI9_OneRequest"},
+	{"I14 a ticket keeps the holder's row locked over a flush", []edit{
+		{queue, "AND l.slot = 0 FOR SHARE;   -- then look again", "AND l.slot = 0 FOR NO KEY UPDATE;   -- then look again"},
+		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire("},
+	}, integration, "^TestI14_"},
+	{"I20 a release changes its session", []edit{
+		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', false) END"},
+	}, integration, "^TestI20_"},
+	{"I12 a hand-over does not wait for the disk", []edit{
+		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END", "pg_catalog.set_config('synchronous_commit', 'off', true)"},
+	}, integration, "^TestI12_HandOver"},
+	{"trap 9: who leaves keeps a grant that came at that moment", []edit{
+		{queue, "  IF FOUND THEN\n    SELECT e.released, e.handed", "  IF false THEN\n    SELECT e.released, e.handed"},
+	}, integration, "^TestLeaveAgainst"},
+	{"trap 9: a late ticket is not refused", []edit{
+		{queue, "    IF FOUND AND EXISTS (SELECT FROM spent_grants s", "    IF false AND EXISTS (SELECT FROM spent_grants s"},
+	}, integration, "^TestTrap9_LateTicket"},
+	{"trap 9: a ticket that is being written is not waited for", []edit{
+		{queue, "clock_timestamp())\n    ON CONFLICT (grant_id) DO NOTHING;\n  SELECT e.ended", "clock_timestamp() + NULL)\n    ON CONFLICT (grant_id) DO NOTHING;\n  SELECT e.ended"},
+	}, integration, "^TestTrap9_LateTicket"},
+	{"modes: one holder too many", []edit{
+		{queue, "CASE WHEN count(*) >= p_capacity", "CASE WHEN count(*) > p_capacity"},
+	}, integration, "^TestLimitIsNever"},
+	{"modes: readers overtake a waiting writer", []edit{
+		{queue, "free := free_at(p_name, coalesce(nxt.mode, p_mode), coalesce(nxt.capacity, p_capacity)) IS NULL;", "free := free_at(p_name, p_mode, p_capacity) IS NULL;"},
+		{queue, "IF NOT FOUND AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name) AND free_at(", "IF NOT FOUND AND free_at("},
+	}, integration, "^TestShared"},
+	{"modes: a writer that gives up keeps readers waiting", []edit{
+		{queue, "    IF unblocks THEN\n      SELECT h.handed", "    IF false THEN\n      SELECT h.handed"},
+		{"pglock/queue.go", "\t\t\t\tif w.askAt = now.add(s.remaining); !was {\n", "\t\t\t\tif w.askAt = now.add(time.Hour); !was {\n"},
+	}, integration, "^TestReadersBehind"},
+	{"circles: an owner may wait for itself", []edit{
+		{queue, "l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "false LIMIT 1;"},
+	}, integration, "^TestSelfDeadlock"},
+	{"circles: nobody looks for them", []edit{
+		{"pglock/queue.go", "\t\t\tl.nested = append(l.nested, ticket)\n", ""},
+	}, integration, "^TestCircle"},
+	{"circles: one stuck holder of a semaphore is enough", []edit{
+		{queue, "p_mode = 'limit' AND l.mode = 'limit', false FROM locks l", "false, false FROM locks l"},
+	}, integration, "^TestHolderOfASemaphore"},
+	{"sessions: dead waiters are served", []edit{
+		{queue, "s.session_id = p_session_id AND s.alive_until > clock_timestamp()) $$;", "s.session_id = p_session_id) $$;"},
+	}, integration, "^TestDeadWaiters"},
+}
