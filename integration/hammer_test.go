@@ -27,7 +27,7 @@ func hammer(ctx context.Context, url string, say func(report)) error {
 		return err
 	}
 	defer pool.Close()
-	c, err := pglock.New(ctx, pool)
+	c, err := pglock.New(ctx, pool, pglock.WithSessionTTL(time.Second)) // the killed are soon passed over
 	if err != nil {
 		return err
 	}

@@ -162,3 +162,33 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 		})
 	}
 }
+
+// I7: a waiter that is told of its grant by a hint trusts it for no longer than the server keeps it, also when the grant
+// took long to commit, so that looks sent after it still saw the ticket.
+func TestI7_TrustInAHintEndsBeforeTheLease(t *testing.T) {
+	db := pgtest.Database(t)
+	look, holder := newPeer(t, db.URL()), newPeer(t, db.URL())
+	held := holder.mustAcquire(t, "x", time.Minute)
+	got := make(chan fetched, 1)
+	acquireInBackground(t.Context(), newClient(t, db.Pool(t)), 1, "x", got, pglock.WithTTL(20*time.Second))
+	awaitQueue(t, look, "x", 1)
+	holder.exec(t, "BEGIN")
+	holder.exec(t, `SELECT pglock.release_lease('x', $1, $2)`, held.token, held.id.String())
+	time.Sleep(3 * time.Second) // the time that this commit takes: some looks long
+	holder.exec(t, "COMMIT")
+	holder.exec(t, `SELECT pglock.announce('{x}', ARRAY[(SELECT token FROM pglock.locks WHERE name = 'x')])`)
+	f := await(t, got)
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	before := time.Now()
+	trusted := time.Until(f.lease.Deadline())
+	left, err := f.lease.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trusted > left+time.Since(before) {
+		t.Errorf("I7: trusted for %v, the server has %v left", trusted, left)
+	}
+	t.Logf("trusted for %v, the server has %v left", trusted, left)
+}

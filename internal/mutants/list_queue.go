@@ -16,6 +16,9 @@ var ofTheQueue = []mutant{
 	{"I8 the first in the queue has no timer", []edit{
 		{"pglock/queue.go", "\tif !w.first {\n\t\treturn n, never", "\tif !w.first || true {\n\t\treturn n, never"},
 	}, integration, "^TestI8_Crashed"},
+	{"I7 a hint tells the TTL instead of what is left", []edit{
+		{queue, "hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp()) AS payload", "hint(l.grant_id, l.token, l.slot, l.ttl) AS payload"},
+	}, integration, "^TestI7_Trust"},
 	{"I9 last come, first served", []edit{
 		{queue, "q.ticket > r.ticket ORDER BY q.ticket LIMIT 1", "q.ticket > r.ticket ORDER BY q.ticket DESC LIMIT 1"},
 	}, integration, "^TestI9_Waiters"},
