@@ -548,7 +548,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit 
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND touch_session(p_session_id, p_holder, p_session_ttl);
+  ok boolean := require_read_committed() AND check_arguments('-', p_holder, p_session_ttl, NULL)
+                AND touch_session(p_session_id, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
     WITH mine AS MATERIALIZED (
@@ -860,12 +861,14 @@ AS $$
 DECLARE
   ok boolean := require_read_committed();
   a  record;
+  known boolean := false;
 BEGIN
   FOR a IN SELECT g.name, g.grant_id FROM unnest(p_names, p_grant_ids) AS g (name, grant_id) ORDER BY g.name LOOP
+    known := known OR EXISTS (SELECT FROM waiters q WHERE q.grant_id = a.grant_id AND q.session_id = p_session_id);
     RETURN QUERY SELECT a.name, e.handed, coalesce(e.watched, false) FROM leave_queue(a.name, a.grant_id) e
       WHERE e.handed IS NOT NULL OR e.watched;
   END LOOP;
-  DELETE FROM sessions s WHERE s.session_id = p_session_id;
+  DELETE FROM sessions s WHERE s.session_id = p_session_id AND known;   -- only for who knows a grant ID of it
 END $$;
 
 -- break_lock ends somebody else's lease, draws a new token (without one, a REPEATABLE READ fenced transaction of the old
@@ -1020,9 +1023,9 @@ BEGIN
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
   DELETE FROM locks l USING (
       SELECT i.name FROM locks i
-      WHERE i.slot = 0 AND i.expires_at <= clock_timestamp() AND coalesce(i.ended_at, i.expires_at) <= clock_timestamp() - p_idle
+      WHERE i.slot = 0 AND i.expires_at <= clock_timestamp() AND GREATEST(i.ended_at, i.expires_at) <= clock_timestamp() - p_idle
         AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
-                        AND (o.expires_at > clock_timestamp() OR coalesce(o.ended_at, o.expires_at) > clock_timestamp() - p_idle))
+                        AND (o.expires_at > clock_timestamp() OR GREATEST(o.ended_at, o.expires_at) > clock_timestamp() - p_idle))
         AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
       FOR UPDATE SKIP LOCKED) idle   -- whoever has locked a head waits for our table lock: never wait for them
     WHERE l.name = idle.name;
@@ -1040,7 +1043,7 @@ RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigi
 LANGUAGE sql VOLATILE   -- p_free NULL: ended slots too
 AS $$
   SELECT * FROM (SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
-         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at <= clock_timestamp() THEN l.ended_at END,
+         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at <= clock_timestamp() AND l.ended_at >= l.acquired_at THEN l.ended_at END,
          microseconds_until(l.expires_at), l.metadata, l.slot, l.mode, l.capacity,
          (SELECT count(*) FROM waiters q WHERE q.name = l.name)
   FROM locks l

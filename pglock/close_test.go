@@ -69,14 +69,16 @@ func TestCloseWithoutLeasesSendsNothing(t *testing.T) {
 
 func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 	for name, onAcquire := range map[string]func(context.Context, call) (answer, error){
-		"between two looks":      heldBy("b", time.Hour),
+		"in the queue":           nil,
 		"while the server hangs": func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() },
 		"while it is in doubt":   func(context.Context, call) (answer, error) { return answer{}, errReset },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onAcquire = onAcquire
+				if queued(s, time.Hour); onAcquire != nil {
+					s.onAcquire = onAcquire
+				}
 				c := startClient(t, s, systemClock())
 				type result struct {
 					l   *Lease
@@ -166,13 +168,15 @@ func TestClosedClientRefusesToLock(t *testing.T) {
 		}
 		_, try := c.TryAcquire(t.Context(), "report")
 		_, acquire := c.Acquire(t.Context(), "report")
+		_, all := c.AcquireAll(t.Context(), []string{"report", "other"})
+		_, watch := c.Watch(t.Context(), "report")
 		do := c.Do(t.Context(), "report", func(context.Context, *Lease) error { return nil })
-		for name, err := range map[string]error{"TryAcquire": try, "Acquire": acquire, "Do": do} {
+		for name, err := range map[string]error{"TryAcquire": try, "Acquire": acquire, "AcquireAll": all, "Watch": watch, "Do": do} {
 			if !errors.Is(err, ErrClosed) {
 				t.Errorf("%s: %v, want ErrClosed", name, err)
 			}
 		}
-		if n := len(s.of("acquire")); n != 0 {
+		if n := len(s.of("acquire")) + len(s.of("watch")) + len(s.of("listen")); n != 0 {
 			t.Errorf("%d requests", n)
 		}
 	})

@@ -108,7 +108,7 @@ func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
 func TestDoRunsNothingWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = heldBy("b", time.Hour)
+		queued(s, time.Hour)
 		err := startClient(t, s, systemClock()).Do(t.Context(), "report",
 			func(context.Context, *Lease) error { t.Error("fn ran"); return nil }, WithMaxWait(time.Second))
 		if !errors.Is(err, ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {

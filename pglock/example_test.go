@@ -100,3 +100,205 @@ func ExampleClient_TryAcquire() {
 	// import is held by worker 1
 	// true
 }
+
+func ExampleClient_Acquire() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	first, err := client.Acquire(ctx, "invoices")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	done := make(chan pglock.Token)
+	go func() {
+		defer close(done)
+		// Waits in the queue. In a program of yours this is another process.
+		second, err := client.Acquire(ctx, "invoices")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		defer second.Release(ctx)
+		done <- second.Token()
+	}()
+	_ = first.Release(ctx) // hands the lock to the next in the queue
+	fmt.Println("a greater token:", <-done > first.Token())
+	<-done
+	// Output:
+	// a greater token: true
+}
+
+func ExampleWithMaxWait() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	if _, err := client.Acquire(ctx, "ledger"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = client.Acquire(ctx, "ledger", pglock.WithLabel("worker 2"), pglock.WithMaxWait(100*time.Millisecond))
+	var held *pglock.HeldError
+	if errors.As(err, &held) {
+		fmt.Printf("%s is held by %s; left place %d of the queue\n", held.Name, held.Holder, held.Place)
+	}
+	fmt.Println(errors.Is(err, pglock.ErrHeld), errors.Is(err, context.DeadlineExceeded))
+	// Output:
+	// ledger is held by worker 1; left place 1 of the queue
+	// true true
+}
+
+func ExampleShared() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	for range 2 {
+		reader, err := client.Acquire(ctx, "catalogue", pglock.Shared())
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("reading in slot", reader.Slot())
+	}
+	_, err = client.TryAcquire(ctx, "catalogue") // to write, alone
+	fmt.Println("the writer has to wait:", errors.Is(err, pglock.ErrHeld))
+	// Output:
+	// reading in slot 1
+	// reading in slot 2
+	// the writer has to wait: true
+}
+
+func ExampleLimit() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	for range 3 {
+		lease, err := client.TryAcquire(ctx, "printers", pglock.Limit(2))
+		if err != nil {
+			fmt.Println("no place is free:", errors.Is(err, pglock.ErrHeld))
+			continue
+		}
+		fmt.Println("holding place", lease.Slot(), "with the fence of", lease.Resource())
+	}
+	_, err = client.TryAcquire(ctx, "printers", pglock.Limit(3))
+	fmt.Println("another limit:", errors.Is(err, pglock.ErrLimit))
+	// Output:
+	// holding place 1 with the fence of printers#1
+	// holding place 2 with the fence of printers#2
+	// no place is free: true
+	// another limit: true
+}
+
+func ExampleClient_AcquireAll() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	leases, err := client.AcquireAll(ctx, []string{"account/17", "account/16"}, pglock.WithMaxWait(time.Minute))
+	if err != nil {
+		fmt.Println(err) // and none of them is held
+		return
+	}
+	for _, lease := range leases {
+		fmt.Println("holding", lease.Name())
+	}
+	// What is asked for under a lease's context is asked for by the same owner.
+	_, err = client.Acquire(leases[0].Context(), "account/16", pglock.WithMaxWait(5*time.Second))
+	fmt.Println("held by myself:", errors.Is(err, pglock.ErrSelfDeadlock))
+	// Output:
+	// holding account/17
+	// holding account/16
+	// held by myself: true
+}
+
+func ExampleClient_Watch() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	changes, err := client.Watch(ctx, "deployment")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	state := <-changes
+	fmt.Println(state.Kind, "holders:", len(state.Holders))
+	lease, err := client.Acquire(ctx, "deployment")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	change := <-changes
+	fmt.Println(change.Kind, "to", change.Lease.Holder, change.Lease.Token == lease.Token())
+	_ = lease.Release(ctx)
+	change = <-changes
+	fmt.Println(change.Kind, "holders:", len(change.Holders))
+	// Output:
+	// state holders: 0
+	// granted to worker 1 true
+	// released holders: 0
+}

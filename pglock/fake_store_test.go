@@ -25,6 +25,7 @@ type fakeStore struct {
 	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
 	onLook       func(ctx context.Context, nested []int64) (map[int64]sighting, error)
 	onLeave      func(ctx context.Context, name string, grantID uuid.UUID) (left, error)
+	onLeaveAll   func(ctx context.Context, grantIDs []uuid.UUID) (map[string]handed, error)
 	onListen     func(ctx context.Context) (ear, error)
 	onNotify     func(ctx context.Context, channel, payload string) error
 	onWatch      func(ctx context.Context, name string) ([]Info, string, error)
@@ -44,6 +45,8 @@ type call struct {
 	grantID uuid.UUID
 	retry   bool
 	tokens  []int64
+	request request
+	nested  bool
 }
 
 func newFakeStore() *fakeStore {
@@ -101,13 +104,10 @@ func (s *fakeStore) grants(r request, grantID uuid.UUID) answer {
 }
 
 func (s *fakeStore) acquire(ctx context.Context, _ who, r request, grantID uuid.UUID, retry bool) (answer, error) {
-	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: grantID, retry: retry})
+	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: grantID, retry: retry, request: r, nested: r.owner.nested()})
 	if f := hook(s, &s.onAcquire); f != nil {
-		a, err := f(ctx, asked)
-		if a.granted {
-			s.set(func() { s.ttls[grantID] = r.ttl })
-		}
-		return a, err
+		s.set(func() { s.ttls[grantID] = r.ttl })
+		return f(ctx, asked)
 	}
 	return s.grants(r, grantID), nil
 }
@@ -115,12 +115,13 @@ func (s *fakeStore) acquire(ctx context.Context, _ who, r request, grantID uuid.
 func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
 	names, _, _ := columns(p.claims)
 	slices.Sort(names)
+	s.note(call{what: "beat"})
 	if len(names) > 0 {
 		s.note(call{what: "renewAll", names: names})
 	}
 	var found map[int64]sighting
 	if p.look {
-		s.note(call{what: "look"})
+		s.note(call{what: "look", tokens: p.nested})
 		if f := hook(s, &s.onLook); f != nil {
 			var err error
 			if found, err = f(ctx, p.nested); err != nil {
@@ -196,8 +197,11 @@ func (s *fakeStore) leave(ctx context.Context, name string, grantID uuid.UUID) (
 	return left{}, nil
 }
 
-func (s *fakeStore) leaveAll(_ context.Context, _ uuid.UUID, names []string, _ []uuid.UUID) (map[string]handed, error) {
+func (s *fakeStore) leaveAll(ctx context.Context, _ uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error) {
 	s.note(call{what: "leaveAll", names: slices.Sorted(slices.Values(names))})
+	if f := hook(s, &s.onLeaveAll); f != nil {
+		return f(ctx, grantIDs)
+	}
 	return nil, nil
 }
 
@@ -239,14 +243,47 @@ func (s *fakeStore) listen(ctx context.Context) (ear, error) {
 	return &fakeEar{}, nil
 }
 
-// fakeEar hears what comes over its channel.
+// fakeEar hears what comes over its channel; closing the channel breaks the connection.
 type fakeEar struct {
 	said chan [2]string
+
+	mu       sync.Mutex
+	channels []string
+	closed   bool
 }
 
-func (e *fakeEar) subscribe(context.Context, string) error   { return nil }
-func (e *fakeEar) unsubscribe(context.Context, string) error { return nil }
-func (e *fakeEar) close()                                    {}
+func (e *fakeEar) subscribe(_ context.Context, channel string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.channels = append(e.channels, channel)
+	return nil
+}
+
+func (e *fakeEar) unsubscribe(_ context.Context, channel string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.channels = slices.DeleteFunc(e.channels, func(c string) bool { return c == channel })
+	return nil
+}
+
+func (e *fakeEar) close() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closed = true
+}
+
+// listens gives the channels that it listens to, in order.
+func (e *fakeEar) listens() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Sorted(slices.Values(e.channels))
+}
+
+func (e *fakeEar) isClosed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.closed
+}
 
 func (e *fakeEar) next(ctx context.Context) (channel, payload string, err error) {
 	select {

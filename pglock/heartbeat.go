@@ -133,7 +133,7 @@ func (i instant) plan(next time.Duration) time.Duration {
 
 // beat asks the server to renew the leases and how the waiting calls stand, and gives each its verdict. An attempt is
 // given up after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
-// another; where calls wait, after a few seconds.
+// another; where calls wait, after a few seconds, and before the session counts as dead.
 func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 	p := pulse{claims: make([]claim, len(due))}
 	for i, l := range due {
@@ -141,7 +141,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 	}
 	limit := min(shortest/3, patience)
 	if look != nil {
-		p.look, p.nested, limit = true, look.nested, min(limit, lookPatience)
+		p.look, p.nested, limit = true, look.nested, min(limit, lookPatience, c.config.sessionTTL/3)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()

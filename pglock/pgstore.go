@@ -65,8 +65,10 @@ func Unconfirmed(conn *pgx.Conn) bool {
 // each row to scan. It returns after the commit.
 func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
 	if !s.explicit.Load() {
+		named := !s.unnamed.Load()
 		err := s.once(ctx, conn, sql, args, scan)
-		if statementLost(err) && !s.unnamed.Swap(true) {
+		if named && statementLost(err) {
+			s.unnamed.Store(true)
 			err = s.once(ctx, conn, sql, args, scan) // nothing was done
 		}
 		if sqlState(err) != stateIsolation {
@@ -74,8 +76,10 @@ func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []
 		}
 		s.explicit.Store(true) // nothing was done; say it explicitly from now on
 	}
+	named := !s.unnamed.Load()
 	err := s.between(ctx, conn, sql, args, scan)
-	if statementLost(err) && !s.unnamed.Swap(true) {
+	if named && statementLost(err) {
+		s.unnamed.Store(true)
 		err = s.between(ctx, conn, sql, args, scan) // nothing was done
 	}
 	return confirmed(conn, err)
@@ -90,7 +94,7 @@ func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args 
 			_, _ = conn.Exec(ctx, "rollback") // keeps the connection; a failure closes it, which rolls back as well
 		}
 	}()
-	if s.unnamed.Load() {
+	if s.nameless(conn) {
 		_, err := conn.Exec(ctx, begin, pgx.QueryExecModeSimpleProtocol)
 		if err == nil {
 			err = s.once(ctx, conn, sql, args, scan)
@@ -122,7 +126,7 @@ func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args 
 }
 
 func (s *pgStore) once(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
-	if s.unnamed.Load() && conn.Config().DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
+	if s.nameless(conn) && conn.Config().DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
 		args = append([]any{pgx.QueryExecModeExec}, args...)
 	}
 	rows, err := conn.Query(ctx, sql, args...)
@@ -130,6 +134,12 @@ func (s *pgStore) once(ctx context.Context, conn *pgx.Conn, sql string, args []a
 		return err
 	}
 	return readAll(rows, scan)
+}
+
+// nameless says that statements must be parsed and executed in one go. DescribeExec does it in two, and a pooler lets
+// another client's statement come between.
+func (s *pgStore) nameless(conn *pgx.Conn) bool {
+	return s.unnamed.Load() || conn.Config().DefaultQueryExecMode == pgx.QueryExecModeDescribeExec
 }
 
 // statementLost reports that a prepared statement is not there, or another of its name is.
@@ -160,13 +170,24 @@ func confirmed(conn *pgx.Conn, err error) error {
 
 // pooled runs one statement on a connection of the pool, again when the server undid it for a reason that passes.
 func (s *pgStore) pooled(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
+	return s.pooledFor(ctx, never, sql, args, scan)
+}
+
+// pooledFor is pooled with a limit to how long the server may take, once there is a connection: one that died in silence
+// would hold the call until ctx ends.
+func (s *pgStore) pooledFor(ctx context.Context, limit time.Duration, sql string, args []any, scan func(pgx.Rows) error) error {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		conn, err := s.pool.Acquire(ctx)
 		if err != nil {
 			return &noConnectionError{err}
 		}
-		err = s.query(ctx, conn.Conn(), sql, args, scan)
+		answering, cancel := ctx, context.CancelFunc(func() {})
+		if limit < never {
+			answering, cancel = context.WithTimeout(ctx, limit)
+		}
+		err = s.query(answering, conn.Conn(), sql, args, scan)
+		cancel()
 		conn.Release()
 		if !transient(err) || attempt == attempts || !pause(ctx, time.Duration(attempt)*time.Millisecond) {
 			return err

@@ -131,6 +131,9 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 	if w.owner.nested() { // a circle that this ticket closes is found now
 		next = now
 	}
+	if len(c.queue.tickets) == 1 {
+		c.queue.fails = false // what failed for earlier waits says nothing of this one
+	}
 	sooner := len(c.queue.tickets) == 1 || next.mono < c.queue.next.mono
 	if sooner {
 		c.queue.next = next
@@ -210,8 +213,9 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.queue.took = now.mono - sent.mono
-	if err != nil {
+	if err == nil {
+		c.queue.took = now.mono - sent.mono
+	} else {
 		if !c.queue.fails {
 			c.queue.fails, c.queue.failing = true, sent
 		}

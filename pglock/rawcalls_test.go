@@ -110,6 +110,125 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 	}
 }
 
+func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, caller := db.Conn(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
+	mustAcquire(t, c, "held")
+	mustAcquire(t, c, "places", pglock.Limit(2))
+	var owner string
+	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(owner_id) || '::uuid' FROM pglock.locks WHERE name = 'held'").Scan(&owner); err != nil {
+		t.Fatal(err)
+	}
+	// A ticket of a session that is alive.
+	execute(t, conn, "SELECT pglock.acquire('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
+	execute(t, conn, "SELECT pglock.acquire('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 h')")
+	execute(t, conn, `SELECT pglock.acquire('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_mode => 'limit', p_capacity => 5,
+		p_wait => true, p_session_ttl => '1 h')`)
+	long, id := "repeat('x', 513)", someID
+	type refused struct {
+		call  string
+		state string // "" for an answer that refuses without an error
+		says  string
+	}
+	var all []refused
+	for _, wait := range []string{"false", "true"} {
+		acquire := func(name, args, state, says string) {
+			all = append(all, refused{"acquire(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => " + wait + args + ")", state, says})
+		}
+		for _, name := range []string{"'new'", "'held'", "'places'"} {
+			acquire(name, ", p_mode => 'nonsense'", invalid, "mode is 'nonsense': it must be exclusive, shared or limit")
+			acquire(name, ", p_mode => ''", invalid, "mode is ''")
+			acquire(name, ", p_mode => NULL", invalid, "mode is NULL")
+			acquire(name, ", p_mode => 'limit'", invalid, "limit is NULL: it must be from 1 to 1000")
+			acquire(name, ", p_mode => 'limit', p_capacity => 0", invalid, "limit is 0")
+			acquire(name, ", p_mode => 'limit', p_capacity => -1", invalid, "limit is -1")
+			acquire(name, ", p_mode => 'limit', p_capacity => 1001", invalid, "limit is 1001: it must be from 1 to 1000")
+			acquire(name, ", p_capacity => 2", invalid, "limit is 2 with mode exclusive: it must be NULL")
+			acquire(name, ", p_mode => 'shared', p_capacity => 2", invalid, "limit is 2 with mode shared: it must be NULL")
+			acquire(name, ", p_mode => 'shared', p_session_ttl => NULL", invalid, "session ttl is NULL")
+			acquire(name, ", p_mode => 'shared', p_session_ttl => '99 ms'", invalid, "session ttl is 00:00:00.099: it must be from 100 ms to 24 hours")
+			acquire(name, ", p_mode => 'shared', p_session_ttl => '25 hours'", invalid, "session ttl is 25:00:00")
+			if wait == "true" {
+				acquire(name, ", p_session_ttl => NULL", invalid, "session ttl is NULL")
+				acquire(name, ", p_session_ttl => '-1 s'", invalid, "session ttl is -00:00:01")
+			}
+		}
+		if wait == "true" { // a try is told who holds it
+			acquire("'queued'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'queued' is 3: it is in use with limit 5")
+		}
+		acquire("''", ", p_mode => 'shared'", invalid, "name is 0 bytes long")
+		acquire(long, ", p_mode => 'limit', p_capacity => 2", invalid, "name is 513 bytes")
+		acquire("'places'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'places' is 3: it is in use with limit 2")
+		acquire("'held'", ", p_owner_id => "+owner+", p_nested => true", "LK004", "'held' is held by the one who asks for it, with token 1")
+		acquire("'held'", ", p_mode => 'shared', p_owner_id => "+owner+", p_nested => true", "LK004", "token 1")
+	}
+	all = append(all, []refused{
+		{"acquire('held', " + id + ", " + id + ", 'h', '1 s', p_mode => 'shared')", "", ""},
+		{"acquire('held', " + id + ", " + id + ", 'h', '1 s', p_mode => 'limit', p_capacity => 7)", "", ""},
+		{"acquire('places', " + id + ", " + id + ", 'h', '1 s')", "", ""},
+		{"release_lease(NULL, NULL, NULL, NULL)", "", ""},
+		{"release_lease('held', 1, " + id + ")", "", ""},
+		{"release_lease('held', 1, " + noID + ", 0)", "", ""},
+		{"release_lease('places', 2, " + id + ", 1)", "", ""},
+		{"release_lease('places', 2, " + id + ", 4711)", "", ""},
+		{"give_back(NULL, " + id + ")", invalid, "name is NULL"},
+		{"give_back('', " + id + ")", invalid, "name is 0 bytes"},
+		{"give_back(" + long + ", " + id + ")", invalid, "name is 513 bytes"},
+		{"give_back('held', NULL)", invalid, "grant_id is NULL"},
+		{"give_back('held', " + id + ")", "", ""},
+		{"leave(NULL, NULL)", "", ""},
+		{"leave('held', NULL)", "", ""},
+		{"leave('held', " + id + ")", "", ""},
+		{"leave_all(NULL, NULL, NULL)", "", ""},
+		{"leave_all(" + id + ", ARRAY['held', NULL], ARRAY[" + id + "])", "", ""},
+		{"announce(NULL, NULL)", "", ""},
+		{"announce(ARRAY['held', NULL, 'new'], ARRAY[1, NULL])", "", ""},
+		{"list_waiters(NULL, NULL)", "", ""},
+		{"list_waiters('', -1)", "2201W", ""},
+		{"watch(NULL, '1 s')", invalid, "name is NULL"},
+		{"watch('', '1 s')", invalid, "name is 0 bytes"},
+		{"watch(" + long + ", '1 s')", invalid, "name is 513 bytes"},
+		{"watch('new', NULL)", invalid, "is NULL"},
+		{"watch('new', '-1 s')", invalid, "-00:00:01"},
+		{"watch('new', '25 hours')", invalid, "25:00:00"},
+		{"sweep_waiters()", "", ""},
+		{"break_lock('places', 'r', 'a', 1)", "LK006", "held with token"},
+	}...)
+	before := rows(t, conn)
+	for _, tc := range all {
+		_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+tc.call)
+		checkState(t, tc.call, err, tc.state, tc.says)
+		if after := rows(t, conn); after != before {
+			t.Fatalf("%s: rows before:\n%s\nafter:\n%s", tc.call, before, after)
+		}
+	}
+}
+
+func TestI11_LookRefusesASessionThatMakesNoSense(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, caller := db.Conn(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	before := rows(t, conn)
+	for _, tc := range []struct{ args, says string }{
+		{someID + ", NULL, '1 s'", "holder is NULL"},
+		{someID + ", '', '1 s'", "holder is 0 bytes"},
+		{someID + ", repeat('x', 257), '1 s'", "holder is 257 bytes"},
+		{someID + ", 'h', NULL", "ttl is NULL"},
+		{someID + ", 'h', '-1 s'", "ttl is -00:00:01"},
+		{someID + ", 'h', '25 hours'", "ttl is 25:00:00"},
+	} {
+		_, err := caller.Exec(t.Context(), "SELECT * FROM pglock.look("+tc.args+")")
+		checkState(t, "look("+tc.args+")", err, invalid, tc.says)
+		if after := rows(t, conn); after != before {
+			t.Fatalf("look(%s): rows before:\n%s\nafter:\n%s", tc.args, before, after)
+		}
+	}
+}
+
 func checkState(t *testing.T, call string, err error, state, says string) {
 	t.Helper()
 	var got string
@@ -136,6 +255,9 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 			"renew('held', 1, " + someID + ")", "renew_all(ARRAY['held'], ARRAY[1], ARRAY[" + someID + "])",
 			"release('held', 1, " + someID + ")", "release_all(ARRAY['held'], ARRAY[1], ARRAY[" + someID + "])",
 			"abandon('held', " + someID + ")", "break_lock('held', 'r', 'a')", "prune_locks()",
+			"acquire('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)", "release_lease('held', 1, " + someID + ")",
+			"give_back('held', " + someID + ")", "leave('held', " + someID + ")", "leave_all(" + someID + ", ARRAY['held'], ARRAY[" + someID + "])",
+			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')",
 		} {
 			err := pgx.BeginTxFunc(t.Context(), caller, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 				_, err := tx.Exec(t.Context(), "SELECT * FROM pglock."+call)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,8 @@ import (
 func rows(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	var all strings.Builder
-	for _, table := range []string{"pglock.locks", "pglock.fences", "pglock.events", "pglock.installation", "pglock.fencing_token_seq", "accounts"} {
+	for _, table := range []string{"pglock.locks", "pglock.waiters", "pglock.sessions", "pglock.fences", "pglock.events", "pglock.installation",
+		"pglock.fencing_token_seq", "accounts"} {
 		var text string
 		err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r").Scan(&text)
 		if err != nil {
@@ -138,9 +140,13 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			argument("Do name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return c.Do(ctx, b.name, fnRan) }),
 			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Get(ctx, b.name)) }),
 			argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Fences(ctx, b.name)) }),
+			argument("Watch name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Watch(ctx, b.name)) }),
+			argument("AcquireAll name "+b.what, "names[1]", b.value, b.rule,
+				func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", b.name})) }),
 			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Break(ctx, b.name, "stuck")) }))
 		if b.name != "" {
 			all = append(all,
+				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Waiters(ctx, b.name, 10)) }),
 				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Events(ctx, b.name, 10)) }),
 				argument("List prefix "+b.what, "prefix", b.value, b.rule,
 					func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Prefix: b.name})) }),
@@ -197,6 +203,74 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 		argument("Break without actor", "actor", "empty", "256",
 			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck", pglock.BreakActor(""))) }),
 	)
+	checkRefusals(t, conn, all)
+}
+
+func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool, conn := db.Pool(t), db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
+	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
+	held := mustAcquire(t, c, "held")
+	mustAcquire(t, c, "places", pglock.Limit(2))
+	mustAcquire(t, c, "full", pglock.Limit(1))
+	mustAcquire(t, c, "readers", pglock.Shared())
+
+	var all []refusal
+	each := func(name string, want error, says []string, lock string, under context.Context, opts ...pglock.AcquireOption) {
+		ask := func(ctx context.Context) context.Context {
+			if under != nil {
+				return under
+			}
+			return ctx
+		}
+		all = append(all,
+			refusal{"TryAcquire " + name, func(ctx context.Context) error { return ignore(c.TryAcquire(ask(ctx), lock, opts...)) }, want, says},
+			refusal{"Acquire " + name, func(ctx context.Context) error { return ignore(c.Acquire(ask(ctx), lock, opts...)) }, want, says},
+			refusal{"AcquireAll " + name, func(ctx context.Context) error { return ignore(c.AcquireAll(ask(ctx), []string{lock}, opts...)) }, want, says},
+			refusal{"Do " + name, func(ctx context.Context) error { return c.Do(ask(ctx), lock, fnRan, opts...) }, want, says})
+	}
+	for _, n := range []int{0, -1, 1001, 1 << 31} {
+		each(fmt.Sprintf("limit %d", n), pglock.ErrInvalid, []string{"limit", fmt.Sprint(n), "from 1 to 1000"}, "new", nil, pglock.Limit(n))
+	}
+	both := "be one of them"
+	each("shared and limit", pglock.ErrInvalid, []string{"mode", "shared and limit 2", both}, "new", nil, pglock.Shared(), pglock.Limit(2))
+	each("limit and shared", pglock.ErrInvalid, []string{"mode", "limit 2 and shared", both}, "new", nil, pglock.Limit(2), pglock.Shared())
+	each("two limits", pglock.ErrInvalid, []string{"mode", "limit 2 and limit 3", both}, "new", nil, pglock.Limit(2), pglock.Limit(3))
+	each("nil option", pglock.ErrInvalid, []string{"option", "nil"}, "new", nil, nil)
+	for _, want := range []error{pglock.ErrLimit, pglock.ErrInvalid} {
+		each(fmt.Sprintf("another limit (%v)", want), want, []string{"'places'", "limit", "3", "2"}, "places", nil, pglock.Limit(3))
+		each(fmt.Sprintf("a lower limit (%v)", want), want, []string{"'places'", "limit", "1", "2"}, "places", nil, pglock.Limit(1))
+	}
+	for _, want := range []error{pglock.ErrSelfDeadlock, pglock.ErrHeld} {
+		each(fmt.Sprintf("its own (%v)", want), want, []string{"'held'", fmt.Sprint(held.Token())}, "held", held.Context())
+		each(fmt.Sprintf("its own, shared (%v)", want), want, []string{"'held'"}, "held", held.Context(), pglock.Shared())
+	}
+	for name, opts := range map[string][]pglock.AcquireOption{
+		"places": nil, "readers": nil, "full": {pglock.Limit(1)}, "held": {pglock.Shared()},
+	} {
+		all = append(all, refusal{"TryAcquire " + name, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, name, opts...)) },
+			pglock.ErrHeld, []string{name}})
+	}
+	all = append(all,
+		refusal{"TryAcquire readers with a limit", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "readers", pglock.Limit(5))) }, pglock.ErrHeld, nil},
+		refusal{"TryAcquire places, shared", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "places", pglock.Shared())) }, pglock.ErrHeld, nil},
+		argument("AcquireAll nothing", "names", "empty", "at least one", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, nil)) }),
+		argument("AcquireAll twice", "names[2]", `"a"`, "not be the same as names[0]",
+			func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"a", "b", "a"})) }),
+		argument("Waiters limit 0", "limit", "0", "from 1 to 10000", func(ctx context.Context) error { return ignore(c.Waiters(ctx, "", 0)) }),
+		argument("Waiters limit", "limit", "10001", "from 1 to 10000", func(ctx context.Context) error { return ignore(c.Waiters(ctx, "held", 10001)) }),
+		argument("New listen config nil", "listen config", "nil", "pgx.ParseConfig",
+			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithListenConfig(nil))) }),
+		argument("New listen config by hand", "listen config", "made by hand", "pgx.ParseConfig",
+			func(ctx context.Context) error {
+				return ignore(pglock.New(ctx, pool, pglock.WithListenConfig(&pgx.ConnConfig{})))
+			}))
+	for _, ttl := range []time.Duration{0, -time.Second, 99 * time.Millisecond, 24*time.Hour + 1} {
+		all = append(all, argument("New session TTL "+ttl.String(), "session TTL", ttl.String(), "from 100ms to 24h",
+			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithSessionTTL(ttl))) }))
+	}
 	checkRefusals(t, conn, all)
 }
 
@@ -296,6 +370,10 @@ func TestI11_ClosedClientRefusesEverythingAndChangesNothing(t *testing.T) {
 		closed("TryAcquire", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) }),
 		closed("Acquire", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
 		closed("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
+		closed("AcquireAll", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new"})) }),
+		closed("Watch", func(ctx context.Context) error { return ignore(c.Watch(ctx, "new")) }),
+		closed("Waiters", func(ctx context.Context) error { return ignore(c.Waiters(ctx, "held", 10)) }),
+		closed("Holders", func(ctx context.Context) error { return ignore(c.Holders(ctx, "held")) }),
 		closed("Get", func(ctx context.Context) error { return ignore(c.Get(ctx, "held")) }),
 		closed("List", func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{})) }),
 		closed("Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck")) }),

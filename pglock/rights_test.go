@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,15 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		t.Error(err)
 	}
 
+	places := mustAcquire(t, c, "places", pglock.Limit(2))
+	if err := fencedstore.New(pool).Write(t.Context(), places, func(context.Context, pgx.Tx) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	exerciseQueue(t, startClient(t, pool, pglock.WithDefaultTTL(2*time.Second)), "queue")
+	if err := places.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+
 	checkRefusals(t, conn, []refusal{
 		{"Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "report", "stuck")) }, pglock.ErrPermission, []string{"pglock_admin"}},
 		{"Events", func(ctx context.Context) error { return ignore(c.Events(ctx, "", 10)) }, pglock.ErrPermission, []string{"pglock_admin"}},
@@ -89,6 +99,62 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	} {
 		if _, err := pool.Exec(t.Context(), sql); !denied(err) {
 			t.Errorf("%s: %v, want permission denied", sql, err)
+		}
+	}
+}
+
+func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
+	mustAcquire(t, c, "held")
+	execute(t, conn, "SELECT pglock.acquire('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
+	before := rows(t, conn)
+	for _, role := range []string{"pglock_user", "pglock_admin"} {
+		pool := db.Pool(t, login(t, db, role))
+		for _, sql := range []string{
+			"SELECT * FROM pglock.waiters", "SELECT grant_id FROM pglock.waiters", "DELETE FROM pglock.waiters", "UPDATE pglock.waiters SET ticket = 1",
+			"INSERT INTO pglock.waiters (name) VALUES ('x')", "TRUNCATE pglock.waiters",
+			"SELECT * FROM pglock.sessions", "UPDATE pglock.sessions SET alive_until = '-infinity'", "DELETE FROM pglock.sessions", "TRUNCATE pglock.sessions",
+			"SELECT nextval('pglock.ticket_seq')", "SELECT setval('pglock.ticket_seq', 1)", "SELECT last_value FROM pglock.ticket_seq",
+			"SELECT * FROM pglock.spent_grants", "SELECT owner_id FROM pglock.locks",
+			"SELECT pglock.hand_over('held', NULL)", "SELECT pglock.grant_head(NULL, NULL)", "SELECT pglock.grant_slot(NULL)",
+			"SELECT pglock.next_waiter('held')", "SELECT pglock.free_at('held', 'exclusive', NULL)", "SELECT pglock.session_alive(NULL)",
+			"SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.check_mode('shared', NULL, '1 s')",
+			"SELECT pglock.hint(gen_random_uuid(), 1, 0, '1 s')", "SELECT pglock.refuse_own('held', NULL)", "SELECT pglock.find_circle('held', 1)",
+			"SELECT pglock.kept_waiting_by('held', 1, 'exclusive')", "SELECT pglock.leave_queue('held', gen_random_uuid())",
+			"SELECT pglock.watch_channel('held')", "SELECT pglock.describe_locks(NULL, '', true, '', 10)",
+			"SELECT pglock.acquire_in_turn('new', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', NULL, 'exclusive', NULL, false, '1 s', NULL, false)",
+		} {
+			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
+				t.Errorf("%s as %s: %v, want permission denied", sql, role, err)
+			}
+			if after := rows(t, conn); after != before {
+				t.Fatalf("%s as %s: rows before:\n%s\nafter:\n%s", sql, role, before, after)
+			}
+		}
+	}
+}
+
+// The functions that users may call, and no others: what a migration adds is granted on purpose.
+func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	user := []string{"abandon", "acquire", "announce", "check_lease", "database_id", "fence", "get_lock", "give_back", "leave", "leave_all",
+		"list_fences", "list_locks", "list_waiters", "look", "record_refusal", "release", "release_all", "release_lease", "renew", "renew_all",
+		"schema_version", "seal", "start_client", "sweep_waiters", "watch"}
+	admin := append([]string{"break_lock", "list_events", "prune_events", "prune_locks"}, user...)
+	slices.Sort(admin)
+	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
+		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
+			AND has_function_privilege($1, p.oid, 'EXECUTE') ORDER BY p.proname COLLATE "C"`, role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names, err := pgx.CollectRows(found, pgx.RowTo[string]); err != nil || !slices.Equal(names, want) {
+			t.Errorf("%s may call %v, %v; want %v", role, names, err, want)
 		}
 	}
 }
@@ -161,13 +227,17 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	db := pgtest.Database(t)
 	owner := startClient(t, db.Pool(t, login(t, db, "pglock_user")), pglock.WithDefaultTTL(time.Hour))
 	l := mustAcquire(t, owner, "report")
-	abandoned := "99999999-2222-3333-4444-555555555555"
+	const abandoned, queued, owned = "99999999-2222-3333-4444-555555555555", "99999999-2222-3333-4444-666666666666", "99999999-2222-3333-4444-777777777777"
 	pool := db.Pool(t, login(t, db, "pglock_admin"))
 	if _, err := pool.Exec(t.Context(), "SELECT pglock.abandon('abandoned', $1::uuid)", abandoned); err != nil {
 		t.Fatal(err)
 	}
+	execute(t, db.Conn(t), "SELECT pglock.acquire('report', $1::text::uuid, gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid)",
+		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
+		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",
+		"SELECT x::text FROM pglock.acquire('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
 		"SELECT x::text FROM pglock.list_fences('report') x", "SELECT x::text FROM pglock.list_events() x",
 		"SELECT x::text FROM pg_stat_activity x", "SELECT x::text FROM pg_locks x", "SELECT x::text FROM pg_stats x WHERE schemaname = 'pglock'",
 		"SELECT x::text FROM pglock.acquire('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
@@ -181,8 +251,10 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, text := range texts {
-			if strings.Contains(text, l.GrantID().String()) || strings.Contains(text, abandoned) {
-				t.Errorf("%s shows a grant ID: %s", sql, text)
+			for _, secret := range []string{l.GrantID().String(), abandoned, queued, owned} {
+				if strings.Contains(text, secret) {
+					t.Errorf("%s shows a grant ID or an owner: %s", sql, text)
+				}
 			}
 		}
 	}

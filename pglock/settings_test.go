@@ -71,6 +71,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
 	if err := c.Do(t.Context(), "report", func(ctx context.Context, _ *pglock.Lease) error { return ctx.Err() }); err != nil {
 		t.Errorf("Do: %v", err)
 	}
+	exerciseQueue(t, c, "report")
 	mustAcquire(t, c, "broken")
 	if _, err := c.Break(t.Context(), "broken", "stuck"); err != nil {
 		t.Errorf("Break: %v", err)
@@ -80,6 +81,70 @@ func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
 	}
 	if infos, err := c.List(t.Context(), pglock.ListOptions{Free: true}); err != nil || len(infos) != 2 {
 		t.Errorf("List = %+v, %v", infos, err)
+	}
+}
+
+// exerciseQueue waits for a lock that is then released, watches it, and leaves a queue.
+func exerciseQueue(t *testing.T, c *pglock.Client, name string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	changes, err := c.Watch(ctx, name)
+	if err != nil {
+		t.Fatalf("Watch: %v", err)
+	}
+	if first := <-changes; first.Kind != pglock.ChangeNone || len(first.Holders) != 0 {
+		t.Errorf("the state of a free lock: %+v", first)
+	}
+	l := mustAcquire(t, c, name)
+	if _, err := c.Acquire(l.Context(), name); !errors.Is(err, pglock.ErrSelfDeadlock) {
+		t.Errorf("the holder's own lock: %v, want ErrSelfDeadlock", err)
+	}
+	queue := func(ctx context.Context, length int) chan error {
+		done := make(chan error, 1)
+		go func() {
+			done <- c.Do(ctx, name, func(context.Context, *pglock.Lease) error { return nil }, pglock.WithMetadata([]byte(`{"b": 2}`)))
+		}()
+		eventually(t, "a ticket", func() bool {
+			waiters, err := c.Waiters(ctx, name, 10)
+			if err != nil {
+				t.Fatalf("Waiters: %v", err)
+			}
+			return len(waiters) == length && waiters[0].Place == 1 && waiters[0].TTL == 2*time.Second && time.Since(waiters[0].Since) < time.Minute
+		})
+		return done
+	}
+	impatient, giveUp := context.WithCancel(ctx)
+	next, other := queue(ctx, 1), queue(impatient, 2)
+	giveUp()
+	if err := <-other; !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that gives up: %v, want context.Canceled", err)
+	}
+	eventually(t, "the end of the other ticket", func() bool {
+		waiters, err := c.Waiters(ctx, name, 10)
+		return err == nil && len(waiters) == 1
+	})
+	if err := l.Release(ctx); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if err := <-next; err != nil {
+		t.Errorf("the waiting call: %v", err)
+	}
+	for change := range changes {
+		if change.Kind == pglock.ChangeReleased && change.Lease.Token > l.Token() {
+			cancel() // ends the loop
+		}
+	}
+	for _, mode := range []pglock.AcquireOption{pglock.Shared(), pglock.Limit(2)} {
+		a, b := mustAcquire(t, c, name, mode), mustAcquire(t, c, name, mode)
+		if a.Slot() == b.Slot() || a.Token() >= b.Token() {
+			t.Errorf("%v and %v, in slots %d and %d", a, b, a.Slot(), b.Slot())
+		}
+		for _, l := range []*pglock.Lease{a, b} {
+			if err := l.Release(t.Context()); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		}
 	}
 }
 
@@ -197,13 +262,12 @@ func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
 		acquired <- err
 	}()
 	conn := db.Conn(t)
-	eventually(t, "the waiting call's look", func() bool {
-		var looked int
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-			AND pid <> pg_backend_pid() AND query LIKE '%.acquire(%'`).Scan(&looked); err != nil {
+	eventually(t, "the waiting call's ticket", func() bool {
+		var queued bool
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')").Scan(&queued); err != nil {
 			t.Fatal(err)
 		}
-		return looked == 2 // one connection of each client
+		return queued
 	})
 	if err := l.Release(t.Context()); err != nil {
 		t.Fatal(err)

@@ -2,10 +2,13 @@ package pglock_test
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -21,8 +24,7 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 	}{
 		"missing":  {"DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up"}},
 		"empty":    {"DROP SCHEMA pglock CASCADE; CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
-		"older":    {version("0"), 0, []string{"migrate up", "migrations.Up"}},
-		"newer":    {version("2"), 2, []string{"version 2", "newer release"}},
+		"newer":    {version(fmt.Sprint(pglock.SchemaVersion + 1)), pglock.SchemaVersion + 1, []string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
 		"cache":    {"ALTER SEQUENCE pglock.fencing_token_seq CACHE 32", -1, []string{"fencing_token_seq", "ALTER SEQUENCE", "CACHE 1"}},
 		"cycle":    {"ALTER SEQUENCE pglock.fencing_token_seq CYCLE", -1, []string{"fencing_token_seq", "NO CYCLE"}},
 		"backward": {"ALTER SEQUENCE pglock.fencing_token_seq INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},
@@ -49,4 +51,30 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestClientThatMeetsAnOlderSchemaSaysWhichVersionItNeedsAndHowToGetIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn, pool := db.Conn(t), db.Pool(t)
+	sql, err := fs.ReadFile(migrations.Files(), "000001_foundation.up.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, "CREATE SCHEMA pglock; SET search_path = pglock, pg_temp; "+string(sql))
+	execute(t, conn, "CREATE TABLE pglock_schema_migrations AS SELECT 1::bigint AS version, false AS dirty") // as Up leaves it
+	_, err = pglock.New(t.Context(), pool)
+	var schema *pglock.SchemaError
+	if !errors.Is(err, pglock.ErrSchema) || !errors.As(err, &schema) || *schema != (pglock.SchemaError{Schema: "pglock", Have: 1, Need: pglock.SchemaVersion}) {
+		t.Fatalf("%v, want a SchemaError with versions 1 and %d", err, pglock.SchemaVersion)
+	}
+	for _, s := range []string{`"pglock"`, "has version 1", fmt.Sprintf("needs %d", pglock.SchemaVersion), "pglock-admin migrate up --schema pglock", "migrations.Up"} {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%q does not say %q", err, s)
+		}
+	}
+	if err := migrations.Up(t.Context(), db.URL()); err != nil {
+		t.Fatal(err)
+	}
+	mustAcquire(t, startClient(t, pool), "report")
 }

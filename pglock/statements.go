@@ -21,7 +21,11 @@ func (s *pgStore) acquire(ctx context.Context, w who, r request, grantID uuid.UU
 	if r.mode == ModeLimit {
 		capacity = &r.capacity
 	}
-	err = s.pooled(ctx, s.queries.acquire,
+	limit := never
+	if r.wait {
+		limit = patience
+	}
+	err = s.pooledFor(ctx, limit, s.queries.acquire,
 		[]any{r.name, grantID.String(), w.session.String(), r.holder, interval(r.ttl), metadata, retry, string(r.mode), capacity,
 			r.wait, interval(w.ttl), r.owner.id.String(), r.owner.nested()},
 		func(rows pgx.Rows) error {
@@ -224,7 +228,7 @@ func (s *pgStore) notify(ctx context.Context, channel, payload string) error {
 }
 
 func (s *pgStore) watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error) {
-	err = s.pooled(ctx, s.queries.watch, []any{name, interval(lasting)}, func(rows pgx.Rows) error {
+	err = s.pooledFor(ctx, patience, s.queries.watch, []any{name, interval(lasting)}, func(rows pgx.Rows) error {
 		i, err := scanInfo(rows, &channel, nil)
 		infos = append(infos, i)
 		return err
@@ -238,7 +242,16 @@ type pgEar struct{ conn *pgx.Conn }
 func (s *pgStore) listen(ctx context.Context) (ear, error) {
 	if s.ears == nil {
 		conn, err := s.connect(ctx)
-		return pgEar{conn}, err
+		if err != nil {
+			return nil, err
+		}
+		// Behind a pooler LISTEN would stay with a connection that others use, and we would hear nothing.
+		var backend uint32
+		if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&backend); err != nil || backend != conn.PgConn().PID() {
+			farewell(conn)
+			return nil, errors.Join(errPooled, err)
+		}
+		return pgEar{conn}, nil
 	}
 	conn, err := pgx.ConnectConfig(ctx, s.ears.Copy())
 	return pgEar{conn}, err
@@ -266,6 +279,9 @@ func (e pgEar) next(ctx context.Context) (channel, payload string, err error) {
 }
 
 func (e pgEar) close() { farewell(e.conn) }
+
+// errPooled: the connection is not to the server itself.
+var errPooled = errors.New("a pooler is between: WithListenConfig names the server itself")
 
 // errQuiet: nothing was heard for as long as one was willing to listen; the connection is as good as before.
 var errQuiet = errors.New("nothing was heard")

@@ -36,6 +36,9 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 	for busy := time.Millisecond; ; {
 		a, sent, err := c.ask(ctx, q)
 		switch {
+		case err != nil && c.hasLeft(w): // Close has left the queue, but this request may be on its way yet
+			c.giveBack(q.request, q.grantID)
+			return nil, err
 		case err != nil:
 			return nil, c.giveUpWait(ctx, w, last, err)
 		case a.granted:
@@ -82,8 +85,14 @@ func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
 		var err error
 		select {
 		case <-w.wake:
-		case <-due:
-			n.ask = true
+		case <-due: // a look may have moved it meanwhile
+			if n, next = c.newsOf(w); next <= 0 {
+				n.ask = true
+			}
+			if n.err != nil || n.hint != nil || n.ask {
+				return n, n.err
+			}
+			continue
 		case <-c.ctx.Done():
 			err = fmt.Errorf("acquire lock %q: %w", w.name, ErrClosed)
 		case <-ctx.Done():
@@ -92,7 +101,7 @@ func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
 		if timer != nil {
 			timer.Stop()
 		}
-		if err != nil || n.ask {
+		if err != nil {
 			return n, err
 		}
 	}

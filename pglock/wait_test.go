@@ -15,56 +15,55 @@ func heldBy(holder string, remaining time.Duration) func(context.Context, call) 
 	}
 }
 
-func TestWaitingCallLooksAgainWhenTheHoldersLeaseEnds(t *testing.T) {
+func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		end := time.Now().Add(5*time.Second + 300*time.Millisecond)
-		s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
-			if left := time.Until(end); left > 0 {
-				return heldBy("b", left)(ctx, asked)
-			}
-			return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+		q := queued(s, time.Hour)
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		c.heard(q.grant(id, DefaultTTL), nil)
+		l := mustGet(t, result)
+		if l.Token() != 6 || l.GrantID() != id || l.Slot() != 0 || time.Since(began) != 0 {
+			t.Errorf("%v with grant ID %v after %v, want token 6 with %v at once", l, l.GrantID(), time.Since(began), id)
 		}
-		l, err := startClient(t, s, systemClock()).Acquire(t.Context(), "report")
-		if err != nil {
-			t.Fatal(err)
+		if n := len(s.of("acquire")); n != 1 {
+			t.Errorf("%d requests, want one", n)
 		}
-		if late := time.Since(end); l.Token() != 6 || late > 300*time.Millisecond {
-			t.Errorf("token %d, granted %v after the holder's lease had ended", l.Token(), late)
+		time.Sleep(time.Hour)
+		if err := l.Err(); err != nil {
+			t.Errorf("after an hour: %v", err)
 		}
 	})
 }
 
-func TestWaitingCallLooksAtAGrowingIntervalOfAboutASecondAtMost(t *testing.T) {
+func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = heldBy("b", time.Hour)
+		s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+			if len(s.of("acquire")) < 4 {
+				return answer{}, nil // no holder, no ticket
+			}
+			return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+		}
+		l, err := startClient(t, s, systemClock()).Acquire(t.Context(), "report")
+		if err != nil || l.Token() != 6 || time.Since(s.began) > 50*time.Millisecond || len(s.of("acquire")) != 4 {
+			t.Errorf("%v, %v after %v and %d requests, want the lease at the fourth", l, err, time.Since(s.began), len(s.of("acquire")))
+		}
+	})
+}
+
+func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, nil }
 		c := startClient(t, s, systemClock())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if _, err := c.Acquire(ctx, "report"); !errors.Is(err, ErrHeld) {
-			t.Fatal(err)
+		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
 		}
-		looks := s.of("acquire")
-		if len(looks) < 45 || len(looks) > 70 {
-			t.Errorf("%d looks in a minute, want about one a second", len(looks))
-		}
-		intervals := make(map[time.Duration]bool)
-		for i, look := range looks[1:] {
-			gap, planned := look.at-looks[i].at, min(firstLook<<i, lastLook)
-			if i > 10 {
-				planned = lastLook
-			}
-			if gap < planned || gap > planned+planned/4+time.Millisecond {
-				t.Errorf("look %d came %v after the one before, want %v and up to a quarter more", i+1, gap, planned)
-			}
-			intervals[gap] = true
-			if look.grantID == looks[i].grantID {
-				t.Error("two looks with one grant ID")
-			}
-		}
-		if len(intervals) < 40 {
-			t.Errorf("%d looks at %d different intervals: no jitter", len(looks), len(intervals))
+		if n := len(s.of("acquire")); n > 1300 {
+			t.Errorf("%d requests in a minute", n)
 		}
 	})
 }
@@ -72,8 +71,9 @@ func TestWaitingCallLooksAtAGrowingIntervalOfAboutASecondAtMost(t *testing.T) {
 func TestCallThatIsCancelledWhileItWaitsNamesBothReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = heldBy("the other", time.Hour)
+		queued(s, time.Hour)
 		c := startClient(t, s, systemClock())
+		_, first := waiting(t.Context(), t, c, "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)
 		began := time.Now()
@@ -82,19 +82,20 @@ func TestCallThatIsCancelledWhileItWaitsNamesBothReasons(t *testing.T) {
 		if l != nil || !errors.Is(err, context.Canceled) || !errors.Is(err, ErrHeld) || !errors.As(err, &held) {
 			t.Fatalf("Acquire = %v, %v; want context.Canceled and ErrHeld", l, err)
 		}
-		if held.Name != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() {
-			t.Errorf("%+v does not tell who holds the lock", held)
+		if held.Name != "report" || held.Holder != "the other" || held.Token != 5 || held.ExpiresAt.IsZero() || held.Place != 2 {
+			t.Errorf("%+v does not tell who holds the lock, and the second place", held)
 		}
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("returned after %v, want at the cancelling", took)
 		}
+		still(t, first)
 	})
 }
 
 func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = heldBy("b", time.Hour)
+		queued(s, time.Hour)
 		c := startClient(t, s, systemClock())
 		began := time.Now()
 		_, err := c.Acquire(t.Context(), "report", WithMaxWait(3*time.Second))
@@ -102,10 +103,12 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 			t.Errorf("%v after %v, want ErrHeld and context.DeadlineExceeded after 3s", err, time.Since(began))
 		}
 
+		s.set(func() { s.onAcquire = heldBy("b", time.Hour) })
 		before := len(s.of("acquire"))
 		_, err = c.Acquire(t.Context(), "report", WithMaxWait(0))
-		if n := len(s.of("acquire")) - before; !errors.Is(err, ErrHeld) || n != 1 {
-			t.Errorf("without any wait: %v after %d looks, want ErrHeld after one", err, n)
+		asked := s.of("acquire")[before:]
+		if !errors.Is(err, ErrHeld) || len(asked) != 1 || asked[0].request.wait {
+			t.Errorf("without any wait: %v after %d requests, want ErrHeld after one that does not queue", err, len(asked))
 		}
 
 		s.set(func() { s.onAcquire = nil })
@@ -123,16 +126,32 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 func TestContextOfAcquireBoundsTheWaitAndNotTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
-		c := startClient(t, newFakeStore(), systemClock())
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		c := startClient(t, s, systemClock())
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
-		l, err := c.Acquire(ctx, "report")
-		if err != nil {
-			t.Fatal(err)
-		}
+		id, result := waiting(ctx, t, c, "report")
+		c.heard(q.grant(id, DefaultTTL), nil)
+		l := mustGet(t, result)
 		cancel()
 		time.Sleep(time.Hour)
 		if l.Err() != nil || l.Context().Err() != nil || l.Context().Value(key{}) != "value" {
 			t.Errorf("Err() = %v, context %v with value %v", l.Err(), l.Context().Err(), l.Context().Value(key{}))
+		}
+	})
+}
+
+func TestTryAcquireNeverQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = heldBy("b", time.Hour)
+		c := startClient(t, s, systemClock())
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if asked := s.of("acquire"); len(asked) != 1 || asked[0].request.wait || len(s.of("look"))+len(s.of("listen")) != 0 {
+			t.Errorf("%d requests, %d looks, %d listeners; want one request that does not queue", len(asked), len(s.of("look")), len(s.of("listen")))
 		}
 	})
 }
@@ -157,6 +176,47 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 				}
 				if took := time.Since(s.began); took > 45*time.Second {
 					t.Errorf("returned after %v", took)
+				}
+			})
+		})
+	}
+}
+
+// The looks find out where the requests were answered before.
+func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		outage time.Duration
+		borne  bool
+	}{"shorter": {25 * time.Second, true}, "longer": {5 * time.Minute, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				s.onLook = func(ctx context.Context, nested []int64) (map[int64]sighting, error) {
+					if time.Since(s.began) < tc.outage {
+						return nil, errReset
+					}
+					return q.look(ctx, nested)
+				}
+				c := startClient(t, s, systemClock())
+				id, a := waiting(t.Context(), t, c, "report")
+				_, b := waiting(t.Context(), t, c, "other")
+				time.Sleep(40 * time.Second)
+				if tc.borne {
+					still(t, a)
+					still(t, b)
+					c.heard(q.grant(id, DefaultTTL), nil)
+					mustGet(t, a)
+					return
+				}
+				for _, result := range []chan acquired{a, b} {
+					var got acquired
+					if got = <-result; got.lease != nil || !errors.Is(got.err, errReset) || !errors.Is(got.err, ErrHeld) {
+						t.Errorf("%v, %v; want the failure and ErrHeld", got.lease, got.err)
+					}
+					if got.at < 30*time.Second || got.at > 32*time.Second {
+						t.Errorf("returned after %v, want soon after 30s", got.at)
+					}
 				}
 			})
 		})

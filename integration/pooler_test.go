@@ -1,0 +1,359 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// I20: no session state is needed but LISTEN. Two clients and a store do everything through a pooler that gives each
+// transaction another connection, in each of pgx's ways to send a statement.
+func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
+	for _, mode := range execModes {
+		for _, isolation := range []string{"read committed", "repeatable read"} {
+			t.Run(mode+"/"+isolation, func(t *testing.T) {
+				t.Parallel() // most of it is waiting
+				db := pgtest.Database(t)
+				look := newPeer(t, db.URL())
+				look.exec(t, `CREATE TABLE written (by text)`)
+				look.exec(t, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = '%s'`, pgx.Identifier{db.Name()}.Sanitize(), isolation))
+				p := newPooler(t, db)
+				s := pooled{look: look, a: newClient(t, newPool(t, p.url(mode))), b: newClient(t, newPool(t, p.url(mode))),
+					store: fencedstore.New(newPool(t, p.url(storeMode(mode))))}
+				for _, part := range []struct {
+					name string
+					run  func(pooled)
+				}{
+					{"hand-over", pooled.handOver}, {"modes", pooled.modes}, {"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
+					{"watch and break", pooled.watchAndBreak}, {"fenced write", pooled.fencedWrite}, {"cancel", pooled.cancel}, {"close", pooled.close},
+				} {
+					if !t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(s) }) {
+						return
+					}
+				}
+				p.wantNoTraces(t)
+			})
+		}
+	}
+}
+
+// storeMode is how the store's pool sends statements. A transaction of the application's own, which a fenced write is,
+// goes the way that the application chose for its pool: behind such a pooler without names.
+func storeMode(mode string) string {
+	switch mode {
+	case "exec", "simple_protocol", "cache_describe":
+		return mode
+	}
+	return "exec"
+}
+
+// pooled is what the parts of the test above share.
+type pooled struct {
+	t     *testing.T
+	look  *peer
+	a, b  *pglock.Client
+	store *fencedstore.Store
+}
+
+func (s pooled) must(l *pglock.Lease, err error) *pglock.Lease {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return l
+}
+
+func (s pooled) release(leases ...*pglock.Lease) {
+	s.t.Helper()
+	for _, l := range leases {
+		if err := l.Release(s.t.Context()); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (s pooled) handOver() {
+	t := s.t
+	first := s.must(s.a.TryAcquire(t.Context(), "x", pglock.WithMetadata([]byte(`{"a": [1]}`))))
+	var held *pglock.HeldError
+	if _, err := s.b.TryAcquire(t.Context(), "x"); !errors.As(err, &held) || held.Token != first.Token() {
+		t.Errorf("a second try: %v, want ErrHeld with token %d", err, first.Token())
+	}
+	got := make(chan fetched, 1)
+	acquireInBackground(t.Context(), s.b, 0, "x", got)
+	awaitQueue(t, s.look, "x", 1)
+	s.release(first)
+	f := await(t, got)
+	second := s.must(f.lease, f.err)
+	if second.Token() <= first.Token() {
+		t.Errorf("token %d after %d", second.Token(), first.Token())
+	}
+	if left, err := second.Check(t.Context()); err != nil || left <= 0 {
+		t.Errorf("check: %v, %v", left, err)
+	}
+	s.release(second)
+	if err := second.Release(t.Context()); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("a second release: %v", err)
+	}
+}
+
+func (s pooled) modes() {
+	t := s.t
+	r1 := s.must(s.a.Acquire(t.Context(), "readers", pglock.Shared()))
+	r2 := s.must(s.b.Acquire(t.Context(), "readers", pglock.Shared()))
+	got := make(chan fetched, 1)
+	acquireInBackground(t.Context(), s.a, 0, "readers", got)
+	awaitQueue(t, s.look, "readers", 1)
+	if _, err := s.b.TryAcquire(t.Context(), "readers", pglock.Shared()); !errors.Is(err, pglock.ErrHeld) {
+		t.Errorf("a reader after a waiting writer: %v, want ErrHeld", err)
+	}
+	s.release(r1, r2)
+	f := await(t, got)
+	s.release(s.must(f.lease, f.err))
+
+	s1 := s.must(s.a.Acquire(t.Context(), "places", pglock.Limit(2)))
+	s2 := s.must(s.b.Acquire(t.Context(), "places", pglock.Limit(2)))
+	acquireInBackground(t.Context(), s.b, 0, "places", got, pglock.Limit(2))
+	awaitQueue(t, s.look, "places", 1)
+	s.release(s1)
+	f = await(t, got)
+	s3 := s.must(f.lease, f.err)
+	if s3.Slot() != s1.Slot() {
+		t.Errorf("slot %d, want the free one, %d", s3.Slot(), s1.Slot())
+	}
+	if _, err := s.a.TryAcquire(t.Context(), "places", pglock.Limit(3)); !errors.Is(err, pglock.ErrLimit) {
+		t.Errorf("another limit: %v", err)
+	}
+	s.release(s2, s3)
+}
+
+func (s pooled) allAndDo() {
+	t := s.t
+	all, err := s.a.AcquireAll(t.Context(), []string{"b", "a", "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		done <- s.b.Do(t.Context(), "b", func(ctx context.Context, l *pglock.Lease) error {
+			if _, err := s.b.TryAcquire(ctx, "b"); !errors.Is(err, pglock.ErrSelfDeadlock) {
+				return fmt.Errorf("the same owner once more: %w, want ErrSelfDeadlock", err)
+			}
+			return l.Err()
+		})
+	}()
+	awaitQueue(t, s.look, "b", 1)
+	s.release(all...)
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatalf("Do has not returned after %v", patience)
+	}
+}
+
+func (s pooled) heartbeat() {
+	t := s.t
+	l := s.must(s.a.Acquire(t.Context(), "kept", pglock.WithTTL(6*time.Second)))
+	eventually(t, "two renewals", func() bool {
+		return one[bool](t, s.look, `SELECT renewed_at > acquired_at + '3 s' FROM pglock.locks WHERE name = 'kept'`)
+	})
+	if err := l.Renew(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := l.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.release(l)
+}
+
+func (s pooled) watchAndBreak() {
+	t := s.t
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	changes, err := s.a.Watch(ctx, "seen")
+	if err != nil {
+		t.Fatal(err)
+	}
+	see := func(want pglock.ChangeKind) {
+		t.Helper()
+		select {
+		case c := <-changes:
+			if c.Kind != want {
+				t.Fatalf("saw %q, want %q", c.Kind, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("did not see %q", want)
+		}
+	}
+	see(pglock.ChangeNone)
+	l := s.must(s.b.Acquire(t.Context(), "seen"))
+	see(pglock.ChangeGranted)
+	s.release(l)
+	see(pglock.ChangeReleased)
+	l = s.must(s.b.Acquire(t.Context(), "seen"))
+	see(pglock.ChangeGranted)
+	if _, err := s.a.Break(t.Context(), "seen", "a test", pglock.BreakToken(l.Token())); err != nil {
+		t.Fatal(err)
+	}
+	see(pglock.ChangeBroken)
+	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("check after the break: %v, want ErrLost", err)
+	}
+	if events, err := s.b.Events(t.Context(), "seen", 10); err != nil || len(events) != 1 {
+		t.Errorf("events: %+v, %v", events, err)
+	}
+	if locks, err := s.b.List(t.Context(), pglock.ListOptions{Prefix: "seen", Free: true}); err != nil || len(locks) != 1 {
+		t.Errorf("list: %+v, %v", locks, err)
+	}
+}
+
+func (s pooled) fencedWrite() {
+	t := s.t
+	write := func(l *pglock.Lease, by string, opts ...fencedstore.Option) error {
+		return s.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, by)
+			return err
+		}, opts...)
+	}
+	old := s.must(s.a.Acquire(t.Context(), "data"))
+	for range 4 {
+		if err := write(old, "old", fencedstore.AllowSameToken()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.b.Break(t.Context(), "data", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(old, "broken", fencedstore.AllowSameToken()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("a write after the break: %v, want ErrLost", err)
+	}
+	l := s.must(s.b.Acquire(t.Context(), "data"))
+	if err := write(l, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(l, "twice"); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("a second write with one token: %v, want ErrStaleToken", err)
+	}
+	s.release(l)
+	if got := one[string](t, s.look, `SELECT string_agg(by, ' ' ORDER BY by DESC) FROM written`); got != "old old old old new" {
+		t.Errorf("written: %s", got)
+	}
+}
+
+func (s pooled) cancel() {
+	t := s.t
+	l := s.must(s.a.Acquire(t.Context(), "long"))
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan fetched, 1)
+	acquireInBackground(ctx, s.b, 0, "long", got)
+	awaitQueue(t, s.look, "long", 1)
+	cancel()
+	var held *pglock.HeldError
+	if f := await(t, got); !errors.Is(f.err, context.Canceled) || !errors.As(f.err, &held) || held.Token != l.Token() {
+		t.Errorf("%v, want the context's error and ErrHeld", f.err)
+	}
+	awaitQueue(t, s.look, "long", 0)
+	s.release(l)
+}
+
+func (s pooled) close() {
+	t := s.t
+	const waiters = 10
+	s.must(s.a.Acquire(t.Context(), "last"))
+	got := make(chan fetched, waiters)
+	for n := range waiters {
+		acquireInBackground(t.Context(), s.b, n, "last", got)
+	}
+	awaitQueue(t, s.look, "last", waiters)
+	for _, c := range []*pglock.Client{s.b, s.a} {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	for range waiters {
+		if f := await(t, got); !errors.Is(f.err, pglock.ErrClosed) {
+			t.Errorf("%v, want ErrClosed", f.err)
+		}
+	}
+	awaitQueue(t, s.look, "last", 0)
+	if n := one[int](t, s.look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 0 {
+		t.Errorf("%d locks are held after Close", n)
+	}
+}
+
+// wantNoTraces looks at both of the pooler's connections: no setting of the library's is left in their sessions.
+func (p *pooler) wantNoTraces(t *testing.T) {
+	t.Helper()
+	for _, conn := range p.both(t) {
+		rows, err := conn.Query(t.Context(), `SELECT name || ' = ' || setting FROM pg_settings WHERE source = 'session' AND setting <> ''
+			AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'standard_conforming_strings')`) // PgBouncer's own
+		if err != nil {
+			t.Fatal(err)
+		}
+		left, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(left) > 0 {
+			t.Errorf("settings were left in a shared session: %v, %v", left, err)
+		}
+	}
+}
+
+// Hundreds of calls at once, whose statements the pooler mixes on its two connections.
+func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
+	for _, mode := range execModes {
+		t.Run(mode, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			look.exec(t, `CREATE TABLE counter AS SELECT n, 0 AS count FROM generate_series(0, 15) n`)
+			logGrants(t, look)
+			p := newPooler(t, db)
+			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
+			const clients, callers, rounds, names = 4, 64, 4, 16
+			start := make(chan struct{})
+			var wg sync.WaitGroup
+			for n := range clients {
+				c := newClient(t, newPool(t, p.url(mode)))
+				for k := range callers / clients {
+					wg.Go(func() {
+						<-start
+						for i := range rounds {
+							lock := (n + 5*k + i) % names
+							err := c.Do(t.Context(), fmt.Sprint("n", lock), func(ctx context.Context, l *pglock.Lease) error {
+								if _, err := l.Check(ctx); err != nil {
+									return err
+								}
+								return store.Write(ctx, l, func(ctx context.Context, tx pgx.Tx) error {
+									_, err := tx.Exec(ctx, `UPDATE counter SET count = count + 1 WHERE n = $1`, lock)
+									return err
+								})
+							})
+							if err != nil {
+								t.Error(err)
+							}
+						}
+					})
+				}
+			}
+			began := time.Now()
+			close(start)
+			wg.Wait()
+			t.Logf("%d grants with a fenced write each in %v", callers*rounds, time.Since(began))
+			if n := one[int](t, look, `SELECT sum(count) FROM counter`); n != callers*rounds {
+				t.Errorf("%d writes, want %d", n, callers*rounds)
+			}
+			checkGrants(t, look)
+			p.wantNoTraces(t)
+		})
+	}
+}

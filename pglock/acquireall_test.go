@@ -1,0 +1,165 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// asked are the names of the requests, in order.
+func (s *fakeStore) asked(what string) (names []string) {
+	for _, c := range s.of(what) {
+		names = append(names, c.names[0])
+	}
+	return names
+}
+
+func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		given := []string{"b", "ä", "a", "B", "a\x7f", "ab"}
+		leases, err := c.AcquireAll(t.Context(), given, WithTTL(time.Minute))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"B", "a", "ab", "a\x7f", "b", "ä"}; !slices.Equal(s.asked("acquire"), want) {
+			t.Errorf("asked for %q, want %q", s.asked("acquire"), want)
+		}
+		tokens := make(map[Token]bool)
+		for i, l := range leases {
+			tokens[l.Token()] = true
+			if l.Name() != given[i] || !l.Valid() || l.TTL() != time.Minute || l.owner != leases[0].owner {
+				t.Errorf("lease %d is %v with TTL %v and owner %v", i, l, l.TTL(), l.owner)
+			}
+		}
+		if len(tokens) != len(given) {
+			t.Errorf("tokens %v, want one for each", tokens)
+		}
+		for i, a := range s.of("acquire") {
+			if a.nested != (i > 0) || a.request.owner != leases[0].owner || !a.request.wait {
+				t.Errorf("request %d: nested %v, waits %v", i, a.nested, a.request.wait)
+			}
+		}
+	})
+}
+
+func TestAcquireAllUnderALeaseIsTheSameOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		outer := mustAcquire(t, c, "outer")
+		leases, err := c.AcquireAll(outer.Context(), []string{"a", "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if leases[0].owner != outer.owner || !s.of("acquire")[1].nested {
+			t.Error("another owner")
+		}
+	})
+}
+
+func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
+	refused := sqlError("LK010")
+	for name, tc := range map[string]struct {
+		c    func(context.Context, call) (answer, error)
+		opts []AcquireOption
+		want []error
+		took time.Duration
+	}{
+		"refused":        {func(context.Context, call) (answer, error) { return answer{}, refused }, nil, []error{ErrLimit, ErrInvalid}, 0},
+		"held, no wait":  {heldBy("b", time.Hour), []AcquireOption{WithMaxWait(0)}, []error{ErrHeld}, 0},
+		"held for long":  {nil, []AcquireOption{WithMaxWait(3 * time.Second)}, []error{ErrHeld, context.DeadlineExceeded}, 3 * time.Second},
+		"held too short": {nil, []AcquireOption{WithTTL(100 * time.Millisecond), WithMaxWait(time.Hour)}, []error{ErrLost}, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, 10*time.Second)
+				s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+					if asked.names[0] != "c" {
+						return s.grants(asked.request, asked.grantID), nil
+					}
+					if tc.c != nil {
+						return tc.c(ctx, asked)
+					}
+					return q.acquire(ctx, asked)
+				}
+				if name == "held too short" {
+					s.onRenewAll = hangs // the first leases are lost while the last is waited for
+				}
+				c := startClient(t, s, systemClock())
+				leases, err := c.AcquireAll(t.Context(), []string{"d", "c", "b", "a"}, tc.opts...)
+				for _, want := range tc.want {
+					if !errors.Is(err, want) {
+						t.Errorf("%v, want %v", err, want)
+					}
+				}
+				if took := time.Since(s.began); leases != nil || took < tc.took || took > tc.took+10*time.Millisecond {
+					t.Errorf("%v after %v, want none after %v", leases, took, tc.took)
+				}
+				want := []string{"b", "a"}
+				if name == "held too short" {
+					want = []string{"d", "c"} // the others have been lost
+				}
+				if got := s.asked("release"); !slices.Equal(got, want) {
+					t.Errorf("released %q, want %q", got, want)
+				}
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if len(c.leases)+len(c.queue.waiters)+len(c.queue.tickets) != 0 {
+					t.Errorf("%d leases, %d waiters, %d tickets are left", len(c.leases), len(c.queue.waiters), len(c.queue.tickets))
+				}
+			})
+		})
+	}
+}
+
+func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, 2*time.Second) // whoever is first after that is granted the lock, and the next has to wait for its end
+		c := startClient(t, s, systemClock())
+		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(3*time.Second), WithTTL(30*time.Second))
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrHeld) || time.Since(s.began) != 3*time.Second {
+			t.Errorf("%v after %v, want ErrHeld and context.DeadlineExceeded after 3s", err, time.Since(s.began))
+		}
+		if len(s.of("acquire")) != 3 || len(q.tickets) != 0 || !slices.Equal(s.asked("release"), []string{"a"}) {
+			t.Errorf("%d requests, %d tickets left, released %v", len(s.of("acquire")), len(q.tickets), s.asked("release"))
+		}
+	})
+}
+
+func TestI11_AcquireAllRefusesAListThatMakesNoSenseBeforeAnythingIsSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		for name, tc := range map[string]struct {
+			names []string
+			opts  []AcquireOption
+			field string
+			says  string
+		}{
+			"nil":             {nil, nil, "names", "at least one"},
+			"empty":           {[]string{}, nil, "names", "at least one"},
+			"twice":           {[]string{"a", "b", "a"}, nil, "names[2]", "names[0]"},
+			"an empty name":   {[]string{"a", ""}, nil, "names[1]", "512"},
+			"too long a name": {[]string{strings.Repeat("x", 513), "a"}, nil, "names[0]", "512"},
+			"a bad option":    {[]string{"b", "a"}, []AcquireOption{Limit(0)}, "limit", "1000"},
+			"no option":       {[]string{"b", "a"}, []AcquireOption{nil}, "option", "option"},
+		} {
+			leases, err := c.AcquireAll(t.Context(), tc.names, tc.opts...)
+			var argument *ArgumentError
+			if leases != nil || !errors.As(err, &argument) || argument.Field != tc.field || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("%s: %v, %v; want an ArgumentError for %s that says %q", name, leases, err, tc.field, tc.says)
+			}
+		}
+		if n := len(s.of("acquire")); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}

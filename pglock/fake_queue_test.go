@@ -1,0 +1,198 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// fakeQueue makes a fake store queue every request for locks that "the other" holds, until a test grants one.
+type fakeQueue struct {
+	mu      sync.Mutex
+	until   time.Time // when the leases of the other end; who is first and asks after it is granted the lock
+	last    int64
+	tokens  Token
+	tickets map[uuid.UUID]fakeTicket
+	granted map[uuid.UUID]Token
+	circles map[int64][]Link // what a look brings for a ticket
+}
+
+type fakeTicket struct {
+	name   string
+	number int64
+}
+
+func queued(s *fakeStore, lasting time.Duration) *fakeQueue {
+	q := &fakeQueue{until: time.Now().Add(lasting), tokens: 5, tickets: make(map[uuid.UUID]fakeTicket),
+		granted: make(map[uuid.UUID]Token), circles: make(map[int64][]Link)}
+	s.set(func() { s.onAcquire, s.onLook, s.onLeave = q.acquire, q.look, q.leave })
+	return q
+}
+
+// ahead is how many tickets of the lock are lower.
+func (q *fakeQueue) ahead(t fakeTicket) (n int) {
+	for _, other := range q.tickets {
+		if other.name == t.name && other.number < t.number {
+			n++
+		}
+	}
+	return n
+}
+
+func (q *fakeQueue) acquire(_ context.Context, asked call) (answer, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	t, known := q.tickets[asked.grantID]
+	remaining := time.Until(q.until)
+	if known && remaining <= 0 && q.ahead(t) == 0 {
+		q.grantLocked(asked.grantID, asked.request.ttl)
+	}
+	if token, granted := q.granted[asked.grantID]; granted {
+		return answer{granted: true, token: token, holder: asked.request.holder, remaining: asked.request.ttl}, nil
+	}
+	if !known {
+		q.last++
+		t = fakeTicket{asked.names[0], q.last}
+		q.tickets[asked.grantID] = t
+	}
+	return answer{token: 5, holder: "the other", expiresAt: q.until.UTC(), remaining: remaining,
+		ticket: t.number, place: q.ahead(t) + 1, first: q.ahead(t) == 0}, nil
+}
+
+func (q *fakeQueue) look(context.Context, []int64) (map[int64]sighting, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	found := make(map[int64]sighting)
+	for _, t := range q.tickets {
+		found[t.number] = sighting{first: q.ahead(t) == 0, remaining: max(0, time.Until(q.until)), circle: q.circles[t.number]}
+	}
+	return found, nil
+}
+
+// leave takes back the ticket or the grant, as the server does.
+func (q *fakeQueue) leave(_ context.Context, _ string, grantID uuid.UUID) (left, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, granted := q.granted[grantID]; granted {
+		delete(q.granted, grantID)
+		return left{ended: true}, nil
+	}
+	t := q.tickets[grantID]
+	l := left{place: q.ahead(t) + 1, token: 5, holder: "the other", expiresAt: q.until.UTC()}
+	delete(q.tickets, grantID)
+	return l, nil
+}
+
+// grant hands the lock to the waiter, and gives the hint that tells it.
+func (q *fakeQueue) grant(grantID uuid.UUID, ttl time.Duration) string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.grantLocked(grantID, ttl)
+}
+
+func (q *fakeQueue) grantLocked(grantID uuid.UUID, ttl time.Duration) string {
+	q.tokens++
+	delete(q.tickets, grantID)
+	q.granted[grantID] = q.tokens
+	q.until = time.Now().Add(ttl)
+	return fmt.Sprintf("%s %d 0 %d", digest(grantID), q.tokens, ttl.Microseconds())
+}
+
+// lasts makes the leases of the other end after d.
+func (q *fakeQueue) lasts(d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until = time.Now().Add(d)
+}
+
+// closes makes looks bring the circle for the ticket.
+func (q *fakeQueue) closes(ticket int64, circle []Link) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.circles[ticket] = circle
+}
+
+// holds reports whether the server believes that the grant is held, and queues whether it is waited for.
+func (q *fakeQueue) holds(grantID uuid.UUID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, granted := q.granted[grantID]
+	return granted
+}
+
+func (q *fakeQueue) queues(grantID uuid.UUID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, queued := q.tickets[grantID]
+	return queued
+}
+
+// hearing makes the store's listeners hear what is notified.
+func hearing(s *fakeStore) *fakeEar {
+	e := &fakeEar{said: make(chan [2]string, 64)}
+	s.set(func() {
+		s.onListen = func(context.Context) (ear, error) { return e, nil }
+		s.onNotify = func(_ context.Context, channel, payload string) error {
+			e.said <- [2]string{channel, payload}
+			return nil
+		}
+	})
+	return e
+}
+
+// hears reports whether the client counts on hints.
+func hears(c *Client) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.queue.hears
+}
+
+type acquired struct {
+	lease *Lease
+	err   error
+	at    time.Duration // since the fake was made
+}
+
+// waiting starts a call that waits, and returns once it is queued.
+func waiting(ctx context.Context, t *testing.T, c *Client, name string, opts ...AcquireOption) (grantID uuid.UUID, result chan acquired) {
+	t.Helper()
+	result = calling(ctx, c, name, opts...)
+	still(t, result)
+	asked := c.store.(*fakeStore).of("acquire")
+	return asked[len(asked)-1].grantID, result
+}
+
+// calling starts a call of Acquire.
+func calling(ctx context.Context, c *Client, name string, opts ...AcquireOption) chan acquired {
+	s, result := c.store.(*fakeStore), make(chan acquired, 1)
+	go func() {
+		l, err := c.Acquire(ctx, name, opts...)
+		result <- acquired{l, err, time.Since(s.began)}
+	}()
+	return result
+}
+
+// mustGet waits for the call's lease.
+func mustGet(t *testing.T, result chan acquired) *Lease {
+	t.Helper()
+	got := <-result
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	return got.lease
+}
+
+// still fails the test when the call has returned.
+func still(t *testing.T, result chan acquired) {
+	t.Helper()
+	synctest.Wait()
+	if len(result) != 0 {
+		got := <-result
+		t.Fatalf("a waiting call returned %v, %v", got.lease, got.err)
+	}
+}

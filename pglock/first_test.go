@@ -1,0 +1,110 @@
+package pglock
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		end := 10*time.Second + 300*time.Millisecond
+		q := queued(s, end)
+		hearing(s)
+		c := startClient(t, s, systemClock())
+		id, first := waiting(t.Context(), t, c, "report")
+		_, second := waiting(t.Context(), t, c, "report")
+		_, third := waiting(t.Context(), t, c, "report")
+		l := mustGet(t, first)
+		if late := time.Since(s.began) - end; l.GrantID() != id || l.Token() != 6 || late < 0 || late > 5*time.Millisecond {
+			t.Errorf("%v, %v after the holder's lease had ended", l, late)
+		}
+		still(t, second)
+		still(t, third)
+		asked := s.of("acquire")
+		if len(asked) != 4 || !asked[3].retry || asked[3].grantID != id {
+			t.Errorf("%d requests, want one for each and one more of the first, for the same grant", len(asked))
+		}
+		if q.queues(id) {
+			t.Error("the ticket is still there")
+		}
+	})
+}
+
+func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		hearing(s)
+		c := startClient(t, s, systemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		a, first := waiting(ctx, t, c, "report")
+		b, second := waiting(t.Context(), t, c, "report")
+		time.Sleep(5 * time.Second)
+		cancel()
+		if got := <-first; got.err == nil || q.queues(a) {
+			t.Fatalf("the first has not left: %v", got.err)
+		}
+		q.mu.Lock()
+		q.until = time.Now().Add(1900 * time.Millisecond)
+		end := q.until
+		q.mu.Unlock()
+		l := mustGet(t, second)
+		if late := time.Since(end); l.GrantID() != b || late < 0 || late > 5*time.Millisecond {
+			t.Errorf("%v, %v after the holder's lease had ended", l, late)
+		}
+		if n := len(s.of("acquire")); n != 3 {
+			t.Errorf("%d requests, want one for each and one more of the second", n)
+		}
+	})
+}
+
+// Where the holder's lease could not be seen to end, the answer says when to ask again.
+func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, 3*time.Second)
+		hearing(s)
+		asks := 0
+		s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+			if asks++; asks == 2 {
+				q.lasts(4 * time.Second) // it was renewed in the last moment
+			}
+			return q.acquire(ctx, asked)
+		}
+		c := startClient(t, s, systemClock())
+		_, result := waiting(t.Context(), t, c, "report")
+		mustGet(t, result)
+		asked := s.of("acquire")
+		if len(asked) != 3 {
+			t.Fatalf("%d requests, want 3", len(asked))
+		}
+		for i, want := range []time.Duration{0, 3 * time.Second, 7 * time.Second} {
+			if got := asked[i].at; got < want || got > want+5*time.Millisecond {
+				t.Errorf("request %d at %v, want at %v", i, got, want)
+			}
+		}
+	})
+}
+
+func TestFirstInTheQueueDoesNotAskWhileTheHolderRenews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, 30*time.Second)
+		hearing(s)
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			q.lasts(30 * time.Second)
+		}
+		still(t, result)
+		if n := len(s.of("acquire")); n != 1 {
+			t.Errorf("%d requests in five minutes, want one", n)
+		}
+		c.heard(q.grant(id, DefaultTTL), nil)
+		mustGet(t, result)
+	})
+}

@@ -1,0 +1,160 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		outer := mustAcquire(t, c, "outer")
+		inner, err := c.TryAcquire(outer.Context(), "inner")
+		if err != nil {
+			t.Fatal(err)
+		}
+		type key struct{}
+		under := context.WithValue(context.WithoutCancel(inner.Context()), key{}, 1)
+		if _, err := c.Acquire(under, "third"); err != nil {
+			t.Fatal(err)
+		}
+		mustAcquire(t, c, "stranger")
+		asked := s.of("acquire")
+		for i, want := range []struct{ same, nested bool }{{true, false}, {true, true}, {true, true}, {false, false}} {
+			same := asked[i].request.owner == asked[0].request.owner
+			if same != want.same || asked[i].nested != want.nested {
+				t.Errorf("request for %s: same owner %v, nested %v; want %+v", asked[i].names[0], same, asked[i].nested, want)
+			}
+		}
+	})
+}
+
+func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
+	for name, end := range map[string]func(*fakeStore, *Lease){
+		"released": func(_ *fakeStore, l *Lease) { _ = l.Release(t.Context()); _ = l.Release(t.Context()) },
+		"lost":     func(_ *fakeStore, l *Lease) { <-l.Context().Done() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				if name == "lost" {
+					s.onRenewAll = hangs
+				}
+				c := startClient(t, s, systemClock())
+				l := mustAcquire(t, c, "outer")
+				second, err := c.TryAcquire(l.Context(), "second")
+				if err != nil {
+					t.Fatal(err)
+				}
+				under := context.WithoutCancel(l.Context())
+				end(s, l)
+				if name == "released" {
+					if _, err := c.TryAcquire(under, "third"); err != nil || !s.of("acquire")[2].nested {
+						t.Errorf("while another lease is held: %v, nested %v", err, s.of("acquire")[2].nested)
+					}
+					for l := range c.leases {
+						_ = l.Release(t.Context())
+					}
+				}
+				<-second.Context().Done()
+				if _, err := c.TryAcquire(under, "later"); err != nil {
+					t.Fatal(err)
+				}
+				asked := s.of("acquire")
+				if last := asked[len(asked)-1]; last.nested {
+					t.Error("it counts as holding a lock that has ended")
+				}
+			})
+		})
+	}
+}
+
+func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		outer := mustAcquire(t, c, "outer")
+		s.set(func() { s.onAcquire = heldBy("b", time.Hour) })
+		if _, err := c.TryAcquire(outer.Context(), "held"); !errors.Is(err, ErrHeld) {
+			t.Error(err)
+		}
+		s.set(func() {
+			s.onAcquire = func(context.Context, call) (answer, error) {
+				time.Sleep(time.Minute) // an answer that comes after the TTL
+				return answer{granted: true, token: 9, remaining: DefaultTTL}, nil
+			}
+		})
+		if _, err := c.TryAcquire(outer.Context(), "late"); !errors.Is(err, ErrLost) {
+			t.Error(err)
+		}
+		if n := outer.owner.held.Load(); n != 1 {
+			t.Errorf("the owner holds %d leases, want one", n)
+		}
+	})
+}
+
+func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		l := mustAcquire(t, c, "report")
+		s.set(func() {
+			s.onAcquire = func(_ context.Context, asked call) (answer, error) {
+				if !asked.nested {
+					t.Error("the request does not say that it is nested")
+				}
+				return answer{}, sqlError(stateDeadlock)
+			}
+		})
+		if _, err := c.Acquire(l.Context(), "report"); !errors.Is(err, ErrSelfDeadlock) || !errors.Is(err, ErrHeld) || errors.Is(err, ErrDeadlock) {
+			t.Errorf("%v, want ErrSelfDeadlock and ErrHeld", err)
+		}
+		if n := len(s.of("acquire")); n != 2 || len(s.of("abandon"))+len(s.of("leave")) != 0 {
+			t.Errorf("%d requests, want no repetition and nothing to give up", n)
+		}
+		if err := l.Err(); err != nil {
+			t.Errorf("the lease that is held: %v", err)
+		}
+	})
+}
+
+func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hearing(s)
+		c := startClient(t, s, systemClock())
+		outer := mustAcquire(t, c, "outer")
+		q := queued(s, time.Hour)
+		circle := []Link{{Lock: "b", Waiter: "we", Holder: "they", Ticket: 2}, {Lock: "outer", Waiter: "they", Holder: "we", Queued: true, Ticket: 1}}
+		_, other := waiting(t.Context(), t, c, "b")
+		time.Sleep(10 * time.Second)
+		q.closes(2, circle)
+		began := time.Now()
+		result := calling(outer.Context(), c, "b")
+		synctest.Wait()
+		looks := s.of("look")
+		if last := looks[len(looks)-1]; !slices.Equal(last.tokens, []int64{2}) || last.at != began.Sub(s.began) {
+			t.Errorf("the last look searches circles from %v at %v; want the nested ticket alone, as soon as it is there", last.tokens, last.at)
+		}
+		if len(looks) > 1 && len(looks[len(looks)-2].tokens) != 0 {
+			t.Error("a look searches circles for who holds nothing")
+		}
+		got := <-result
+		var deadlock *DeadlockError
+		if !errors.Is(got.err, ErrDeadlock) || !errors.As(got.err, &deadlock) || !slices.Equal(deadlock.Circle, circle) || got.at != began.Sub(s.began) {
+			t.Errorf("%v at %v; want the circle within the look", got.err, got.at)
+		}
+		if gone := s.of("leave"); len(gone) != 1 || q.queues(gone[0].grantID) {
+			t.Errorf("left %+v, want the queue", gone)
+		}
+		if err := outer.Err(); err != nil {
+			t.Errorf("what the owner holds: %v", err)
+		}
+		still(t, other)
+	})
+}

@@ -1,0 +1,340 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// noLook answers no look, so that tickets stay as old as their requests.
+func noLook(context.Context, []int64) (map[int64]sighting, error) { return nil, errReset }
+
+// A hint does not say when the grant was made: only that it was after the ticket was last seen in the queue.
+func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
+	for name, tc := range map[string]struct {
+		late     time.Duration // after the ticket was seen
+		requests int
+	}{"early enough": {14 * time.Second, 1}, "after the half of the TTL": {14*time.Second + time.Millisecond, 2}, "after the TTL": {29 * time.Second, 2}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				s.onLook, s.onRenewAll = noLook, hangs
+				c := startClient(t, s, systemClock())
+				id, result := waiting(t.Context(), t, c, "report", WithTTL(30*time.Second))
+				time.Sleep(tc.late)
+				c.heard(q.grant(id, 30*time.Second), nil)
+				l := mustGet(t, result)
+				asked := s.of("acquire")
+				if len(asked) != tc.requests {
+					t.Fatalf("%d requests, want %d", len(asked), tc.requests)
+				}
+				if last := asked[len(asked)-1]; last.grantID != id || last.retry != (tc.requests > 1) {
+					t.Errorf("the last request has grant ID %v and says retry %v, want %v", last.grantID, last.retry, id)
+				}
+				if got, want := l.Deadline().Sub(s.began), asked[len(asked)-1].at+29*time.Second; got != want {
+					t.Errorf("the deadline is at %v, want %v: a margin less than the TTL from the last request", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		slow := func(ctx context.Context, nested []int64) (map[int64]sighting, error) {
+			found, err := q.look(ctx, nested)
+			time.Sleep(300 * time.Millisecond) // the answer takes its time
+			return found, err
+		}
+		s.onLook, s.onRenewAll = slow, hangs
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report", WithTTL(30*time.Second))
+		time.Sleep(20 * time.Second)
+		s.set(func() { s.onLook = noLook })
+		looks := s.of("look")
+		time.Sleep(400 * time.Millisecond)
+		c.heard(q.grant(id, 30*time.Second), nil)
+		l := mustGet(t, result)
+		if got, want := l.Deadline().Sub(s.began), looks[len(looks)-1].at+29*time.Second; got != want || len(s.of("acquire")) != 1 {
+			t.Errorf("the deadline is at %v after %d requests, want %v: counted from when the last look was sent", got, len(s.of("acquire")), want)
+		}
+	})
+}
+
+func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		held := mustAcquire(t, c, "report")
+		q := queued(s, time.Hour)
+		s.set(func() { s.onLook = noLook })
+		id, result := waiting(t.Context(), t, c, "report")
+		s.set(func() {
+			s.onHandOver = func(call claim) handed {
+				time.Sleep(time.Second) // a release that takes its time
+				if call.grantID != held.GrantID() {
+					return handed{}
+				}
+				return handed{hints: []string{q.grant(id, DefaultTTL)}}
+			}
+		})
+		time.Sleep(25 * time.Second) // the ticket was seen too long ago to be trusted, the release was not
+		sent := time.Now()
+		if err := held.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		l := mustGet(t, result)
+		if l.Token() != 6 || time.Since(sent) != time.Second || l.Deadline() != sent.Add(29*time.Second) {
+			t.Errorf("%v after %v with deadline %v after the release was sent; want token 6 at its answer, trusted for 29s",
+				l, time.Since(sent), l.Deadline().Sub(sent))
+		}
+		if n := len(s.of("acquire")); n != 2 {
+			t.Errorf("%d requests, want one for each lease", n)
+		}
+		if n := len(s.of("announce")); n != 0 {
+			t.Errorf("%d announcements of what everybody concerned knows", n)
+		}
+	})
+}
+
+func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		s.onHandOver = func(claim) handed { return handed{tokens: []int64{7, 8}, watched: true} }
+		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.set(func() { s.onHandOver = func(claim) handed { return handed{watched: true} } })
+		if err := mustAcquire(t, c, "watched").Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.set(func() { s.onHandOver = nil })
+		if err := mustAcquire(t, c, "quiet").Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		told := s.of("announce")
+		if len(told) != 2 || !slices.Equal(told[0].names, []string{"report", "report"}) || !slices.Equal(told[0].tokens, []int64{7, 8}) ||
+			!slices.Equal(told[1].names, []string{"watched"}) || !slices.Equal(told[1].tokens, []int64{0}) {
+			t.Errorf("announced %+v, want both grants, then the watched release, and nothing that concerns nobody", told)
+		}
+	})
+}
+
+func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		ours := digest(id)
+		for _, text := range []string{
+			digest(uuid.New()) + " 7 0 30000000", id.String() + " 7 0 30000000", strings.ToUpper(ours) + " 7 0 30000000",
+			ours[:63] + " 7 0 30000000", ours + "0 7 0 30000000",
+			"", " ", "x", ours, ours + " 7", ours + " 7 0", ours + " 7 0 30000000 1", ours + " 7 0 x", ours + " 7 x 30000000", ours + " x 0 30000000",
+			ours + " 9223372036854775808 0 30000000", ours + " 7 0 1e6", ours + " 7 9223372036854775808 1", probeWord + "1", probeWord,
+			strings.Repeat("7 ", 4000), "\xff\x00",
+		} {
+			c.heard(text, nil)
+			still(t, result)
+		}
+		c.heard(ours+" 7 0 0", nil) // a grant that has no time left: whether it is so, the server knows
+		time.Sleep(30 * time.Second)
+		still(t, result)
+		if n := len(s.of("acquire")); n > 2 {
+			t.Errorf("%d requests because of hints that mean nothing", n)
+		}
+		c.heard(q.grant(id, DefaultTTL), nil)
+		if l := mustGet(t, result); l.Token() != 6 {
+			t.Errorf("%v, want token 6", l)
+		}
+		c.heard(ours+" 6 0 30000000", nil) // again, and too late
+	})
+}
+
+func TestI8_LostHintCostsOneLook(t *testing.T) {
+	for name, deaf := range map[string]bool{"while it hears others": false, "while it hears nothing": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				if !deaf {
+					hearing(s)
+				}
+				c := startClient(t, s, systemClock())
+				id, result := waiting(t.Context(), t, c, "report")
+				time.Sleep(12345 * time.Millisecond)
+				if hears(c) == deaf {
+					t.Fatalf("hears: %v", hears(c))
+				}
+				granted := time.Now()
+				q.grant(id, DefaultTTL)
+				l := mustGet(t, result)
+				if late := time.Since(granted); late > lastLook || l.Token() != 6 {
+					t.Errorf("%v, %v after the grant, want within %v", l, late, lastLook)
+				}
+				asked, looks := s.of("acquire"), s.of("look")
+				if len(asked) != 2 || !asked[1].retry || asked[1].grantID != id || asked[1].at != looks[len(looks)-1].at {
+					t.Errorf("requests %+v, want a second one for the same grant at the look that missed the ticket", asked)
+				}
+			})
+		})
+	}
+}
+
+func TestLooksComeEverySecondWhileHearingAndFromTensOfMillisecondsOnWhileDeaf(t *testing.T) {
+	for name, deaf := range map[string]bool{"hearing": false, "deaf": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				queued(s, time.Hour)
+				if !deaf {
+					hearing(s)
+				}
+				c := startClient(t, s, systemClock())
+				_, result := waiting(t.Context(), t, c, "report")
+				time.Sleep(time.Minute)
+				still(t, result)
+				looks := s.of("look")
+				gaps := make(map[time.Duration]bool)
+				last := time.Duration(0)
+				for i, look := range looks {
+					gap, planned := look.at-last, lastLook
+					if deaf {
+						planned = min(firstLook<<min(i, 10), lastLook)
+					}
+					if i == 0 && !deaf {
+						planned = 0 // at once, when it begins to hear
+					}
+					if gap > planned || gap < planned*3/4-time.Millisecond {
+						t.Errorf("look %d came %v after the one before, want %v less up to a quarter", i, gap, planned)
+					}
+					gaps[gap], last = true, look.at
+				}
+				if len(looks) < 58 || len(gaps) < 50 {
+					t.Errorf("%d looks in a minute at %d different intervals, want one a second with jitter", len(looks), len(gaps))
+				}
+			})
+		})
+	}
+}
+
+// A session that gives no sign of life for seven tenths of its TTL may be passed over.
+func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
+	for _, ttl := range []time.Duration{DefaultSessionTTL, time.Second} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				hearing(s)
+				c := startClient(t, s, systemClock(), WithSessionTTL(ttl))
+				_, result := waiting(t.Context(), t, c, "report")
+				time.Sleep(30 * time.Second)
+				hung, before := false, len(s.of("look"))
+				s.set(func() {
+					s.onLook = func(ctx context.Context, nested []int64) (map[int64]sighting, error) {
+						if !hung {
+							hung = true
+							<-ctx.Done() // the connection has died silently
+							return nil, ctx.Err()
+						}
+						return q.look(ctx, nested)
+					}
+				})
+				time.Sleep(30 * time.Second)
+				looks := s.of("look")
+				if gap := looks[before+1].at - looks[before-1].at; !hung || gap > ttl*7/10 {
+					t.Errorf("%v between two looks that came through, want at most 7/10 of %v", gap, ttl)
+				}
+				still(t, result)
+			})
+		})
+	}
+}
+
+func TestWaiterThatComesLaterIsLookedAfterSoonWhileDeaf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		c := startClient(t, s, systemClock())
+		waiting(t.Context(), t, c, "report")
+		time.Sleep(10*time.Second + 10*time.Millisecond) // looks come once a second by now
+		for range 5 {
+			id, result := waiting(t.Context(), t, c, "other")
+			granted := time.Now()
+			q.grant(id, DefaultTTL)
+			mustGet(t, result)
+			if late := time.Since(granted); late > firstLook {
+				t.Errorf("found %v after the grant, want within %v", late, firstLook)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
+}
+
+func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hearing(s)
+		c := startClient(t, s, systemClock())
+		const many = 200
+		for i := range many {
+			mustAcquire(t, c, fmt.Sprintf("held %d", i))
+		}
+		queued(s, time.Hour)
+		results := make(chan acquired, many)
+		for i := range many {
+			go func() {
+				l, err := c.Acquire(t.Context(), fmt.Sprintf("report %d", i%50))
+				results <- acquired{lease: l, err: err}
+			}()
+		}
+		synctest.Wait()
+		before := len(s.of("beat"))
+		requests := len(s.of("acquire"))
+		time.Sleep(time.Minute)
+		// Looks come after 750 ms at the soonest, renewals after 9 s.
+		if n := len(s.of("beat")) - before; n < 60 || n > 80+7 {
+			t.Errorf("%d statements in a minute for %d leases and %d waiters, want 60 to 87", n, many, many)
+		}
+		if n := len(s.of("acquire")) - requests; n != 0 {
+			t.Errorf("%d requests while nothing changed", n)
+		}
+		for _, what := range []string{"renew", "renewBusy", "check", "leave", "abandon"} {
+			if n := len(s.of(what)); n != 0 {
+				t.Errorf("%d calls of %s", n, what)
+			}
+		}
+		if len(results) != 0 {
+			t.Error("a call has returned")
+		}
+	})
+}
+
+func TestNoLookFollowsTheLastWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		time.Sleep(10 * time.Second)
+		c.heard(q.grant(id, DefaultTTL), nil)
+		if err := mustGet(t, result).Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		before := len(s.of("beat"))
+		time.Sleep(time.Hour)
+		if n := len(s.of("beat")) - before; n != 0 || len(s.of("rest")) != 1 {
+			t.Errorf("%d statements in the hour after, %d connections closed; want none and one", n, len(s.of("rest")))
+		}
+	})
+}

@@ -1,0 +1,340 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// held and the others are what the server tells of one slot.
+func held(slot int, token Token, holder string) Info {
+	return Info{Slot: slot, Token: token, Holder: holder, Held: true, AcquiredAt: someTime.Add(time.Duration(token)),
+		ExpiresAt: someTime.Add(time.Hour), Remaining: time.Hour}
+}
+
+func released(i Info) Info {
+	i.Held, i.Remaining, i.ExpiresAt, i.EndedAt = false, 0, time.Time{}, someTime.Add(time.Minute)
+	return i
+}
+
+func expired(i Info) Info {
+	i.Held, i.Remaining = false, 0
+	return i
+}
+
+func brokenWith(token Token, i Info) Info {
+	i = released(i)
+	i.Token = token
+	return i
+}
+
+func renewed(i Info) Info {
+	i.RenewedAt, i.ExpiresAt = someTime.Add(time.Minute), i.ExpiresAt.Add(time.Minute)
+	return i
+}
+
+func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
+	a5, b6 := held(0, 5, "a"), held(0, 6, "b")
+	r7, s8 := held(1, 7, "r"), held(2, 8, "s")
+	for name, tc := range map[string]struct {
+		before, after []Info
+		kind          ChangeKind // "" for none
+		token         Token
+		holders       []Token
+	}{
+		"nothing, held":                    {[]Info{a5}, []Info{a5}, "", 0, nil},
+		"nothing, free":                    {[]Info{released(a5)}, []Info{released(a5)}, "", 0, nil},
+		"renewed":                          {[]Info{a5}, []Info{renewed(a5)}, "", 0, nil},
+		"granted to the first ever":        {nil, []Info{a5}, ChangeGranted, 5, []Token{5}},
+		"granted":                          {[]Info{released(a5)}, []Info{b6}, ChangeGranted, 6, []Token{6}},
+		"granted after an expiry":          {[]Info{expired(a5)}, []Info{b6}, ChangeGranted, 6, []Token{6}},
+		"granted again to the same":        {[]Info{a5}, []Info{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
+		"handed over":                      {[]Info{a5}, []Info{b6}, ChangeGranted, 6, []Token{6}},
+		"released":                         {[]Info{a5}, []Info{released(a5)}, ChangeReleased, 5, nil},
+		"expired":                          {[]Info{a5}, []Info{expired(a5)}, ChangeExpired, 5, nil},
+		"broken":                           {[]Info{a5}, []Info{brokenWith(9, a5)}, ChangeBroken, 9, nil},
+		"handed over and released":         {[]Info{a5}, []Info{released(b6)}, ChangeReleased, 6, nil},
+		"handed over and expired":          {[]Info{a5}, []Info{expired(b6)}, ChangeExpired, 6, nil},
+		"granted and released":             {[]Info{released(a5)}, []Info{released(b6)}, ChangeReleased, 6, nil},
+		"granted again, released":          {[]Info{a5}, []Info{released(held(0, 6, "a"))}, ChangeReleased, 6, nil},
+		"a slot granted":                   {[]Info{released(a5), r7}, []Info{released(a5), r7, s8}, ChangeGranted, 8, []Token{7, 8}},
+		"two slots granted":                {[]Info{released(a5)}, []Info{released(a5), s8, r7}, ChangeGranted, 8, []Token{7, 8}},
+		"a slot released":                  {[]Info{released(a5), r7, s8}, []Info{released(a5), released(r7), s8}, ChangeReleased, 7, []Token{8}},
+		"a slot broken":                    {[]Info{released(a5), r7, s8}, []Info{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
+		"one released, one granted":        {[]Info{released(a5), r7}, []Info{released(a5), released(r7), s8}, ChangeGranted, 8, []Token{8}},
+		"one granted, one released":        {[]Info{released(a5), s8}, []Info{released(a5), held(1, 10, "t"), released(s8)}, ChangeGranted, 10, []Token{10}},
+		"a free slot that was used before": {[]Info{a5}, []Info{a5, released(r7)}, "", 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, changed := compare(tc.before, tc.after)
+			if changed != (tc.kind != "") {
+				t.Fatalf("%+v, changed: %v", got, changed)
+			}
+			if !changed {
+				return
+			}
+			var holders []Token
+			for _, h := range got.Holders {
+				holders = append(holders, h.Token)
+			}
+			if got.Kind != tc.kind || got.Lease.Token != tc.token || !slices.Equal(holders, tc.holders) {
+				t.Errorf("%s of token %d, held by %v; want %s of %d, held by %v", got.Kind, got.Lease.Token, holders, tc.kind, tc.token, tc.holders)
+			}
+		})
+	}
+}
+
+// watched is a lock whose state a test sets.
+type watched struct {
+	s     *fakeStore
+	mu    sync.Mutex
+	infos []Info
+	err   error
+}
+
+func newWatched(s *fakeStore, infos ...Info) *watched {
+	w := &watched{s: s, infos: infos}
+	s.onWatch = func(context.Context, string) ([]Info, string, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return slices.Clone(w.infos), "watched", w.err
+	}
+	return w
+}
+
+func (w *watched) becomes(infos ...Info) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.infos = infos
+}
+
+func mustWatch(ctx context.Context, t *testing.T, c *Client) <-chan Change {
+	t.Helper()
+	changes, err := c.Watch(ctx, "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changes
+}
+
+func expect(t *testing.T, changes <-chan Change, kind ChangeKind, token Token) {
+	t.Helper()
+	if got, open := <-changes; !open || got.Kind != kind || got.Lease.Token != token {
+		t.Errorf("%+v, open: %v; want %s of token %d", got, open, kind, token)
+	}
+}
+
+func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		e := hearing(s)
+		w := newWatched(s, released(held(0, 5, "a")))
+		c := startClient(t, s, systemClock())
+		changes := mustWatch(t.Context(), t, c)
+		expect(t, changes, ChangeNone, 5)
+		time.Sleep(time.Second)
+		for token := Token(6); token < 20; token += 2 {
+			lease := held(0, token, "b")
+			for _, step := range []struct {
+				is   Info
+				kind ChangeKind
+			}{{lease, ChangeGranted}, {released(lease), ChangeReleased}} {
+				w.becomes(step.is)
+				told := time.Now()
+				e.said <- [2]string{"watched", ""}
+				expect(t, changes, step.kind, token)
+				if late := time.Since(told); late != 0 {
+					t.Errorf("told %v after it was heard", late)
+				}
+			}
+		}
+		if !slices.Contains(e.listens(), "watched") {
+			t.Errorf("it listens to %v", e.listens())
+		}
+	})
+}
+
+func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
+	for name, hears := range map[string]bool{"hearing": true, "deaf": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				if hears {
+					hearing(s)
+				}
+				w := newWatched(s, held(0, 5, "a"))
+				changes := mustWatch(t.Context(), t, startClient(t, s, systemClock()))
+				expect(t, changes, ChangeNone, 5)
+				time.Sleep(time.Minute)
+				before := len(s.of("watch"))
+				time.Sleep(time.Minute)
+				if n, want := len(s.of("watch"))-before, int(time.Minute/watchLook); n < want-1 || n > want+1 {
+					t.Errorf("%d looks in a minute, want %d", n, want)
+				}
+				w.becomes(held(0, 6, "b"))
+				began := time.Now()
+				expect(t, changes, ChangeGranted, 6)
+				if late := time.Since(began); late > watchLook {
+					t.Errorf("told after %v, want within %v", late, watchLook)
+				}
+			})
+		})
+	}
+}
+
+func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hearing(s)
+		lease := held(0, 5, "a")
+		end := time.Now().Add(3210 * time.Millisecond)
+		s.onWatch = func(context.Context, string) ([]Info, string, error) {
+			now := lease
+			if now.Remaining = time.Until(end); now.Remaining <= 0 {
+				now = expired(lease)
+			}
+			return []Info{now}, "watched", nil
+		}
+		changes := mustWatch(t.Context(), t, startClient(t, s, systemClock()))
+		expect(t, changes, ChangeNone, 5)
+		expect(t, changes, ChangeExpired, 5)
+		if late := time.Since(end); late < 0 || late > 5*time.Millisecond {
+			t.Errorf("told %v after the end", late)
+		}
+	})
+}
+
+func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		e := hearing(s)
+		w := newWatched(s, released(held(0, 5, "a")))
+		changes := mustWatch(t.Context(), t, startClient(t, s, systemClock()))
+		for round := range 10 {
+			last := Token(100 * (round + 1))
+			for token := last; token < last+50; token++ {
+				w.becomes(held(0, token, "b"))
+				e.said <- [2]string{"watched", ""}
+				synctest.Wait()
+			}
+			if round%2 == 0 {
+				w.becomes(released(held(0, last+49, "b")))
+				e.said <- [2]string{"watched", ""}
+				synctest.Wait()
+				expect(t, changes, ChangeReleased, last+49)
+			} else {
+				expect(t, changes, ChangeGranted, last+49)
+			}
+			time.Sleep(time.Minute)
+			if len(changes) != 0 {
+				t.Errorf("another change: %+v", <-changes)
+			}
+		}
+	})
+}
+
+func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		e := hearing(s)
+		newWatched(s, held(0, 5, "a"))
+		c := startClient(t, s, systemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := mustWatch(ctx, t, c), mustWatch(t.Context(), t, c)
+		expect(t, a, ChangeNone, 5)
+		expect(t, b, ChangeNone, 5)
+		time.Sleep(time.Second)
+		cancel()
+		if got, open := <-a; open {
+			t.Errorf("%+v after the end of its context", got)
+		}
+		synctest.Wait()
+		if len(b) != 0 || !slices.Contains(e.listens(), "watched") {
+			t.Errorf("the other watch: %d changes, listening to %v", len(b), e.listens())
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got, open := <-b; open {
+			t.Errorf("%+v after the close", got)
+		}
+		before := len(s.of("watch"))
+		time.Sleep(time.Hour)
+		if n := len(s.of("watch")) - before; n != 0 {
+			t.Errorf("%d looks after the end", n)
+		}
+		if _, err := c.Watch(t.Context(), "report"); !errors.Is(err, ErrClosed) {
+			t.Errorf("Watch on a closed client: %v, want ErrClosed", err)
+		}
+	})
+}
+
+func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		e := hearing(s)
+		newWatched(s, held(0, 5, "a"))
+		c := startClient(t, s, systemClock())
+		ctx, cancel := context.WithCancel(t.Context())
+		mustWatch(ctx, t, c)
+		mustWatch(ctx, t, c)
+		time.Sleep(time.Second)
+		if !slices.Equal(e.listens(), []string{c.channel(), "watched"}) {
+			t.Errorf("listens to %v", e.listens())
+		}
+		cancel()
+		time.Sleep(time.Second)
+		if !slices.Equal(e.listens(), []string{c.channel()}) {
+			t.Errorf("still listens to %v", e.listens())
+		}
+		again, end := context.WithCancel(t.Context())
+		mustWatch(again, t, c)
+		time.Sleep(time.Second)
+		if len(e.listens()) != 2 {
+			t.Errorf("listens to %v after another watch began", e.listens())
+		}
+		end()
+		time.Sleep(time.Second)
+		time.Sleep(idle)
+		if !e.isClosed() {
+			t.Error("the connection is left")
+		}
+	})
+}
+
+func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hearing(s)
+		w := newWatched(s, held(0, 5, "a"))
+		c := startClient(t, s, systemClock())
+		changes := mustWatch(t.Context(), t, c)
+		expect(t, changes, ChangeNone, 5)
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		w.err = errReset
+		w.mu.Unlock()
+		before := len(s.of("watch"))
+		time.Sleep(10 * time.Minute)
+		if n := len(s.of("watch")) - before; n < 1000 || n > 6200 {
+			t.Errorf("%d looks in ten minutes without a server", n)
+		}
+		w.mu.Lock()
+		w.err, w.infos = nil, []Info{held(0, 9, "b")}
+		w.mu.Unlock()
+		expect(t, changes, ChangeGranted, 9)
+
+		w.mu.Lock()
+		w.err = sqlError("42501")
+		w.mu.Unlock()
+		if _, err := c.Watch(t.Context(), "report"); !errors.Is(err, ErrPermission) {
+			t.Errorf("a watch that is not permitted: %v", err)
+		}
+	})
+}

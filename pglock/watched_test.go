@@ -1,0 +1,94 @@
+package pglock_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// hear waits for the change, passing over nothing.
+func hear(t *testing.T, changes <-chan pglock.Change, kind pglock.ChangeKind, token pglock.Token, held bool) pglock.Change {
+	t.Helper()
+	select {
+	case got := <-changes:
+		if got.Kind != kind || token != 0 && got.Lease.Token != token || held != (len(got.Holders) > 0) {
+			t.Errorf("%s of token %d by %q with %d holders, want %s of token %d", got.Kind, got.Lease.Token, got.Lease.Holder, len(got.Holders), kind, token)
+		}
+		return got
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no change: want %s of token %d", kind, token)
+		return pglock.Change{}
+	}
+}
+
+func TestWatchFollowsALockThroughItsLife(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, watching := db.Conn(t), startClient(t, db.Pool(t))
+	a := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Minute))
+	changes, err := watching.Watch(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hear(t, changes, pglock.ChangeNone, 0, false)
+
+	l := mustAcquire(t, a, "report", pglock.WithLabel("first"))
+	if got := hear(t, changes, pglock.ChangeGranted, l.Token(), true); got.Lease.Holder != "first" || got.Lease.AcquiredAt.IsZero() {
+		t.Errorf("%+v", got.Lease)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := hear(t, changes, pglock.ChangeReleased, l.Token(), false); got.Lease.EndedAt.IsZero() {
+		t.Errorf("%+v", got.Lease)
+	}
+
+	l = mustAcquire(t, a, "report")
+	hear(t, changes, pglock.ChangeGranted, l.Token(), true)
+	if _, err := a.Break(t.Context(), "report", "stuck"); err != nil {
+		t.Fatal(err)
+	}
+	hear(t, changes, pglock.ChangeBroken, 0, false)
+
+	// A waiter that is granted the lock, and dies: nobody ends its lease.
+	runsOut := func() {
+		l := mustAcquire(t, a, "report")
+		hear(t, changes, pglock.ChangeGranted, l.Token(), true)
+		execute(t, conn, "SELECT pglock.acquire('report', $1::text::uuid, gen_random_uuid(), 'dies', '1 s', p_wait => true)", uuid.NewString())
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		dies := hear(t, changes, pglock.ChangeGranted, 0, true)
+		if dies.Lease.Holder != "dies" || dies.Lease.Token <= l.Token() {
+			t.Errorf("%+v, want the waiter's lease", dies.Lease)
+		}
+		got := hear(t, changes, pglock.ChangeExpired, dies.Lease.Token, false)
+		if !got.Lease.EndedAt.IsZero() || !got.Lease.ExpiresAt.After(got.Lease.AcquiredAt) {
+			t.Errorf("%+v: nobody has ended it", got.Lease)
+		}
+	}
+	runsOut()
+
+	for _, mode := range []pglock.AcquireOption{pglock.Shared(), pglock.Limit(3)} {
+		b, c := mustAcquire(t, a, "report", mode), (*pglock.Lease)(nil)
+		hear(t, changes, pglock.ChangeGranted, b.Token(), true)
+		c = mustAcquire(t, a, "report", mode)
+		if got := hear(t, changes, pglock.ChangeGranted, c.Token(), true); len(got.Holders) != 2 || got.Holders[0].Slot >= got.Holders[1].Slot {
+			t.Errorf("holders %+v, want both by slot", got.Holders)
+		}
+		if err := b.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hear(t, changes, pglock.ChangeReleased, b.Token(), true)
+		if err := c.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		hear(t, changes, pglock.ChangeReleased, c.Token(), false)
+	}
+
+	runsOut()
+}
