@@ -26,8 +26,9 @@ END $$;
 
 DROP FUNCTION release_lease(text, bigint, uuid, int);
 DROP FUNCTION acquire(text, uuid, uuid, text, interval, jsonb, boolean, text, int, boolean, interval, uuid, boolean);
-DROP FUNCTION acquire_in_turn(text, uuid, uuid, text, interval, jsonb, text, int, boolean, interval, uuid, boolean);
+DROP FUNCTION acquire_in_turn(text, uuid, uuid, text, interval, jsonb, text, int, boolean, interval, uuid, boolean, boolean);
 DROP FUNCTION announce(text[], bigint[]);
+DROP FUNCTION announce_next(text, bigint, uuid);
 DROP FUNCTION watch(text, interval);
 DROP FUNCTION watch_channel(text);
 DROP FUNCTION look(uuid, text, interval, bigint[]);
@@ -45,6 +46,7 @@ DROP FUNCTION list_locks(text, boolean, text, int);
 DROP FUNCTION get_lock(text);
 DROP FUNCTION describe_locks(text, text, boolean, text, int);
 DROP FUNCTION refuse_own(text, uuid);
+DROP FUNCTION write_ticket(bigint, text, text, int, uuid, uuid, uuid, boolean, text, interval, jsonb, interval);
 DROP FUNCTION hint(uuid, bigint, int, interval);
 DROP FUNCTION touch_session(uuid, text, interval);
 DROP FUNCTION session_alive(uuid);

@@ -61,7 +61,8 @@ CREATE OR REPLACE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 2';
 
--- Helpers, called by functions below alone.
+-- Helpers, called by functions below alone. They are PL/pgSQL where they have a query: the plan of an SQL function is made
+-- anew for each statement that calls it.
 
 CREATE FUNCTION check_mode(p_mode text, p_capacity int, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
@@ -87,24 +88,39 @@ END $$;
 -- When, by the leases of now, a request of this mode could be granted; NULL when it could be now. The queue is not
 -- looked at.
 CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 AS $$
-  SELECT CASE p_mode
-           WHEN 'exclusive' THEN max(l.expires_at)
-           WHEN 'shared' THEN max(l.expires_at) FILTER (WHERE l.mode <> 'shared')
-           ELSE coalesce(max(l.expires_at) FILTER (WHERE l.mode <> 'limit'), CASE WHEN count(*) >= p_capacity THEN min(l.expires_at) END)
-         END
-  FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp()
-$$;
+BEGIN
+  RETURN (
+    SELECT CASE p_mode
+             WHEN 'exclusive' THEN max(l.expires_at)
+             WHEN 'shared' THEN max(l.expires_at) FILTER (WHERE l.mode <> 'shared')
+             ELSE coalesce(max(l.expires_at) FILTER (WHERE l.mode <> 'limit'), CASE WHEN count(*) >= p_capacity THEN min(l.expires_at) END)
+           END
+    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
+END $$;
 
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
-LANGUAGE sql VOLATILE
-AS $$ SELECT EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp()) $$;
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());
+END $$;
 
 -- The waiter whose turn is next: the lowest ticket of a session that is alive.
 CREATE FUNCTION next_waiter(p_name text) RETURNS waiters
-LANGUAGE sql VOLATILE
-AS $$ SELECT q.* FROM waiters q WHERE q.name = p_name AND session_alive(q.session_id) ORDER BY q.ticket LIMIT 1 $$;
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  w waiters%ROWTYPE;
+BEGIN
+  w.ticket := 0;
+  LOOP   -- one by one, so that no plan reads the whole queue
+    SELECT * INTO w FROM waiters q WHERE q.name = p_name AND q.ticket > w.ticket ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN NOT FOUND OR EXISTS (SELECT FROM sessions s WHERE s.session_id = w.session_id AND s.alive_until > clock_timestamp());
+  END LOOP;
+  RETURN w;
+END $$;
 
 -- What tells a waiter of its grant: digest of the grant ID, token, slot, and the microseconds that are left of the lease.
 -- Only who knows the ID can know the digest, so that nobody else can make a client believe that it was granted a lock.
@@ -148,7 +164,9 @@ DECLARE
   was record;
   got bigint;
 BEGIN
-  SELECT l.token, l.holder, l.expires_at, l.top_slot INTO was FROM locks l WHERE l.name = w.name AND l.slot = 0;
+  IF p_ended_at IS NULL THEN
+    SELECT l.token, l.holder, l.expires_at INTO was FROM locks l WHERE l.name = w.name AND l.slot = 0;
+  END IF;
   UPDATE locks l SET
     holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id, mode = 'exclusive', capacity = NULL,
     token = GREATEST(nextval('fencing_token_seq'), l.token + 1,
@@ -156,8 +174,10 @@ BEGIN
     ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + w.ttl, ended_at = p_ended_at, metadata = w.metadata
     WHERE l.name = w.name AND l.slot = 0 RETURNING l.token INTO got;
-  IF p_ended_at IS NULL AND was.expires_at > '-infinity' THEN
-    INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', w.name, was.token, got, was.holder, w.holder);
+  IF p_ended_at IS NULL THEN
+    IF was.expires_at > '-infinity' THEN
+      INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', w.name, was.token, got, was.holder, w.holder);
+    END IF;
   END IF;
   RETURN got;
 END $$;
@@ -269,6 +289,30 @@ BEGIN
   RETURN 'taken over';
 END $$;
 
+-- write_ticket queues a request, once. The caller has the head locked; p_served is the head's ticket. Tickets are greater
+-- than every ticket that was served, also after a failover that set the sequence back.
+CREATE FUNCTION write_ticket(
+  p_served bigint, p_name text, p_mode text, p_capacity int, p_grant_id uuid, p_session_id uuid, p_owner_id uuid, p_nested boolean,
+  p_holder text, p_ttl interval, p_metadata jsonb, p_session_ttl interval) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  t  bigint := nextval('ticket_seq');
+  ok boolean;
+BEGIN
+  INSERT INTO waiters AS q (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder, ttl, metadata, enqueued_at)
+    VALUES (p_name, CASE WHEN t > p_served THEN t ELSE p_served + t END, p_mode, p_capacity, p_grant_id, p_session_id,
+            p_owner_id, p_nested, p_holder, p_ttl, p_metadata, clock_timestamp())
+    ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO t;
+  IF NOT FOUND THEN
+    SELECT q.ticket INTO t FROM waiters q WHERE q.grant_id = p_grant_id;
+  ELSIF EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN
+    RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(p_name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+  END IF;
+  ok := touch_session(p_session_id, p_holder, p_session_ttl);
+  RETURN t;
+END $$;
+
 -- refuse_own raises when the owner of a request holds the lock itself.
 CREATE FUNCTION refuse_own(p_name text, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -304,6 +348,7 @@ AS $$
 DECLARE
   r     locks%ROWTYPE;
   ended timestamptz;     -- when the lease before us ran out, if it was neither released nor broken
+  shared boolean := false;  -- the head is locked FOR SHARE
   ok    boolean := require_read_committed() AND check_arguments(p_name, p_holder, p_ttl, p_metadata)
                    AND (p_mode = 'exclusive' AND p_capacity IS NULL AND NOT p_wait OR check_mode(p_mode, p_capacity, p_session_ttl));
 BEGIN
@@ -328,7 +373,14 @@ BEGIN
       END IF;
       ended := r.expires_at;
     ELSE
-      SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = 0;
+      -- A ticket is written under the row's lock, so that a release comes after it and sees it, or before it and is seen.
+      IF p_wait AND p_mode <> 'limit' THEN
+        SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 FOR SHARE;
+        shared := FOUND;
+      END IF;
+      IF NOT shared THEN
+        SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = 0;
+      END IF;
       IF r.grant_id = p_grant_id THEN
         -- Our own earlier attempt was granted. Renewed rather than only read: this commit then waits for the disk and
         -- the standby that the lost answer may not have waited for.
@@ -343,15 +395,23 @@ BEGIN
             USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
         END IF;
         RETURN;
-      ELSIF r.name IS NOT NULL AND r.top_slot = 0 AND NOT p_wait THEN
+      ELSIF r.name IS NOT NULL AND r.top_slot = 0 AND (shared OR NOT p_wait) THEN
         acquire.granted := false;
         acquire.remaining_us := 0;
-        IF r.expires_at > clock_timestamp() THEN          -- else somebody has locked it, to be granted it
+        IF r.expires_at > clock_timestamp() THEN          -- else somebody has locked it to be granted it, or it was released
           ok := NOT p_nested OR refuse_own(p_name, p_owner_id);
           acquire.token := r.token;
           acquire.holder := r.holder;
           acquire.expires_at := r.expires_at;
           acquire.remaining_us := microseconds_until(r.expires_at);
+          IF p_wait THEN
+            acquire.ticket := write_ticket(r.ticket, p_name, p_mode, p_capacity, p_grant_id, p_session_id, p_owner_id, p_nested,
+                                           p_holder, p_ttl, p_metadata, p_session_ttl);
+            -- Who is far behind need not know how far. That those before it are dead, a look will tell.
+            SELECT count(*) + 1 INTO acquire.place FROM (
+              SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > r.ticket AND q.ticket < acquire.ticket LIMIT 99) ahead;
+            acquire.is_first := acquire.place = 1;
+          END IF;
         END IF;
         RETURN;
       END IF;
@@ -369,7 +429,7 @@ BEGIN
       SELECT * INTO acquire.granted, acquire.token, acquire.holder, acquire.expires_at, acquire.remaining_us, acquire.slot,
                     acquire.ticket, acquire.place, acquire.is_first, acquire.hints, acquire.handed
         FROM acquire_in_turn(p_name, p_grant_id, p_session_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_wait,
-                             p_session_ttl, p_owner_id, p_nested);
+                             p_session_ttl, p_owner_id, p_nested, r.expires_at > clock_timestamp());
       acquire.watched := r.watched_until > clock_timestamp();
       RETURN;
     END IF;
@@ -405,41 +465,48 @@ END $$;
 -- so that a refused try writes nothing.
 CREATE FUNCTION acquire_in_turn(
   p_name text, p_grant_id uuid, p_session_id uuid, p_holder text, p_ttl interval, p_metadata jsonb,
-  p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean,
+  p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_held boolean,
   OUT granted boolean, OUT token bigint, OUT holder text, OUT expires_at timestamptz, OUT remaining_us bigint, OUT slot int,
   OUT ticket bigint, OUT place int, OUT is_first boolean, OUT hints text[], OUT handed bigint[])
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
-  me   waiters%ROWTYPE;
-  nxt  waiters%ROWTYPE;
-  r    locks%ROWTYPE;
-  h    record;
-  ok   boolean;
-  free boolean;
+  head   locks%ROWTYPE;
+  r      locks%ROWTYPE;
+  me     waiters%ROWTYPE;
+  nxt    waiters%ROWTYPE;
+  h      record;
+  ok     boolean;
+  until  timestamptz;                        -- when it could be granted to whose turn it is
+  locked boolean := p_wait AND p_held;       -- there is nothing to grant: look under the head's lock at once
 BEGIN
   acquire_in_turn.granted := false;
   acquire_in_turn.remaining_us := 0;
-  me.name := p_name; me.ticket := 0; me.mode := p_mode; me.capacity := p_capacity; me.grant_id := p_grant_id;
-  me.session_id := p_session_id; me.owner_id := p_owner_id; me.holder := p_holder; me.ttl := p_ttl; me.metadata := p_metadata;
-
-  FOR attempt IN 1..2 LOOP
+  LOOP
+    IF locked THEN
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;
+    ELSE
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
+    END IF;
     -- Our own earlier attempt may have been granted, through the queue or in a slot: renewed, so that this commit waits
     -- for the disk.
-    SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
-    IF FOUND THEN
+    r := head;
+    IF head.top_slot > 0 THEN
+      SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id;
+    END IF;
+    IF r.grant_id = p_grant_id THEN
       ok := require_durable_commit();
       UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
         WHERE l.name = p_name AND l.token = r.token AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp()
         RETURNING true, l.token, l.holder, l.expires_at, microseconds_until(l.expires_at), l.slot
         INTO acquire_in_turn.granted, acquire_in_turn.token, acquire_in_turn.holder, acquire_in_turn.expires_at,
              acquire_in_turn.remaining_us, acquire_in_turn.slot;
-      EXIT WHEN FOUND;
-    END IF;
-    IF EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND l.expires_at <= clock_timestamp()) THEN
-      RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_name)
-        USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+      IF NOT FOUND THEN
+        RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_name)
+          USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+      END IF;
+      RETURN;
     END IF;
     ok := NOT p_nested OR refuse_own(p_name, p_owner_id);
     IF p_mode = 'limit' THEN
@@ -453,9 +520,17 @@ BEGIN
       END IF;
     END IF;
     nxt := next_waiter(p_name);
-    free := free_at(p_name, coalesce(nxt.mode, p_mode), coalesce(nxt.capacity, p_capacity)) IS NULL;
-
-    IF free AND attempt = 1 THEN
+    IF head.expires_at > clock_timestamp() THEN
+      until := head.expires_at;                          -- an exclusive lease is in everybody's way
+    ELSE
+      until := free_at(p_name, coalesce(nxt.mode, p_mode), CASE WHEN nxt.name IS NULL THEN p_capacity ELSE nxt.capacity END);
+    END IF;
+    EXIT WHEN until IS NOT NULL AND (locked OR NOT p_wait);
+    IF until IS NOT NULL THEN
+      locked := true;                                    -- and look again
+    ELSIF locked THEN
+      RETURN;                                            -- released between the looks: ask again, without our lock
+    ELSE
       -- It is somebody's turn: take the head, and serve the queue before ourselves.
       PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;
       SELECT * INTO h FROM hand_over(p_name, p_session_id);
@@ -466,6 +541,8 @@ BEGIN
         IF EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN
           RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(p_name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
         END IF;
+        me.name := p_name; me.ticket := 0; me.mode := p_mode; me.capacity := p_capacity; me.grant_id := p_grant_id;
+        me.session_id := p_session_id; me.owner_id := p_owner_id; me.holder := p_holder; me.ttl := p_ttl; me.metadata := p_metadata;
         ok := require_durable_commit();
         LOOP
           IF p_mode = 'exclusive' THEN
@@ -486,38 +563,32 @@ BEGIN
         acquire_in_turn.slot := r.slot;
         RETURN;
       END IF;
+      nxt := next_waiter(p_name);
+      head.expires_at := '-infinity';
       EXIT;                                              -- refused or queued, under the head's lock
-    ELSIF NOT p_wait THEN
-      EXIT;
-    ELSIF attempt = 1 THEN
-      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;   -- then look again
-    ELSIF free THEN
-      RETURN;                                            -- released between the looks: ask again, without our lock
     END IF;
   END LOOP;
-  IF acquire_in_turn.granted THEN
-    RETURN;
-  END IF;
 
   IF p_wait THEN
-    -- Greater than every ticket that was served, also after a failover that set the sequence back.
-    INSERT INTO waiters (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder, ttl, metadata, enqueued_at)
-      SELECT p_name, CASE WHEN d.n > l.ticket THEN d.n ELSE l.ticket + d.n END, p_mode, p_capacity, p_grant_id, p_session_id,
-             p_owner_id, p_nested, p_holder, p_ttl, p_metadata, clock_timestamp()
-      FROM locks l, (SELECT nextval('ticket_seq') AS n) d WHERE l.name = p_name AND l.slot = 0
-      ON CONFLICT (grant_id) DO NOTHING;
-    IF FOUND AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN
-      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(p_name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+    acquire_in_turn.ticket := write_ticket(head.ticket, p_name, p_mode, p_capacity, p_grant_id, p_session_id, p_owner_id, p_nested,
+                                           p_holder, p_ttl, p_metadata, p_session_ttl);
+    acquire_in_turn.is_first := nxt.ticket IS NULL OR nxt.ticket >= acquire_in_turn.ticket;
+    acquire_in_turn.place := 1;
+    IF nxt.ticket IS NOT NULL THEN
+      SELECT count(*) + 1 INTO acquire_in_turn.place FROM (   -- who is far behind need not know how far
+        SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < acquire_in_turn.ticket LIMIT 99) ahead;
     END IF;
-    ok := touch_session(p_session_id, p_holder, p_session_ttl);
-    SELECT q.ticket INTO acquire_in_turn.ticket FROM waiters q WHERE q.grant_id = p_grant_id;
-    SELECT count(*) + 1 INTO acquire_in_turn.place FROM (
-      SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < acquire_in_turn.ticket LIMIT 9999) ahead;
-    acquire_in_turn.is_first := acquire_in_turn.ticket = (next_waiter(p_name)).ticket;
   END IF;
-  SELECT l.token, l.holder, l.expires_at INTO acquire_in_turn.token, acquire_in_turn.holder, acquire_in_turn.expires_at
-    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
-  acquire_in_turn.remaining_us := coalesce(microseconds_until(free_at(p_name, p_mode, p_capacity)), 0);
+  IF head.expires_at > clock_timestamp() THEN
+    acquire_in_turn.token := head.token;
+    acquire_in_turn.holder := head.holder;
+    acquire_in_turn.expires_at := head.expires_at;
+    acquire_in_turn.remaining_us := microseconds_until(head.expires_at);
+  ELSE
+    SELECT l.token, l.holder, l.expires_at INTO acquire_in_turn.token, acquire_in_turn.holder, acquire_in_turn.expires_at
+      FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+    acquire_in_turn.remaining_us := coalesce(microseconds_until(free_at(p_name, p_mode, p_capacity)), 0);
+  END IF;
 END $$;
 
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
@@ -528,16 +599,38 @@ AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'
 -- is for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called after
 -- the grant, in a transaction of its own that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_tokens bigint[]) RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT count(pg_notify(channel, payload)) FROM (
-    SELECT 'pglock_' || replace(l.session_id::text, '-', '') AS channel, hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp()) AS payload
-    FROM unnest(p_names, p_tokens) AS a (name, token) JOIN locks l ON l.name = a.name AND l.token = a.token
-    WHERE l.expires_at > clock_timestamp()
-    UNION ALL
-    SELECT DISTINCT watch_channel(l.name), '' FROM locks l
-    WHERE l.name = ANY (p_names) AND l.slot = 0 AND l.watched_until > clock_timestamp()) told
-$$;
+BEGIN
+  RETURN (
+    SELECT count(pg_notify(channel, payload)) FROM (
+      SELECT 'pglock_' || replace(l.session_id::text, '-', '') AS channel, hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp()) AS payload
+      FROM unnest(p_names, p_tokens) AS a (name, token) JOIN locks l ON l.name = a.name AND l.token = a.token
+      WHERE l.expires_at > clock_timestamp()
+      UNION ALL
+      SELECT DISTINCT watch_channel(l.name), '' FROM locks l
+      WHERE l.name = ANY (p_names) AND l.slot = 0 AND l.watched_until > clock_timestamp()) told);
+END $$;
+
+-- announce_next is announce for a release whose answer has not been read yet: it follows in the same pipeline, after the
+-- commit, and tells whoever has the exclusive lease that came after p_token, unless it is of the session that speaks.
+CREATE FUNCTION announce_next(p_name text, p_token bigint, p_session_id uuid) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  l locks%ROWTYPE;
+  n bigint := 0;
+BEGIN
+  SELECT * INTO l FROM locks h WHERE h.name = p_name AND h.slot = 0;
+  IF l.token > p_token AND l.session_id <> p_session_id AND l.expires_at > clock_timestamp() THEN
+    PERFORM pg_notify('pglock_' || replace(l.session_id::text, '-', ''), hint(l.grant_id, l.token, 0, l.expires_at - clock_timestamp()));
+    n := 1;
+  END IF;
+  IF l.watched_until > clock_timestamp() THEN
+    PERFORM pg_notify(watch_channel(p_name), '');
+  END IF;
+  RETURN n;
+END $$;
 
 -- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that are
 -- first with the time until they should ask again, and for those named in p_nested the circle that they close, if there
@@ -685,9 +778,9 @@ BEGIN
     LOOP
       SELECT * INTO w FROM waiters q WHERE q.name = p_name AND q.ticket > r.ticket ORDER BY q.ticket LIMIT 1;
       EXIT WHEN NOT FOUND OR w.mode <> 'exclusive';
-      ok := session_alive(w.session_id);
-      DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;
-      CONTINUE WHEN NOT FOUND OR NOT ok;
+      DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket
+        RETURNING (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) INTO ok;
+      CONTINUE WHEN NOT FOUND OR ok IS NOT TRUE;             -- it left the queue by itself, or is dead
       -- The commonest: one writer after another, one row version.
       ok := require_durable_commit();
       t := grant_head(w, clock_timestamp());
@@ -1147,7 +1240,7 @@ BEGIN
   END LOOP;
   GRANT EXECUTE ON FUNCTION
     acquire(text, uuid, uuid, text, interval, jsonb, boolean, text, int, boolean, interval, uuid, boolean),
-    announce(text[], bigint[]), look(uuid, text, interval, bigint[]), release_lease(text, bigint, uuid, int),
+    announce(text[], bigint[]), announce_next(text, bigint, uuid), look(uuid, text, interval, bigint[]), release_lease(text, bigint, uuid, int),
     release_all(text[], bigint[], uuid[]), give_back(text, uuid), leave(text, uuid), leave_all(uuid, text[], uuid[]),
     list_locks(text, boolean, text, int), get_lock(text), list_waiters(text, int), watch(text, interval), sweep_waiters()
     TO pglock_user, pglock_admin;

@@ -74,6 +74,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 type asked struct {
 	request
 	grantID uuid.UUID
+	queued  bool          // it was answered with a ticket
 	inDoubt bool          // an earlier attempt may still be on its way, or was answered with a ticket
 	bears   time.Duration // how long it bears a server that cannot be reached
 	renewed func()        // the grant ID had to be chosen anew
@@ -181,6 +182,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 // it is no lease any more.
 func (c *Client) grant(parent context.Context, q *asked, token Token, slot int, remaining time.Duration, sent instant) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.grantID, token, slot)
+	l.queued = q.queued
 	l.extend(sent, remaining)
 	if !l.Valid() {
 		c.giveBack(q.request, q.grantID)
@@ -190,7 +192,7 @@ func (c *Client) grant(parent context.Context, q *asked, token Token, slot int, 
 		l.end(ErrReleased)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), min(closeGrace, q.ttl))
 		defer cancel()
-		if _, next, err := c.store.release(ctx, l.claim()); err == nil { // ends with its TTL where this fails
+		if _, next, err := c.store.release(ctx, l.claim(), nil); err == nil { // ends with its TTL where this fails
 			c.tell(ctx, l.name, next, c.now())
 		}
 		return nil, fmt.Errorf("acquire lock %q: %w", q.name, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,6 +37,10 @@ type Client struct {
 	ctx    context.Context // ends when the client is closed
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup // every goroutine of the client
+
+	// othersWait says that the last release handed its lock to another client: the next release then announces that in
+	// the same round trip, on suspicion.
+	othersWait atomic.Bool
 
 	beatWake     chan struct{} // 1-buffered: something came that is due before the planned beat
 	deadlineWake chan struct{} // 1-buffered: a lease came that ends before the planned look at the deadlines

@@ -166,7 +166,7 @@ func (s *fakeStore) check(ctx context.Context, c claim) (time.Duration, error) {
 	return s.one(ctx, "check", c, hook(s, &s.onCheck))
 }
 
-func (s *fakeStore) release(ctx context.Context, c claim) (bool, handed, error) {
+func (s *fakeStore) release(ctx context.Context, c claim, _ *who) (bool, handed, error) {
 	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID})
 	var h handed
 	if f := hook(s, &s.onHandOver); f != nil {

@@ -22,6 +22,7 @@ type Lease struct {
 	mode    Mode
 	slot    int
 	owner   *owner
+	queued  bool // it was waited for
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -163,10 +164,16 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
 	defer cancel()
+	var announce *who
+	if l.queued && l.client.othersWait.Load() {
+		w := l.client.who()
+		announce = &w
+	}
 	for repeated := false; ; repeated = true {
 		sent := l.client.now()
-		released, next, err := l.client.store.release(ctx, l.claim())
+		released, next, err := l.client.store.release(ctx, l.claim(), announce)
 		if err == nil {
+			l.client.othersWait.Store(next.announced || len(next.tokens) > 0)
 			l.client.tell(ctx, l.name, next, sent)
 		}
 		switch {

@@ -88,26 +88,33 @@ func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []
 // between runs the statement between BEGIN and COMMIT, in one round trip; in three where statements have no name, as a
 // batch cannot do that.
 func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
-	const begin, commit = "begin isolation level read committed", "commit"
-	defer func() {
-		if conn.PgConn().TxStatus() == 'E' {
-			_, _ = conn.Exec(ctx, "rollback") // keeps the connection; a failure closes it, which rolls back as well
-		}
-	}()
-	if s.nameless(conn) {
-		_, err := conn.Exec(ctx, begin, pgx.QueryExecModeSimpleProtocol)
-		if err == nil {
-			err = s.once(ctx, conn, sql, args, scan)
-		}
-		if err == nil {
-			_, err = conn.Exec(ctx, commit, pgx.QueryExecModeSimpleProtocol)
-		}
-		return err
+	if !s.nameless(conn) {
+		return s.pipelined(ctx, conn, sql, args, scan, "")
 	}
+	_, err := conn.Exec(ctx, beginReadCommitted, pgx.QueryExecModeSimpleProtocol)
+	if err == nil {
+		err = s.once(ctx, conn, sql, args, scan)
+	}
+	if err == nil {
+		_, err = conn.Exec(ctx, "commit", pgx.QueryExecModeSimpleProtocol)
+	}
+	rollBack(ctx, conn)
+	return err
+}
+
+const beginReadCommitted = "begin isolation level read committed"
+
+// pipelined runs the statement between BEGIN and COMMIT and, when after is not empty, after as a transaction of its own, all
+// in one round trip.
+func (s *pgStore) pipelined(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error, after string, afterArgs ...any) error {
+	defer rollBack(ctx, conn)
 	batch := &pgx.Batch{}
-	batch.Queue(begin)
+	batch.Queue(beginReadCommitted)
 	batch.Queue(sql, args...)
-	batch.Queue(commit)
+	batch.Queue("commit")
+	if after != "" {
+		batch.Queue(after, afterArgs...)
+	}
 	results := conn.SendBatch(ctx, batch)
 	_, err := results.Exec()
 	if err == nil {
@@ -123,6 +130,13 @@ func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args 
 		err = closeErr
 	}
 	return err
+}
+
+// rollBack keeps a connection whose transaction has failed; where it fails the connection is closed, which rolls back too.
+func rollBack(ctx context.Context, conn *pgx.Conn) {
+	if conn.PgConn().TxStatus() == 'E' {
+		_, _ = conn.Exec(ctx, "rollback")
+	}
 }
 
 func (s *pgStore) once(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
@@ -176,18 +190,25 @@ func (s *pgStore) pooled(ctx context.Context, sql string, args []any, scan func(
 // pooledFor is pooled with a limit to how long the server may take, once there is a connection: one that died in silence
 // would hold the call until ctx ends.
 func (s *pgStore) pooledFor(ctx context.Context, limit time.Duration, sql string, args []any, scan func(pgx.Rows) error) error {
+	return s.onPooled(ctx, func(conn *pgx.Conn) error {
+		if limit == never {
+			return s.query(ctx, conn, sql, args, scan)
+		}
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return s.query(ctx, conn, sql, args, scan)
+	})
+}
+
+// onPooled lends f a connection of the pool, again when the server undid what it did for a reason that passes.
+func (s *pgStore) onPooled(ctx context.Context, f func(*pgx.Conn) error) error {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
 		conn, err := s.pool.Acquire(ctx)
 		if err != nil {
 			return &noConnectionError{err}
 		}
-		answering, cancel := ctx, context.CancelFunc(func() {})
-		if limit < never {
-			answering, cancel = context.WithTimeout(ctx, limit)
-		}
-		err = s.query(answering, conn.Conn(), sql, args, scan)
-		cancel()
+		err = f(conn.Conn())
 		conn.Release()
 		if !transient(err) || attempt == attempts || !pause(ctx, time.Duration(attempt)*time.Millisecond) {
 			return err

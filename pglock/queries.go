@@ -14,7 +14,7 @@ import (
 // migration that makes it.
 type queries struct {
 	start, acquire, renewAll, look, beat, renew, check, release, releaseAll, abandon, leave, leaveAll string
-	announce, notify, watch                                                                           string
+	announce, announceNext, notify, watch                                                             string
 	get, list, waiters, breakLock, events, fences                                                     string
 }
 
@@ -73,6 +73,8 @@ func newQueries(schema string) *queries {
 		// NOTIFY holds a lock of the whole cluster until its transaction ends: never while it waits for the disk.
 		announce: in(`SELECT a.told, pg_catalog.set_config('synchronous_commit', 'off', true)
 			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int8[]) AS a (told)`),
+		announceNext: in(`SELECT a.told, pg_catalog.set_config('synchronous_commit', 'off', true)
+			FROM {{schema}}.announce_next($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid) AS a (told)`),
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, pg_catalog.set_config('synchronous_commit', 'off', true)`),
 		watch: in(`SELECT {{info}}, w.channel, pg_catalog.set_config('synchronous_commit', 'off', true)
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),

@@ -152,13 +152,33 @@ func (s *pgStore) remaining(ctx context.Context, sql string, c claim) (time.Dura
 	return time.Duration(us) * time.Microsecond, err
 }
 
-func (s *pgStore) release(ctx context.Context, c claim) (released bool, h handed, err error) {
-	err = s.pooled(ctx, s.queries.release, []any{c.name, int64(c.token), c.grantID.String(), c.slot}, func(rows pgx.Rows) error {
+func (s *pgStore) release(ctx context.Context, c claim, announce *who) (released bool, h handed, err error) {
+	args := []any{c.name, int64(c.token), c.grantID.String(), c.slot}
+	scan := func(rows pgx.Rows) error {
 		var watched *bool
 		h = handed{}
 		err := rows.Scan(&released, &h.hints, &h.tokens, &watched, nil)
 		h.watched = orZero(watched)
 		return err
+	}
+	if announce == nil || c.slot != 0 {
+		err = s.pooled(ctx, s.queries.release, args, scan)
+		return released, h, err
+	}
+	err = s.onPooled(ctx, func(conn *pgx.Conn) error {
+		if s.nameless(conn) {
+			return s.query(ctx, conn, s.queries.release, args, scan)
+		}
+		err := s.pipelined(ctx, conn, s.queries.release, args, scan,
+			s.queries.announceNext, c.name, int64(c.token), announce.session.String())
+		if statementLost(err) {
+			s.unnamed.Store(true)
+			return s.query(ctx, conn, s.queries.release, args, scan)
+		}
+		if err == nil {
+			h.announced, h.tokens, h.watched = len(h.tokens) > 0, nil, false
+		}
+		return confirmed(conn, err)
 	})
 	return released, h, err
 }

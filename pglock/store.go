@@ -36,6 +36,8 @@ type handed struct {
 	hints   []string // to waiters of this client
 	tokens  []int64  // to those of others, who are to be told with announce
 	watched bool     // somebody watches the lock
+
+	announced bool // somebody else was granted the lock, and has been told
 }
 
 // left is what the server says to one who gives up: whether a grant was taken back, and who held the lock otherwise.
@@ -88,7 +90,9 @@ type store interface {
 	renew(ctx context.Context, c claim) (time.Duration, error)
 	renewBusy(ctx context.Context, c claim) (time.Duration, error)
 	check(ctx context.Context, c claim) (time.Duration, error)
-	release(ctx context.Context, c claim) (bool, handed, error)
+	// release ends a lease. With announce it also tells the next holder of an exclusive lock, in the same round trip, and
+	// leaves that out of what it answers.
+	release(ctx context.Context, c claim, announce *who) (bool, handed, error)
 	releaseAll(ctx context.Context, claims []claim) (map[string]handed, error)
 	leave(ctx context.Context, name string, grantID uuid.UUID) (left, error)
 	leaveAll(ctx context.Context, session uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error)

@@ -50,7 +50,7 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 			busy = min(2*busy, 100*time.Millisecond)
 			continue
 		}
-		last, q.inDoubt = a, true
+		last, q.inDoubt, q.queued = a, true, true
 		c.queuedAs(w, a, sent)
 		news, err := c.await(ctx, w)
 		if err != nil {
