@@ -19,6 +19,7 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.Shared()}, "limit": {pglock.Limit(3)}} {
 		t.Run(name, func(t *testing.T) {
 			l := mustTry(t, c, name, mode...)
+			mode := append([]pglock.AcquireOption{pglock.WithMaxWait(patience / 4)}, mode...)
 			for what, ask := range map[string]func() error{
 				"Acquire":    func() error { _, err := c.Acquire(l.Context(), name, mode...); return err },
 				"TryAcquire": func() error { _, err := c.TryAcquire(l.Context(), name, mode...); return err },
@@ -59,7 +60,7 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 				awaitQueue(t, look, fmt.Sprint("x", n+1), 1)
 			}
 			began := time.Now()
-			_, err := clients[size-1].Acquire(leases[size-1].Context(), "x0")
+			_, err := clients[size-1].Acquire(leases[size-1].Context(), "x0", pglock.WithMaxWait(patience))
 			took := time.Since(began)
 			var deadlock *pglock.DeadlockError
 			if !errors.Is(err, pglock.ErrDeadlock) || !errors.As(err, &deadlock) {
@@ -215,4 +216,46 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 		t.Errorf("%d locks are held, want the one that was in the way", n)
 	}
 	mustRelease(t, holder)
+}
+
+// The search for circles reads everything at one moment: hand-overs that happen while it reads raise no alarm. Owners that
+// hold a lock each hand another to and fro, while somebody searches all the time.
+func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
+	db := pgtest.Database(t)
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for n := range 2 {
+		c := newClient(t, db.Pool(t, maxConnections(4)))
+		for m := range 3 {
+			own := mustTry(t, c, fmt.Sprintf("own %d %d", n, m))
+			wg.Go(func() {
+				for range 150 {
+					l, err := c.Acquire(own.Context(), "x", pglock.WithMaxWait(patience))
+					if err == nil {
+						err = l.Release(t.Context())
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	go func() { wg.Wait(); close(done) }()
+	search := newPeer(t, db.URL())
+	searches := 0
+	for searching := true; searching; searches++ {
+		if n := one[int](t, search, `SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL pglock.look(w.session_id, w.holder, '10 s', ARRAY[w.ticket]) s`); n != 0 {
+			t.Errorf("%d circles found where there is none", n)
+			break
+		}
+		select {
+		case <-done:
+			searching = false
+		default:
+		}
+	}
+	<-done
+	t.Logf("%d searches", searches)
 }

@@ -78,12 +78,16 @@ func TestI13_RefusedTryWritesNothing(t *testing.T) {
 		return one[string](t, p, `SELECT concat_ws(' ', pg_current_wal_insert_lsn(), l.xmax, l.xmin, l.ctid, s.last_value, s.is_called,
 			pg_snapshot_xmax(pg_current_snapshot())) FROM pglock.locks l, pglock.fencing_token_seq s`)
 	}
-	before := look()
-	for range 2000 {
-		if g, err := p.acquire(t.Context(), "x", uuid.New(), time.Minute, false); err != nil || g.granted {
-			t.Fatal(g, err)
+	refuse := func(times int) {
+		for range times {
+			if g, err := p.acquire(t.Context(), "x", uuid.New(), time.Minute, false); err != nil || g.granted {
+				t.Fatal(g, err)
+			}
 		}
 	}
+	refuse(10) // the first to read a page of the catalog after the migration may tidy it up
+	before := look()
+	refuse(2000)
 	if after := look(); after != before {
 		t.Errorf("I13: WAL position, row and sequence were %s, and are %s after 2,000 refusals", before, after)
 	}

@@ -667,7 +667,7 @@ END $$;
 -- locks themselves. any_of says that one of several is enough to go on, as for a semaphore.
 CREATE FUNCTION kept_waiting_by(p_name text, p_ticket bigint, p_mode text)
 RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)
-LANGUAGE sql VOLATILE
+LANGUAGE sql STABLE
 AS $$
   SELECT l.owner_id, l.holder, p_mode = 'limit' AND l.mode = 'limit', false FROM locks l
   WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND NOT (p_mode = 'shared' AND l.mode = 'shared')
@@ -677,9 +677,10 @@ AS $$
 $$;
 
 -- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON; NULL when
--- there is none.
+-- there is none. It is STABLE, and so is what it calls, so that all of it is read in the one snapshot of its caller: steps
+-- of different moments could close a circle that never was.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
-LANGUAGE plpgsql VOLATILE SET jit = off   -- the planner thinks a recursion worth compiling: 160 ms
+LANGUAGE plpgsql STABLE SET jit = off   -- the planner thinks a recursion worth compiling: 160 ms
 AS $$
 DECLARE
   start   uuid;

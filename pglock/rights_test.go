@@ -126,7 +126,7 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 			"SELECT pglock.hint(gen_random_uuid(), 1, 0, '1 s')", "SELECT pglock.refuse_own('held', NULL)", "SELECT pglock.find_circle('held', 1)",
 			"SELECT pglock.kept_waiting_by('held', 1, 'exclusive')", "SELECT pglock.leave_queue('held', gen_random_uuid())",
 			"SELECT pglock.watch_channel('held')", "SELECT pglock.describe_locks(NULL, '', true, '', 10)",
-			"SELECT pglock.acquire_in_turn('new', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', NULL, 'exclusive', NULL, false, '1 s', NULL, false)",
+			"SELECT pglock.acquire_in_turn('new', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', NULL, 'exclusive', NULL, false, '1 s', NULL, false, false)",
 		} {
 			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
 				t.Errorf("%s as %s: %v, want permission denied", sql, role, err)
@@ -142,7 +142,7 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	user := []string{"abandon", "acquire", "announce", "check_lease", "database_id", "fence", "get_lock", "give_back", "leave", "leave_all",
+	user := []string{"abandon", "acquire", "announce", "announce_next", "check_lease", "database_id", "fence", "get_lock", "give_back", "leave", "leave_all",
 		"list_fences", "list_locks", "list_waiters", "look", "record_refusal", "release", "release_all", "release_lease", "renew", "renew_all",
 		"schema_version", "seal", "start_client", "sweep_waiters", "watch"}
 	admin := append([]string{"break_lock", "list_events", "prune_events", "prune_locks"}, user...)

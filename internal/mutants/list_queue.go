@@ -5,7 +5,8 @@ func init() { all = append(all, ofTheQueue...) }
 // ofTheQueue are the faults of waiting: of tickets, hints, modes and circles.
 var ofTheQueue = []mutant{
 	{"I8 trap 7: a ticket is written without the head's lock", []edit{
-		{queue, "      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;   -- then look again\n", "      NULL;\n"},
+		{queue, "AND l.top_slot = 0 FOR SHARE;", "AND l.top_slot = 0;"},
+		{queue, "SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;", "SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;"},
 	}, integration, "^TestI8_Release|^TestI8_WaiterLooks"},
 	{"I8 a release does not wait for a ticket that is being written", []edit{
 		{queue, "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR UPDATE;", "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR NO KEY UPDATE SKIP LOCKED;"},
@@ -29,7 +30,7 @@ var ofTheQueue = []mutant{
 		{"pglock/wait.go", "left >= q.ttl/2 {", "left >= 2*q.ttl {"},
 	}, integration, "^TestI9_OneRequest"},
 	{"I14 a ticket keeps the holder's row locked over a flush", []edit{
-		{queue, "AND l.slot = 0 FOR SHARE;   -- then look again", "AND l.slot = 0 FOR NO KEY UPDATE;   -- then look again"},
+		{queue, "AND l.top_slot = 0 FOR SHARE;", "AND l.top_slot = 0 FOR NO KEY UPDATE;"},
 		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire("},
 	}, integration, "^TestI14_"},
 	{"I20 a release changes its session", []edit{
@@ -42,7 +43,7 @@ var ofTheQueue = []mutant{
 		{queue, "  IF FOUND THEN\n    SELECT e.released, e.handed", "  IF false THEN\n    SELECT e.released, e.handed"},
 	}, integration, "^TestLeaveAgainst"},
 	{"trap 9: a late ticket is not refused", []edit{
-		{queue, "    IF FOUND AND EXISTS (SELECT FROM spent_grants s", "    IF false AND EXISTS (SELECT FROM spent_grants s"},
+		{queue, "  ELSIF EXISTS (SELECT FROM spent_grants s", "  ELSIF false AND EXISTS (SELECT FROM spent_grants s"},
 	}, integration, "^TestTrap9_LateTicket"},
 	{"trap 9: a ticket that is being written is not waited for", []edit{
 		{queue, "clock_timestamp())\n    ON CONFLICT (grant_id) DO NOTHING;\n  SELECT e.ended", "clock_timestamp() + NULL)\n    ON CONFLICT (grant_id) DO NOTHING;\n  SELECT e.ended"},
@@ -51,7 +52,7 @@ var ofTheQueue = []mutant{
 		{queue, "CASE WHEN count(*) >= p_capacity", "CASE WHEN count(*) > p_capacity"},
 	}, integration, "^TestLimitIsNever"},
 	{"modes: readers overtake a waiting writer", []edit{
-		{queue, "free := free_at(p_name, coalesce(nxt.mode, p_mode), coalesce(nxt.capacity, p_capacity)) IS NULL;", "free := free_at(p_name, p_mode, p_capacity) IS NULL;"},
+		{queue, "until := free_at(p_name, coalesce(nxt.mode, p_mode), CASE WHEN nxt.name IS NULL THEN p_capacity ELSE nxt.capacity END);", "until := free_at(p_name, p_mode, p_capacity);"},
 		{queue, "IF NOT FOUND AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name) AND free_at(", "IF NOT FOUND AND free_at("},
 	}, integration, "^TestShared"},
 	{"modes: a writer that gives up keeps readers waiting", []edit{
@@ -62,12 +63,16 @@ var ofTheQueue = []mutant{
 		{queue, "l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "false LIMIT 1;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: nobody looks for them", []edit{
-		{"pglock/queue.go", "\t\t\tl.nested = append(l.nested, ticket)\n", ""},
+		{"pglock/queue.go", "\t\t\tl.nested = append(l.nested, ticket)\n", "\t\t\t_ = ticket\n"},
 	}, integration, "^TestCircle"},
 	{"circles: one stuck holder of a semaphore is enough", []edit{
 		{queue, "p_mode = 'limit' AND l.mode = 'limit', false FROM locks l", "false, false FROM locks l"},
 	}, integration, "^TestHolderOfASemaphore"},
+	{"circles: the search reads at different moments", []edit{
+		{queue, "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql STABLE", "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql VOLATILE"},
+		{queue, "LANGUAGE plpgsql STABLE SET jit = off   -- the planner", "LANGUAGE plpgsql VOLATILE SET jit = off   -- the planner"},
+	}, integration, "^TestHandOversDuring"},
 	{"sessions: dead waiters are served", []edit{
-		{queue, "s.session_id = p_session_id AND s.alive_until > clock_timestamp()) $$;", "s.session_id = p_session_id) $$;"},
+		{queue, "RETURNING (SELECT s.alive_until > clock_timestamp() FROM", "RETURNING (SELECT true FROM"},
 	}, integration, "^TestDeadWaiters"},
 }
