@@ -145,7 +145,8 @@ func maxConnections(n int32) func(*pgxpool.Config) {
 func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	server := migrated(t, map[string]string{"track_functions": "all"})
 	look := newPeer(t, server.URL())
-	clients := []*pglock.Client{newClient(t, newPool(t, server.URL())), newClient(t, newPool(t, server.URL()))}
+	pools := []*pgxpool.Pool{newPool(t, server.URL()), newPool(t, server.URL())}
+	clients := []*pglock.Client{newClient(t, pools[0]), newClient(t, pools[1])}
 	calls := func(function string) int {
 		return one[int](t, look, `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'pglock' AND funcname = $1`, function)
 	}
@@ -167,6 +168,12 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	}
 	mustRelease(t, holder)
 	took := time.Since(began)
+	for n, c := range clients { // a connection that ends reports what it has counted
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		pools[n].Close()
+	}
 	eventually(t, "the server to have counted every release", func() bool { return calls("release_lease") == waiters+1 })
 	asked, told := calls("acquire"), calls("announce")+calls("announce_next")
 	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, took, asked, told)
