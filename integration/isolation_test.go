@@ -105,7 +105,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 			for n := i; ctx.Err() == nil; n++ {
 				lease, err := c.TryAcquire(context.Background(), fmt.Sprint("lock", n%2), pglock.WithTTL(200*time.Millisecond))
 				if err != nil {
-					if !errors.Is(err, pglock.ErrHeld) {
+					if !errors.Is(err, pglock.ErrHeld) && !errors.Is(err, pglock.ErrLost) { // an answer may come late
 						t.Error(err)
 					}
 					continue
