@@ -254,3 +254,44 @@ func checkModes(t *testing.T, p *peer) {
 	}
 	t.Logf("%d grants, %d of them from the queue", one[int](t, p, grants+`SELECT count(*) FROM grants`), one[int](t, p, grants+`SELECT count(*) FROM grants WHERE ticket > 0`))
 }
+
+// I9: readers of another client that are granted the lock by a writer's release are told of it, also when the release
+// announces on suspicion that another writer comes next. Grants that are found by looking would take a second each.
+func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	const rounds = 12
+	got := make(chan fetched, 2)
+	var took time.Duration
+	for n := range rounds {
+		first := mustTry(t, b, "x")
+		acquireInBackground(t.Context(), a, n, "x", got) // so that a's lease was waited for, and b's release went to another
+		awaitQueue(t, look, "x", 1)
+		mustRelease(t, first)
+		writer := await(t, got)
+		if writer.err != nil {
+			t.Fatal(writer.err)
+		}
+		mode := pglock.Shared()
+		if n%2 == 0 {
+			mode = pglock.Limit(2)
+		}
+		acquireInBackground(t.Context(), b, n, "x", got, mode)
+		awaitQueue(t, look, "x", 1)
+		began := time.Now()
+		mustRelease(t, writer.lease)
+		reader := await(t, got)
+		if n > 0 { // in its first wait b has to begin to listen
+			took += time.Since(began)
+		}
+		if reader.err != nil {
+			t.Fatal(reader.err)
+		}
+		mustRelease(t, reader.lease)
+	}
+	t.Logf("%d grants took %v", rounds-1, took)
+	if took > (rounds-1)*400*time.Millisecond {
+		t.Errorf("%d grants took %v: they were found by looking", rounds-1, took)
+	}
+}

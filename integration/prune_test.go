@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // A pruner that never rests, against 6 clients that never rest: tokens still strictly increase, and fences keep what they saw.
@@ -125,4 +127,89 @@ func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
 	if left := one[string](t, p, `SELECT string_agg(name, ',' ORDER BY name) FROM pglock.locks`); left != "held,recent" {
 		t.Errorf("after the prune there are %s", left)
 	}
+}
+
+// I1, I21: a lock with slots that is pruned while a request waits for its head is granted once, to one caller, and nobody
+// is left in a loop.
+func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
+	for _, mode := range []string{"exclusive", "shared", "limit"} {
+		t.Run(mode, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look, pruner, waits := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			var capacity any
+			if mode == "limit" {
+				capacity = 1
+			}
+			mustRelease(t, mustTry(t, newClient(t, db.Pool(t)), "x", pglock.Shared())) // from now on it has a slot
+			pruner.exec(t, "BEGIN")
+			pruner.exec(t, `SELECT pglock.prune_locks('0')`)
+			type answer struct {
+				queued
+				err error
+			}
+			answered := make(chan answer, 1)
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				w, err := waits.enqueue(ctx, "x", uuid.New(), mode, capacity)
+				answered <- answer{w, err}
+			}()
+			waits.awaitBlocked(t, look)
+			pruner.exec(t, "COMMIT")
+			w := <-answered
+			if w.err != nil || !w.granted {
+				t.Fatalf("%+v; want a grant", w)
+			}
+			if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
+				t.Errorf("%d leases, want 1", n)
+			}
+			if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters`); n != 0 {
+				t.Errorf("%d tickets are left", n)
+			}
+		})
+	}
+}
+
+// Callers of all modes beside a pruner that removes whatever is free: the log shows no overlap, nobody hangs, and nothing
+// is left behind.
+func TestI21_PruneUnderLoadOfAllModes(t *testing.T) {
+	db := pgtest.Database(t)
+	look, pruner := newPeer(t, db.URL()), newPeer(t, db.URL())
+	logGrants(t, look)
+	var wg sync.WaitGroup
+	options := [][]pglock.AcquireOption{nil, {pglock.Shared()}, {pglock.Limit(2)}}
+	for n := range 3 {
+		c := newClient(t, db.Pool(t, maxConnections(4)))
+		for m := range 4 {
+			wg.Go(func() {
+				for round := range 25 {
+					o := append([]pglock.AcquireOption{pglock.WithMaxWait(patience)}, options[(m+round)%3]...)
+					if err := c.Do(t.Context(), fmt.Sprint("n", (n+m+round)%3), func(context.Context, *pglock.Lease) error { return nil }, o...); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	pruned := 0
+	for pruning := true; pruning; {
+		var n int
+		if err := pruner.QueryRow(t.Context(), `SELECT pglock.prune_locks('0')`).Scan(&n); err != nil && state(err) != "55P03" {
+			t.Fatal(err)
+		}
+		pruned += n
+		select {
+		case <-done:
+			pruning = false
+		default:
+		}
+	}
+	<-done
+	if n := one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`); n != 0 {
+		t.Errorf("%d tickets and leases are left", n)
+	}
+	checkModes(t, look)
+	t.Logf("%d rows pruned", pruned)
 }

@@ -244,17 +244,22 @@ BEGIN
     EXIT WHEN NOT FOUND;
     ok := session_alive(w.session_id);
     EXIT WHEN ok AND free_at(p_name, w.mode, w.capacity) IS NOT NULL;
+    PERFORM FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket FOR UPDATE;
+    CONTINUE WHEN NOT FOUND;                               -- it left the queue by itself
+    IF ok THEN
+      ok := require_durable_commit();
+      SELECT NULL::bigint AS token, 0 AS slot INTO g;
+      WHILE g.token IS NULL AND free_at(p_name, w.mode, w.capacity) IS NULL LOOP   -- a renewal may keep the last free slot
+        IF w.mode = 'exclusive' THEN
+          SELECT grant_head(w, NULL) AS token, 0 AS slot INTO g;
+        ELSE
+          SELECT * INTO g FROM grant_slot(w);
+        END IF;
+      END LOOP;
+      EXIT WHEN g.token IS NULL;                           -- it keeps its ticket
+    END IF;
     DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;
-    CONTINUE WHEN NOT FOUND OR NOT ok;                     -- it left the queue by itself, or is dead
-    ok := require_durable_commit();
-    LOOP
-      IF w.mode = 'exclusive' THEN
-        SELECT grant_head(w, NULL) AS token, 0 AS slot INTO g;
-      ELSE
-        SELECT * INTO g FROM grant_slot(w);
-      END IF;
-      EXIT WHEN g.token IS NOT NULL;
-    END LOOP;
+    CONTINUE WHEN NOT ok;                                  -- dead, and passed over
     IF w.session_id = p_session_id THEN
       hints := hints || hint(w.grant_id, g.token, g.slot, w.ttl);
     ELSE
@@ -357,6 +362,8 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   LOOP
+    ended := NULL;
+    shared := false;
     -- Lock the free row first and wait for nobody; token and times are drawn while it is ours. A retry waits for the
     -- attempt before it.
     IF p_retry THEN
@@ -417,7 +424,7 @@ BEGIN
       END IF;
     END IF;
 
-    IF p_mode <> 'exclusive' AND r.name IS NULL THEN
+    IF r.name IS NULL AND (p_mode <> 'exclusive' OR EXISTS (SELECT FROM waiters q WHERE q.name = p_name)) THEN
       INSERT INTO locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
         VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), nextval('fencing_token_seq'), interval '1 s',
                 clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
@@ -430,6 +437,7 @@ BEGIN
                     acquire.ticket, acquire.place, acquire.is_first, acquire.hints, acquire.handed
         FROM acquire_in_turn(p_name, p_grant_id, p_session_id, p_holder, p_ttl, p_metadata, p_mode, p_capacity, p_wait,
                              p_session_ttl, p_owner_id, p_nested, r.expires_at > clock_timestamp());
+      CONTINUE WHEN acquire.granted IS NULL;             -- the lock was pruned while we waited for it
       acquire.watched := r.watched_until > clock_timestamp();
       RETURN;
     END IF;
@@ -533,6 +541,10 @@ BEGIN
     ELSE
       -- It is somebody's turn: take the head, and serve the queue before ourselves.
       PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;
+      IF NOT FOUND THEN
+        acquire_in_turn.granted := NULL;
+        RETURN;
+      END IF;
       SELECT * INTO h FROM hand_over(p_name, p_session_id);
       hints := h.hints;
       handed := h.handed;
@@ -544,7 +556,7 @@ BEGIN
         me.name := p_name; me.ticket := 0; me.mode := p_mode; me.capacity := p_capacity; me.grant_id := p_grant_id;
         me.session_id := p_session_id; me.owner_id := p_owner_id; me.holder := p_holder; me.ttl := p_ttl; me.metadata := p_metadata;
         ok := require_durable_commit();
-        LOOP
+        WHILE free_at(p_name, p_mode, p_capacity) IS NULL LOOP   -- a renewal under way may have kept the last free slot
           IF p_mode = 'exclusive' THEN
             PERFORM grant_head(me, NULL);
           ELSE
@@ -664,13 +676,16 @@ BEGIN
 END $$;
 
 -- The owners that keep a waiter waiting, and how: those who hold the lock, and those of waiters before it that hold
--- locks themselves. any_of says that one of several is enough to go on, as for a semaphore.
+-- locks themselves. any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another
+-- mode all holders are in the way, as they are in its way.
 CREATE FUNCTION kept_waiting_by(p_name text, p_ticket bigint, p_mode text)
 RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)
 LANGUAGE sql STABLE
 AS $$
-  SELECT l.owner_id, l.holder, p_mode = 'limit' AND l.mode = 'limit', false FROM locks l
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND NOT (p_mode = 'shared' AND l.mode = 'shared')
+  SELECT l.owner_id, l.holder, p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false
+  FROM locks l, (SELECT EXISTS (SELECT FROM waiters o WHERE o.name = p_name AND o.ticket < p_ticket AND o.mode <> p_mode
+                                AND session_alive(o.session_id)) AS behind) b
+  WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND NOT (p_mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
   UNION ALL
   SELECT q.owner_id, q.holder, false, true FROM waiters q
   WHERE q.name = p_name AND q.ticket < p_ticket AND q.nested AND NOT (p_mode = 'shared' AND q.mode = 'shared') AND session_alive(q.session_id)

@@ -216,7 +216,9 @@ func ErrorFromSQL(err error, name string, token Token) error {
 		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user): %w", ErrPermission, err)
 	case "25006":
 		return fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write): %w", ErrReadOnly, err)
-	case "22023", "22P05", "22003", "22P02":
+	case "3F000", "42883":
+		return fmt.Errorf("%w: run `pglock-admin migrate up` or migrations.Up: %w", ErrSchema, err)
+	case "22023", "22P05", "22003", "22P02", "22021":
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return err

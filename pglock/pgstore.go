@@ -89,7 +89,7 @@ func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []
 // batch cannot do that.
 func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
 	if !s.nameless(conn) {
-		return s.pipelined(ctx, conn, sql, args, scan, "")
+		return s.pipelined(ctx, conn, statement{sql, args, scan})
 	}
 	_, err := conn.Exec(ctx, beginReadCommitted, pgx.QueryExecModeSimpleProtocol)
 	if err == nil {
@@ -104,32 +104,49 @@ func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args 
 
 const beginReadCommitted = "begin isolation level read committed"
 
-// pipelined runs the statement between BEGIN and COMMIT and, when after is not empty, after as a transaction of its own, all
-// in one round trip.
-func (s *pgStore) pipelined(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error, after string, afterArgs ...any) error {
+// statement is one of queries, with its arguments, and what reads its rows.
+type statement struct {
+	sql  string
+	args []any
+	scan func(pgx.Rows) error
+}
+
+// pipelined runs the first statement between BEGIN and COMMIT, and each of the others as a transaction of its own after it,
+// all in one round trip.
+func (s *pgStore) pipelined(ctx context.Context, conn *pgx.Conn, first statement, others ...statement) error {
 	defer rollBack(ctx, conn)
 	batch := &pgx.Batch{}
 	batch.Queue(beginReadCommitted)
-	batch.Queue(sql, args...)
+	batch.Queue(first.sql, first.args...)
 	batch.Queue("commit")
-	if after != "" {
-		batch.Queue(after, afterArgs...)
+	for _, o := range others {
+		batch.Queue(o.sql, o.args...)
 	}
 	results := conn.SendBatch(ctx, batch)
 	_, err := results.Exec()
 	if err == nil {
-		var rows pgx.Rows
-		if rows, err = results.Query(); err == nil {
-			err = readAll(rows, scan)
-		}
+		err = first.read(results)
 	}
 	if err == nil {
 		_, err = results.Exec()
+	}
+	for _, o := range others {
+		if err == nil {
+			err = o.read(results)
+		}
 	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
 	}
 	return err
+}
+
+func (o statement) read(results pgx.BatchResults) error {
+	rows, err := results.Query()
+	if err != nil {
+		return err
+	}
+	return readAll(rows, o.scan)
 }
 
 // rollBack keeps a connection whose transaction has failed; where it fails the connection is closed, which rolls back too.

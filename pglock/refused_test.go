@@ -163,6 +163,7 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 	option("label empty", "holder", "empty", "256", pglock.WithLabel(""))
 	option("label too long", "holder", "257", "256", pglock.WithLabel(strings.Repeat("x", 257)))
 	option("metadata no JSON", "metadata", `{\"a\"`, "valid JSON", pglock.WithMetadata(json.RawMessage(`{"a"`)))
+	option("metadata no UTF-8", "metadata", `"\"\xff\""`, "in UTF-8", pglock.WithMetadata(json.RawMessage("\"\xff\"")))
 	option("metadata too big", "metadata", "8193", "8192", pglock.WithMetadata(json.RawMessage(`"`+strings.Repeat("x", 8191)+`"`)))
 	option("metadata with NUL", "metadata", "u0000", "jsonb", pglock.WithMetadata(json.RawMessage(`"\u0000"`)))
 	option("metadata with half a surrogate", "metadata", "ud800", "jsonb", pglock.WithMetadata(json.RawMessage(`"\ud800"`)))

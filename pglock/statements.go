@@ -169,14 +169,17 @@ func (s *pgStore) release(ctx context.Context, c claim, announce *who) (released
 		if s.nameless(conn) {
 			return s.query(ctx, conn, s.queries.release, args, scan)
 		}
-		err := s.pipelined(ctx, conn, s.queries.release, args, scan,
-			s.queries.announceNext, c.name, int64(c.token), announce.session.String())
+		var told int64
+		err := s.pipelined(ctx, conn, statement{s.queries.release, args, scan},
+			statement{s.queries.announceNext, []any{c.name, int64(c.token), announce.session.String()}, func(rows pgx.Rows) error {
+				return rows.Scan(&told, nil)
+			}})
 		if statementLost(err) {
 			s.unnamed.Store(true)
 			return s.query(ctx, conn, s.queries.release, args, scan)
 		}
-		if err == nil {
-			h.announced, h.tokens, h.watched = len(h.tokens) > 0, nil, false
+		if h.watched = false; told > 0 {
+			h.announced, h.tokens = true, nil // else they are readers' or a semaphore's, which are told by their tokens
 		}
 		return confirmed(conn, err)
 	})

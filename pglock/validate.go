@@ -52,8 +52,8 @@ func checkMetadata(raw json.RawMessage) error {
 	if len(raw) > MaxMetadataBytes {
 		return &ArgumentError{"metadata", fmt.Sprintf("%d bytes long", len(raw)), fmt.Sprintf("have at most %d bytes", MaxMetadataBytes)}
 	}
-	if !json.Valid(raw) {
-		return &ArgumentError{"metadata", shorten(string(raw)), "be valid JSON"}
+	if !json.Valid(raw) || !utf8.Valid(raw) {
+		return &ArgumentError{"metadata", shorten(string(raw)), "be valid JSON in UTF-8"}
 	}
 	return nil
 }

@@ -66,8 +66,18 @@ var ofTheQueue = []mutant{
 		{"pglock/queue.go", "\t\t\tl.nested = append(l.nested, ticket)\n", "\t\t\t_ = ticket\n"},
 	}, integration, "^TestCircle"},
 	{"circles: one stuck holder of a semaphore is enough", []edit{
-		{queue, "p_mode = 'limit' AND l.mode = 'limit', false FROM locks l", "false, false FROM locks l"},
+		{queue, "p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false\n", "false, false\n"},
 	}, integration, "^TestHolderOfASemaphore"},
+	{"circles: readers behind a writer without locks wait for nobody", []edit{
+		{queue, "l.mode = 'shared' AND NOT b.behind)", "l.mode = 'shared')"},
+		{queue, "l.mode = 'limit' AND NOT b.behind, false", "l.mode = 'limit', false"},
+	}, integration, "^TestCircleThroughAWriter"},
+	{"I1 I21 a request goes on without the head that was pruned", []edit{
+		{queue, "      IF NOT FOUND THEN\n        acquire_in_turn.granted := NULL;\n        RETURN;\n      END IF;\n", ""},
+	}, integration, "^TestI21_PruneBeside"},
+	{"I9 grants in slots are not announced on suspicion", []edit{
+		{"pglock/statements.go", "if h.watched = false; told > 0 {", "if h.watched = false; told >= 0 {"},
+	}, integration, "^TestI9_Readers"},
 	{"circles: the search reads at different moments", []edit{
 		{queue, "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql STABLE", "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql VOLATILE"},
 		{queue, "LANGUAGE plpgsql STABLE SET jit = off   -- the planner", "LANGUAGE plpgsql VOLATILE SET jit = off   -- the planner"},
