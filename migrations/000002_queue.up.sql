@@ -470,7 +470,7 @@ BEGIN
 END $$;
 
 -- acquire_in_turn is acquire where there is a queue, or more than one holder, or a wait. It looks without a lock first,
--- so that a refused try writes nothing.
+-- so that a refused try writes nothing. granted is NULL when the lock was pruned meanwhile: start over.
 CREATE FUNCTION acquire_in_turn(
   p_name text, p_grant_id uuid, p_session_id uuid, p_holder text, p_ttl interval, p_metadata jsonb,
   p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_held boolean,
@@ -496,6 +496,10 @@ BEGIN
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;
     ELSE
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
+    END IF;
+    IF head.name IS NULL THEN                            -- pruned
+      acquire_in_turn.granted := NULL;
+      RETURN;
     END IF;
     -- Our own earlier attempt may have been granted, through the queue or in a slot: renewed, so that this commit waits
     -- for the disk.
@@ -930,6 +934,7 @@ BEGIN
     AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.top_slot > 0 AND l.expires_at <= clock_timestamp());
   IF unblocks THEN
     PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;
+    unblocks := FOUND;
   END IF;
   DELETE FROM waiters q WHERE q.grant_id = p_grant_id AND q.name = p_name RETURNING * INTO w;   -- waits for a grant under way
   SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
