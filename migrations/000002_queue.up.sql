@@ -244,22 +244,21 @@ BEGIN
     EXIT WHEN NOT FOUND;
     ok := session_alive(w.session_id);
     EXIT WHEN ok AND free_at(p_name, w.mode, w.capacity) IS NOT NULL;
-    PERFORM FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket FOR UPDATE;
-    CONTINUE WHEN NOT FOUND;                               -- it left the queue by itself
-    IF ok THEN
-      ok := require_durable_commit();
-      SELECT NULL::bigint AS token, 0 AS slot INTO g;
-      WHILE g.token IS NULL AND free_at(p_name, w.mode, w.capacity) IS NULL LOOP   -- a renewal may keep the last free slot
-        IF w.mode = 'exclusive' THEN
-          SELECT grant_head(w, NULL) AS token, 0 AS slot INTO g;
-        ELSE
-          SELECT * INTO g FROM grant_slot(w);
-        END IF;
-      END LOOP;
-      EXIT WHEN g.token IS NULL;                           -- it keeps its ticket
-    END IF;
     DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;
-    CONTINUE WHEN NOT ok;                                  -- dead, and passed over
+    CONTINUE WHEN NOT FOUND OR NOT ok;                     -- it left the queue by itself, or is dead
+    ok := require_durable_commit();
+    SELECT NULL::bigint AS token, 0 AS slot INTO g;
+    WHILE g.token IS NULL AND free_at(p_name, w.mode, w.capacity) IS NULL LOOP
+      IF w.mode = 'exclusive' THEN
+        SELECT grant_head(w, NULL) AS token, 0 AS slot INTO g;
+      ELSE
+        SELECT * INTO g FROM grant_slot(w);
+      END IF;
+    END LOOP;
+    IF g.token IS NULL THEN                                -- a renewal under way has kept the last free slot
+      INSERT INTO waiters VALUES (w.*);
+      EXIT;
+    END IF;
     IF w.session_id = p_session_id THEN
       hints := hints || hint(w.grant_id, g.token, g.slot, w.ttl);
     ELSE
