@@ -27,14 +27,18 @@ func hammer(ctx context.Context, url string, say func(report)) error {
 		return err
 	}
 	defer pool.Close()
-	c, err := pglock.New(ctx, pool, pglock.WithSessionTTL(time.Second)) // the killed are soon passed over
+	c, err := pglock.New(ctx, pool)
 	if err != nil {
 		return err
 	}
 	store := fencedstore.New(pool)
 	say(report{Event: "ready"})
 	for {
-		lease, err := c.Acquire(ctx, "x", pglock.WithTTL(250*time.Millisecond))
+		lease, err := c.TryAcquire(ctx, "x", pglock.WithTTL(250*time.Millisecond)) // a queue would hand it to the stopped
+		if errors.Is(err, pglock.ErrHeld) {
+			time.Sleep(rand.N(10 * time.Millisecond))
+			continue
+		}
 		if errors.Is(err, pglock.ErrLost) {
 			continue // stopped while it was being granted
 		}
