@@ -108,31 +108,34 @@ func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
 }
 
 // giveUpWait takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
-// moment goes to the next.
+// moment goes to the next. A request that was never answered may be on its way yet: it is given back as well.
 func (c *Client) giveUpWait(ctx context.Context, w *waiter, last answer, err error) error {
-	if c.hasLeft(w) {
+	answered := last.ticket != 0
+	if c.hasLeft(w) || !answered && !w.inDoubt {
 		return err
 	}
-	if last.ticket == 0 {
-		if w.inDoubt {
-			c.giveBack(w.request, w.grantID)
-		}
+	if !answered && c.isClosed() {
+		c.giveBack(w.request, w.grantID)
 		return err
 	}
 	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
 	defer cancel()
 	sent := c.now()
 	l, leaveErr := c.store.leave(brief, w.name, w.grantID)
-	if leaveErr != nil {
+	if leaveErr != nil || !answered {
 		c.giveBack(w.request, w.grantID)
-		return fmt.Errorf("%w: %w", err, last.held(w.name))
 	}
-	c.tell(brief, w.name, l.handed, sent)
-	if l.holder != "" {
-		last.holder, last.token, last.expiresAt = l.holder, l.token, l.expiresAt
+	if leaveErr == nil {
+		c.tell(brief, w.name, l.handed, sent)
+		if l.holder != "" {
+			last.holder, last.token, last.expiresAt = l.holder, l.token, l.expiresAt
+		}
+		if l.place != 0 {
+			last.place = l.place
+		}
 	}
-	if l.place != 0 {
-		last.place = l.place
+	if last.holder == "" && !answered {
+		return err
 	}
 	return fmt.Errorf("%w: %w", err, last.held(w.name))
 }
