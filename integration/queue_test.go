@@ -185,3 +185,36 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 		t.Errorf("%d announcements for %d hand-overs", told, waiters)
 	}
 }
+
+// A release stands when nobody can be told of it, as when the server's queue of notifications is full: the lock is handed
+// over, the releaser hears of no failure, and the next holder finds its grant by looking.
+func TestReleaseStandsWhenNotificationsFail(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	got := make(chan fetched, 1)
+	holder := mustTry(t, a, "x")
+	for n := range 6 { // from the second hand-over on the announcement travels with the release
+		waits := b
+		if n%2 == 1 {
+			waits = a
+		}
+		acquireInBackground(t.Context(), waits, n, "x", got)
+		awaitQueue(t, look, "x", 1)
+		if n == 2 {
+			look.exec(t, `CREATE OR REPLACE FUNCTION pglock.announce(p_names text[], p_tokens bigint[]) RETURNS bigint LANGUAGE plpgsql
+					AS $$ BEGIN RAISE EXCEPTION 'too many notifications' USING ERRCODE = '57014'; END $$;
+				CREATE OR REPLACE FUNCTION pglock.announce_next(p_name text, p_token bigint, p_session_id uuid) RETURNS bigint LANGUAGE plpgsql
+					AS $$ BEGIN RAISE EXCEPTION 'too many notifications' USING ERRCODE = '57014'; END $$`)
+		}
+		if err := holder.Release(t.Context()); err != nil {
+			t.Fatalf("release %d: %v", n, err)
+		}
+		f := await(t, got)
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		holder = f.lease
+	}
+	mustRelease(t, holder)
+}

@@ -5,7 +5,7 @@
 -- ticket, then a session; renewals and the check inside COMMIT lock their own row alone.
 --
 -- More SQLSTATEs of class LK:
---   LK004  the owner of the request holds the lock itself, or waits in a circle   DETAIL circle=self or circle=[…]
+--   LK004  the owner of the request holds the lock itself   DETAIL circle=self   (longer circles are told by look)
 --   LK010  the lock is in use with another limit
 
 DO $do$

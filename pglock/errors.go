@@ -51,7 +51,7 @@ type HeldError struct {
 	Holder    string    // "" in the instant in which the lock is being granted to somebody
 	Token     Token     // of the holder's lease; 0 when Holder is ""
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when Holder is ""
-	Place     int       // in the queue when it was left, or when the server last told it: 1 is next; 0 when not queued
+	Place     int       // in the queue when it was left, else when it was joined, counted up to 100: 1 is next; 0 when not queued
 }
 
 func (e *HeldError) Error() string {

@@ -111,8 +111,8 @@ type statement struct {
 	scan func(pgx.Rows) error
 }
 
-// pipelined runs the first statement between BEGIN and COMMIT, and each of the others as a transaction of its own after it,
-// all in one round trip.
+// pipelined runs the first statement between BEGIN and COMMIT, and the others as a transaction of their own after it, all in
+// one round trip. The error is that of the first and its commit: what goes wrong after it undoes nothing.
 func (s *pgStore) pipelined(ctx context.Context, conn *pgx.Conn, first statement, others ...statement) error {
 	defer rollBack(ctx, conn)
 	batch := &pgx.Batch{}
@@ -130,14 +130,12 @@ func (s *pgStore) pipelined(ctx context.Context, conn *pgx.Conn, first statement
 	if err == nil {
 		_, err = results.Exec()
 	}
-	for _, o := range others {
-		if err == nil {
-			err = o.read(results)
+	if err == nil {
+		for _, o := range others {
+			_ = o.read(results)
 		}
 	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
+	_ = results.Close() // it repeats an error that was read, or comes after the commit
 	return err
 }
 
