@@ -168,13 +168,19 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	}
 	mustRelease(t, holder)
 	took := time.Since(began)
-	for n, c := range clients { // a connection that ends reports what it has counted
+	for n, c := range clients {
 		if err := c.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		pools[n].Close()
 	}
-	eventually(t, "the server to have counted every release", func() bool { return calls("release_lease") == waiters+1 })
+	// A connection reports what it has counted before it leaves the server's list.
+	eventually(t, "the clients' connections to be gone", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
+	})
+	eventually(t, "the server to have counted every call", func() bool {
+		return calls("release_lease") == waiters+1 && calls("acquire") > waiters
+	})
 	asked, told := calls("acquire"), calls("announce")+calls("announce_next")
 	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, took, asked, told)
 	// A look may find a grant a moment before its hint comes: then the call asks once more.
