@@ -57,6 +57,13 @@ DROP FUNCTION hand_over(text, uuid);
 DROP FUNCTION grant_head(waiters, timestamptz);
 DROP FUNCTION grant_slot(waiters);
 
+DROP FUNCTION timeline();
+DROP FUNCTION next_token(bigint);
+DROP FUNCTION current_timeline();
+-- Version 1 knows no epochs: the sequence goes on above every token that was granted in one.
+SELECT setval('fencing_token_seq', GREATEST(s.last_value, (i.epoch << 44) + s.last_value), s.is_called) FROM fencing_token_seq s, installation i;
+ALTER TABLE installation DROP COLUMN timeline, DROP COLUMN epoch, DROP COLUMN timeline_since;
+
 DROP TABLE waiters, sessions;
 DROP SEQUENCE ticket_seq;
 

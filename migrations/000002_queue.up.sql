@@ -1,4 +1,4 @@
--- pglock, schema version 2: the queue, the modes, sessions, and watches.
+-- pglock, schema version 2: the queue, the modes, sessions, and watches; and tokens that ascend across failovers.
 --
 -- A lock is one row or more: the head, slot 0, which an exclusive lease fills, and slots 1, 2, … for the leases of
 -- readers and of a semaphore's holders. Whatever grants, ends or queues locks the head first, then a slot, then a
@@ -63,6 +63,62 @@ AS 'SELECT 2';
 
 -- Helpers, called by functions below alone. They are PL/pgSQL where they have a query: the plan of an SQL function is made
 -- anew for each statement that calls it.
+
+-- The timeline that the server writes, which every promotion of a standby changes at once; NULL where the owner of the
+-- schema may not see it.
+CREATE FUNCTION current_timeline() RETURNS int
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function OR object_not_in_prerequisite_state THEN
+  RETURN NULL;
+END $$;
+
+ALTER TABLE installation
+  ADD COLUMN timeline int,                                -- that the last grant was written on; NULL where it is not visible
+  ADD COLUMN epoch    bigint NOT NULL DEFAULT 0,          -- the high bits of tokens
+  ADD COLUMN timeline_since timestamptz;                  -- when a grant first noticed this timeline; NULL for the first
+UPDATE installation SET timeline = current_timeline();
+
+-- next_token draws the token of a grant, greater than p_above. A standby that is promoted may have lost the sequence's last
+-- values along with grants. So the bits from 2^44 up are an epoch, which grows with every change of the timeline, and also
+-- when a restore or an upgrade sets the timeline back: it is greater than the one on record and not below the timeline less
+-- one. Whoever notices first puts it on record; until that is committed, everybody else reckons the same from the record
+-- before, and waits for nobody. So tokens ascend for names that the standby has never heard of, too.
+CREATE FUNCTION next_token(p_above bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  line int := current_timeline();
+  was  record;
+BEGIN
+  SELECT i.timeline, i.epoch INTO was FROM installation i;
+  IF line <> coalesce(was.timeline, 0) THEN
+    was.epoch := LEAST(GREATEST(was.epoch + 1, line - 1), 524287);
+    UPDATE installation i SET timeline = line, epoch = was.epoch, timeline_since = clock_timestamp()
+      FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+      WHERE i.one = mine.one AND i.timeline IS DISTINCT FROM line;
+  END IF;
+  RETURN GREATEST((was.epoch << 44) + nextval('fencing_token_seq'), p_above + 1);
+END $$;
+
+-- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed; 0
+-- when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
+CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  was record;
+BEGIN
+  SELECT i.timeline, i.timeline_since INTO was FROM installation i;
+  timeline.timeline := current_timeline();
+  IF timeline.timeline <> was.timeline THEN
+    since_us := 0;
+  ELSIF timeline.timeline IS NOT NULL THEN
+    since_us := GREATEST(0, extract(epoch FROM clock_timestamp() - was.timeline_since) * 1000000)::bigint;
+  END IF;
+END $$;
 
 CREATE FUNCTION check_mode(p_mode text, p_capacity int, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
@@ -169,8 +225,7 @@ BEGIN
   END IF;
   UPDATE locks l SET
     holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id, mode = 'exclusive', capacity = NULL,
-    token = GREATEST(nextval('fencing_token_seq'), l.token + 1,
-                     CASE WHEN l.top_slot > 0 THEN (SELECT max(o.token) + 1 FROM locks o WHERE o.name = w.name) END),
+    token = next_token(CASE WHEN l.top_slot > 0 THEN (SELECT max(o.token) FROM locks o WHERE o.name = w.name) ELSE l.token END),
     ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + w.ttl, ended_at = p_ended_at, metadata = w.metadata
     WHERE l.name = w.name AND l.slot = 0 RETURNING l.token INTO got;
@@ -203,7 +258,7 @@ BEGIN
       INSERT INTO locks AS l (name, slot, mode, capacity, holder, session_id, grant_id, owner_id, token, ticket, ttl,
                               acquired_at, renewed_at, expires_at, metadata)
         VALUES (w.name, top + 1, w.mode, w.capacity, w.holder, w.session_id, w.grant_id, w.owner_id,
-                GREATEST(nextval('fencing_token_seq'), (SELECT max(o.token) + 1 FROM locks o WHERE o.name = w.name)), w.ticket, w.ttl,
+                next_token((SELECT max(o.token) FROM locks o WHERE o.name = w.name)), w.ticket, w.ttl,
                 clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata)
         RETURNING l.token INTO grant_slot.token;
       RETURN;
@@ -217,7 +272,7 @@ BEGIN
   END IF;
   UPDATE locks l SET
     mode = w.mode, capacity = w.capacity, holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id,
-    token = GREATEST(nextval('fencing_token_seq'), (SELECT max(o.token) + 1 FROM locks o WHERE o.name = w.name)), ticket = w.ticket,
+    token = next_token((SELECT max(o.token) FROM locks o WHERE o.name = w.name)), ticket = w.ticket,
     ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = NULL, metadata = w.metadata
     WHERE l.name = w.name AND l.slot = was.slot AND l.expires_at <= clock_timestamp()
@@ -425,7 +480,7 @@ BEGIN
 
     IF r.name IS NULL AND (p_mode <> 'exclusive' OR EXISTS (SELECT FROM waiters q WHERE q.name = p_name)) THEN
       INSERT INTO locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-        VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), nextval('fencing_token_seq'), interval '1 s',
+        VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), next_token(0), interval '1 s',
                 clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
         ON CONFLICT (name, slot) DO NOTHING;
       CONTINUE;
@@ -447,11 +502,11 @@ BEGIN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, holder, session_id, grant_id, owner_id, token, ttl, acquired_at, renewed_at, expires_at, metadata)
       VALUES (p_name, p_holder, p_session_id, p_grant_id, p_owner_id,
-              coalesce(r.token, nextval('fencing_token_seq')),   -- of the row that is there: not used, DO UPDATE draws
+              coalesce(r.token, next_token(0)),   -- of the row that is there: not used, DO UPDATE draws
               p_ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + p_ttl, p_metadata)
       ON CONFLICT (name, slot) DO UPDATE SET
         holder = p_holder, session_id = p_session_id, grant_id = p_grant_id, owner_id = p_owner_id,
-        token = GREATEST(nextval('fencing_token_seq'), l.token + 1),
+        token = next_token(l.token),
         ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
         expires_at = clock_timestamp() + p_ttl, ended_at = NULL, metadata = p_metadata
         WHERE l.expires_at <= clock_timestamp() AND l.top_slot = 0 AND r.name IS NOT NULL   -- else look who queues for it
@@ -895,7 +950,7 @@ BEGIN
     WHERE s.grant_id = old.grant_id;
   IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0) THEN
     INSERT INTO locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-      VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), nextval('fencing_token_seq'), interval '1 s',
+      VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), next_token(0), interval '1 s',
               clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
       ON CONFLICT (name, slot) DO NOTHING;            -- waits for a first grant that is about to commit
   END IF;
@@ -1028,7 +1083,7 @@ BEGIN
   IF r.expires_at <= clock_timestamp() THEN
     RAISE EXCEPTION 'lock % is not held: there is nothing to break', quote_literal(p_name) USING ERRCODE = 'LK006';
   END IF;
-  UPDATE locks l SET token = GREATEST(nextval('fencing_token_seq'), (SELECT max(o.token) + 1 FROM locks o WHERE o.name = p_name)),
+  UPDATE locks l SET token = next_token((SELECT max(o.token) FROM locks o WHERE o.name = p_name)),
                      expires_at = '-infinity', ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot RETURNING l.token INTO break_lock.new_token;
   break_lock.holder := r.holder;
@@ -1217,7 +1272,7 @@ BEGIN
   SELECT l.watched_until INTO until FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF NOT FOUND THEN
     INSERT INTO locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-      VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), nextval('fencing_token_seq'), interval '1 s',
+      VALUES (p_name, '-', gen_random_uuid(), gen_random_uuid(), next_token(0), interval '1 s',
               clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp())
       ON CONFLICT (name, slot) DO NOTHING;
   END IF;
@@ -1262,7 +1317,7 @@ BEGIN
     acquire(text, uuid, uuid, text, interval, jsonb, boolean, text, int, boolean, interval, uuid, boolean),
     announce(text[], bigint[]), announce_next(text, bigint, uuid), look(uuid, text, interval, bigint[]), release_lease(text, bigint, uuid, int),
     release_all(text[], bigint[], uuid[]), give_back(text, uuid), leave(text, uuid), leave_all(uuid, text[], uuid[]),
-    list_locks(text, boolean, text, int), get_lock(text), list_waiters(text, int), watch(text, interval), sweep_waiters()
+    list_locks(text, boolean, text, int), get_lock(text), list_waiters(text, int), watch(text, interval), sweep_waiters(), timeline()
     TO pglock_user, pglock_admin;
   GRANT EXECUTE ON FUNCTION break_lock(text, text, text, bigint) TO pglock_admin;
 END $do$;

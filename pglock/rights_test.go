@@ -144,7 +144,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"abandon", "acquire", "announce", "announce_next", "check_lease", "database_id", "fence", "get_lock", "give_back", "leave", "leave_all",
 		"list_fences", "list_locks", "list_waiters", "look", "record_refusal", "release", "release_all", "release_lease", "renew", "renew_all",
-		"schema_version", "seal", "start_client", "sweep_waiters", "watch"}
+		"schema_version", "seal", "start_client", "sweep_waiters", "timeline", "watch"}
 	admin := append([]string{"break_lock", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {

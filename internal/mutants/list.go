@@ -23,10 +23,10 @@ var all = []mutant{
 			"        WHERE NOT EXISTS (SELECT FROM locks o WHERE o.name = p_name AND o.expires_at > clock_timestamp())\n"},
 	}, integration, "^TestTrap4_"},
 	{"I2 trap 1: token = EXCLUDED.token", []edit{
-		{queue, "token = GREATEST(nextval('fencing_token_seq'), l.token + 1),\n        ttl", "token = EXCLUDED.token,\n        ttl"},
+		{queue, "token = next_token(l.token),\n        ttl", "token = EXCLUDED.token,\n        ttl"},
 	}, integration, "^TestTrap1_"},
 	{"I2 token = EXCLUDED.token, history", []edit{
-		{queue, "token = GREATEST(nextval('fencing_token_seq'), l.token + 1),\n        ttl", "token = EXCLUDED.token,\n        ttl"},
+		{queue, "token = next_token(l.token),\n        ttl", "token = EXCLUDED.token,\n        ttl"},
 	}, integration, "^TestI2_HistoryIsLinearizable"},
 	{"I2 trap 2: release deletes the row", []edit{
 		{queue, "  UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = p_slot;",
@@ -91,7 +91,7 @@ var all = []mutant{
 		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && expired && false {"},
 	}, library, "^TestI7_"},
 	{"I10 I18 break without a new token", []edit{
-		{queue, "  UPDATE locks l SET token = GREATEST(nextval('fencing_token_seq'), (SELECT max(o.token) + 1 FROM locks o WHERE o.name = p_name)),\n                     expires_at", "  UPDATE locks l SET expires_at"},
+		{queue, "  UPDATE locks l SET token = next_token((SELECT max(o.token) FROM locks o WHERE o.name = p_name)),\n                     expires_at", "  UPDATE locks l SET expires_at"},
 		{queue, "  SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;\n  break_lock.watched", "  SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = 0;\n  break_lock.watched"},
 		{queue, "AND l.token = coalesce(p_token, tokens[1]) FOR UPDATE;", "AND l.token = coalesce(p_token, tokens[1]);"},
 	}, integration, "^TestI10_"},
