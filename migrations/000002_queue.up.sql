@@ -1168,6 +1168,11 @@ BEGIN
   IF NEW.fenced_xact <> pg_current_xact_id() THEN
     RETURN NULL;
   END IF;
+  IF current_setting('pglock.together', true) <> '' THEN   -- several leases: all of them, in the order of release_all
+    PERFORM FROM jsonb_to_recordset(current_setting('pglock.together')::jsonb) AS j (name text, token bigint)
+      JOIN locks l ON l.name = j.name AND l.token = j.token ORDER BY l.name, l.token FOR KEY SHARE OF l;
+    noted := set_config('pglock.together', '', true);
+  END IF;
   SELECT l.token, l.grant_id, l.expires_at INTO r FROM locks l WHERE l.name = NEW.lock_name AND l.token = NEW.last_token FOR KEY SHARE;
   IF r.token IS DISTINCT FROM NEW.last_token OR r.grant_id IS DISTINCT FROM NEW.grant_id OR r.expires_at <= clock_timestamp() THEN
     PERFORM raise_lost(NEW.lock_name, NEW.last_token,

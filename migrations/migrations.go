@@ -32,13 +32,15 @@ import (
 var files embed.FS
 
 // Latest is the version that Up reaches.
-const Latest = 2
+const Latest = 3
 
 const versionTable = "pglock_schema_migrations"
 
 var (
 	// ErrInvalid: an argument breaks a rule; nothing was changed.
 	ErrInvalid = errors.New("migrations: invalid argument")
+	// ErrGuarded: tables are under guard, which without the schema nobody could write to; nothing was changed.
+	ErrGuarded = errors.New("migrations: tables are under guard")
 	// ErrForeign: the schema was made from the plain files, by another migration tool; nothing was changed.
 	ErrForeign = errors.New("migrations: schema was made by another migration tool")
 )
@@ -104,14 +106,32 @@ func Up(ctx context.Context, databaseURL string, opts ...Option) error {
 }
 
 // Down takes the schema away again, with every lock and fence in it: nothing is left. The roles stay where another
-// database uses them.
+// database uses them. Guarded tables are refused with ErrGuarded: drop the guards first.
 func Down(ctx context.Context, databaseURL string, opts ...Option) error {
 	return run(ctx, databaseURL, opts, false, func(conn *pgx.Conn, c config, m *migrate.Migrate) error {
+		if err := refuseGuarded(ctx, conn, c.schema); err != nil {
+			return err
+		}
 		if err := steps(ctx, m, -1); err != nil {
 			return err
 		}
 		return dropRest(ctx, conn, c.schema)
 	})
+}
+
+func refuseGuarded(ctx context.Context, conn *pgx.Conn, schema string) error {
+	var tables *string
+	err := conn.QueryRow(ctx, "SELECT string_agg(table_name, ', ') FROM "+pgx.Identifier{schema, "list_guards"}.Sanitize()+"()").Scan(&tables)
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr) && slices.Contains([]string{"42883", "3F000"}, pgErr.Code):
+		return nil // older than guards, or missing
+	case err != nil:
+		return fmt.Errorf("migrations: read the guards: %w", err)
+	case tables != nil:
+		return fmt.Errorf("%w: %s: drop the guards first, with `pglock-admin guard drop TABLE`", ErrGuarded, *tables)
+	}
+	return nil
 }
 
 // Version tells the version of the schema, 0 when it is missing, and whether a failed step left it marked dirty.

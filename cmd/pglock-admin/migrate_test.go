@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -11,20 +13,23 @@ import (
 	"github.com/pglock-dev/pglock/migrations"
 )
 
+// latest is how the commands name the version of the schema.
+var latest = fmt.Sprint("version ", migrations.Latest)
+
 func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
 	in(t, url, "migrate", "version").want(t, exitOK, "missing", "migrate up")
 	in(t, url, "list").want(t, exitSchema, "try: pglock-admin migrate up")
-	in(t, url, "migrate", "up").want(t, exitOK, "version 2", "it was missing")
+	in(t, url, "migrate", "up").want(t, exitOK, latest, "it was missing")
 	in(t, url, "migrate", "up").want(t, exitOK, "as before")
 	v := decode[versionView](t, in(t, url, "migrate", "version", "-o", "json").want(t, exitOK).stdout)
-	if v.Version != 2 || v.Dirty || v.Needed != 2 || v.Schema != "pglock" {
+	if v.Version != migrations.Latest || v.Dirty || v.Needed != migrations.Latest || v.Schema != "pglock" {
 		t.Errorf("%+v", v)
 	}
 	in(t, url, "migrate", "down").want(t, exitUsage, "deletes every lock", "--yes")
 	in(t, url, "list").want(t, exitOK)
-	in(t, url, "migrate", "down", "--yes").want(t, exitOK, "missing", "it was version 2")
+	in(t, url, "migrate", "down", "--yes").want(t, exitOK, "missing", "it was "+latest)
 	in(t, url, "list").want(t, exitSchema)
 	in(t, url, "migrate", "down", "--yes").want(t, exitOK)
 }
@@ -46,9 +51,9 @@ func TestMigrateForceIsTheWayOutOfDirty(t *testing.T) {
 	in(t, db.URL(), "migrate", "up").want(t, exitOK)
 	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET dirty = true")
 	in(t, db.URL(), "migrate", "version").want(t, exitOK, "marked dirty")
-	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "migrate force 2")
+	in(t, db.URL(), "migrate", "up").want(t, exitSchema, fmt.Sprint("migrate force ", migrations.Latest))
 	in(t, db.URL(), "migrate", "force", "7").want(t, exitUsage)
-	in(t, db.URL(), "migrate", "force", "2").want(t, exitOK)
+	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest)).want(t, exitOK)
 	in(t, db.URL(), "migrate", "up").want(t, exitOK, "as before")
 }
 
@@ -61,8 +66,8 @@ func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	in(t, db.URL(), "migrate", "up").want(t, exitOK)
-	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3'`)
-	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = 3`)
+	execute(t, db, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+strconv.Itoa(migrations.Latest+1)+`'`)
+	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = `+strconv.Itoa(migrations.Latest+1))
 	in(t, db.URL(), "list").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "version").want(t, exitOK, "use a newer one")
@@ -92,11 +97,11 @@ func TestASchemaOfAnOlderReleaseIsBroughtUp(t *testing.T) {
 	db := pgtest.EmptyDatabase(t)
 	atVersionOne(t, db)
 	for _, command := range []string{"list", "show a", "waiters", "break a --reason r"} {
-		in(t, db.URL(), strings.Fields(command)...).want(t, exitSchema, "has version 1", "needs 2", "try: pglock-admin migrate up\n")
+		in(t, db.URL(), strings.Fields(command)...).want(t, exitSchema, "has version 1", fmt.Sprint("needs ", migrations.Latest), "try: pglock-admin migrate up\n")
 	}
-	in(t, db.URL(), "migrate", "version").want(t, exitOK, "version 1; this program needs version 2: pglock-admin migrate up")
+	in(t, db.URL(), "migrate", "version").want(t, exitOK, "version 1; this program needs "+latest+": pglock-admin migrate up")
 	execute(t, db, `SELECT pglock.acquire('a', gen_random_uuid(), gen_random_uuid(), 'old worker', '1 hour')`)
-	in(t, db.URL(), "migrate", "up").want(t, exitOK, "version 2 (it was version 1)")
+	in(t, db.URL(), "migrate", "up").want(t, exitOK, latest+" (it was version 1)")
 	in(t, db.URL(), "list").want(t, exitOK, "old worker")
 	in(t, db.URL(), "waiters").want(t, exitOK, "nobody waits")
 }

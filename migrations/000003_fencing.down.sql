@@ -1,0 +1,42 @@
+-- Back to version 2. Guards must be dropped first: without the functions nobody could write to the tables, and dropping
+-- them in passing would leave the tables open with nobody told.
+
+DO $do$
+DECLARE
+  guarded text;
+BEGIN
+  IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
+     <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
+    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
+      USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
+  END IF;
+  SELECT string_agg(g.table_name, ', ') INTO guarded FROM list_guards() g;
+  IF guarded IS NOT NULL THEN
+    RAISE EXCEPTION 'tables are under guard: %', guarded
+      USING ERRCODE = 'dependent_objects_still_exist', HINT = 'Drop the guards first: pglock-admin guard drop TABLE.';
+  END IF;
+END $do$;
+LOCK TABLE locks, fences, waiters, sessions IN ACCESS EXCLUSIVE MODE;
+
+DROP FUNCTION diagnose();
+DROP FUNCTION once(text, text, bigint, uuid, text, timestamptz, interval, uuid);
+DROP FUNCTION fence_all(text[], bigint[], uuid[], text[], boolean, uuid);
+DROP FUNCTION bypass_guards(text, text);
+DROP FUNCTION unguard_table(regclass);
+DROP FUNCTION guard_table(regclass, text, text);
+DROP FUNCTION list_guards();
+DROP FUNCTION guard_triggers(oid);
+DROP FUNCTION record_incident(text, text, text, bigint, text, text);
+DROP FUNCTION guard_row();
+DROP FUNCTION guard_statement();
+DROP FUNCTION require_fence(text, text, text);
+DROP TABLE done_keys;
+
+DELETE FROM events WHERE kind NOT IN ('break', 'takeover', 'stale write');
+DROP INDEX events_xact;
+ALTER TABLE events DROP COLUMN xact, DROP CONSTRAINT events_kind,
+  ADD CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'stale write'));
+
+CREATE OR REPLACE FUNCTION schema_version() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
+AS 'SELECT 2';
