@@ -65,23 +65,34 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	}
 	switch e.SQLState() {
 	case "LK002":
-		last, _ := strconv.ParseInt(strings.TrimPrefix(detail(err), "last_token="), 10, 64)
+		last, _ := strconv.ParseInt(strings.TrimPrefix(field(err, 'D'), "last_token="), 10, 64)
 		return &StaleTokenError{Resource: resource, Token: lease.Token(), LastToken: pglock.Token(last)}
+	case "LK011":
+		return &UnfencedError{Table: field(err, 's') + "." + field(err, 't'), Resource: strings.TrimPrefix(field(err, 'D'), "resource="), Err: err}
+	case "LK012":
+		return fmt.Errorf("%w: %w", ErrKeyTooOld, err)
 	case "LK009":
 		return fmt.Errorf("%w: %w", ErrLeftFence, err)
 	}
 	return pglock.ErrorFromSQL(err, lease.Name(), lease.Token())
 }
 
-// detail reads the DETAIL of a server's error, from pgx or from lib/pq.
-func detail(err error) string {
+// field reads a field of a server's error, from pgx or from lib/pq: 'D' is DETAIL, 's' and 't' are schema and table.
+func field(err error, name byte) string {
 	var pgErr *pgconn.PgError
 	var legacy interface{ Get(byte) string }
 	switch {
 	case errors.As(err, &pgErr):
-		return pgErr.Detail
+		switch name {
+		case 'D':
+			return pgErr.Detail
+		case 's':
+			return pgErr.SchemaName
+		case 't':
+			return pgErr.TableName
+		}
 	case errors.As(err, &legacy):
-		return legacy.Get('D')
+		return legacy.Get(name)
 	}
 	return ""
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,6 +17,8 @@ type Option func(*config) error
 type config struct {
 	resource      string
 	sameToken     bool
+	of            time.Time     // Keep
+	keep          time.Duration // Keep; 0: for ever
 	transactionOp pgx.TxOptions
 }
 
@@ -55,21 +57,6 @@ func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
 	return c, lease.Err()
 }
 
-func (c config) args(lease *pglock.Lease) []any {
-	var resource *string // by default the server names it, as Lease.Resource does
-	if c.resource != lease.Resource() {
-		resource = &c.resource
-	}
-	return []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), resource, c.sameToken, lease.DatabaseID().String()}
-}
-
-// fenceSQL is one call of the function that takes the fence row, compares the token, and checks the lease.
-func fenceSQL(schema string) string {
-	return strings.ReplaceAll(`SELECT xact::pg_catalog.text FROM {{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8,
-		$3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid)`,
-		"{{schema}}", pgx.Identifier{schema}.Sanitize())
-}
-
 // Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
 // that the write depends on. The server checks the token and the lease now, and the lease again inside the COMMIT, which
 // fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
@@ -88,8 +75,8 @@ func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) 
 	if err != nil {
 		return err
 	}
-	var xact string
-	if err := tx.QueryRow(ctx, fenceSQL(lease.Schema()), c.args(lease)...).Scan(&xact); err != nil {
+	o := c.openOne(lease)
+	if _, err := o.read(tx.QueryRow(ctx, o.sql, o.args...)); err != nil {
 		return fmt.Errorf("fencedstore: guard resource %q: %w", c.resource, translate(err, lease, c.resource))
 	}
 	return nil
@@ -104,8 +91,8 @@ func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Opti
 	if err != nil {
 		return err
 	}
-	var xact string
-	if err := tx.QueryRowContext(ctx, fenceSQL(lease.Schema()), c.args(lease)...).Scan(&xact); err != nil {
+	o := c.openOne(lease)
+	if _, err := o.read(tx.QueryRowContext(ctx, o.sql, o.args...)); err != nil {
 		return fmt.Errorf("fencedstore: guard resource %q: %w", c.resource, translate(err, lease, c.resource))
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -60,40 +59,53 @@ func WithTxOptions(o pgx.TxOptions) Option {
 // with the same lease is safe: had the first attempt been committed, the second is refused as stale, unless
 // AllowSameToken is given.
 func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
+	if err := s.check(fn); err != nil {
+		return err
+	}
+	c, err := newConfig(lease, opts)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, c.transactionOp, c.openOne(lease), fn)
+}
+
+func (s *Store) check(fn func(context.Context, pgx.Tx) error) error {
 	if s == nil || s.pool == nil {
 		return &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
 	}
 	if fn == nil {
 		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
 	}
-	c, err := newConfig(lease, opts)
-	if err != nil {
-		return err
-	}
+	return nil
+}
+
+// write is Write for any way of opening.
+func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn func(context.Context, pgx.Tx) error) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("fencedstore: write to resource %q: %w", c.resource, err)
+		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
 	}
 	defer func() {
 		if conn != nil {
 			conn.Release()
 		}
 	}()
-	tx, xact, err := begin(ctx, conn.Conn(), lease, c)
+	tx, xact, err := begin(ctx, conn.Conn(), options, o)
 	if err != nil {
-		err = translate(err, lease, c.resource)
+		f := o.blamed(err)
+		err = translate(err, f.Lease, f.Resource)
 		conn.Release()
 		conn = nil
 		if errors.Is(err, ErrStaleToken) {
-			s.noteRefusal(ctx, lease, c.resource)
+			s.noteRefusal(ctx, f.Lease, f.Resource)
 		}
-		return fmt.Errorf("fencedstore: write to resource %q: %w", c.resource, err)
+		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
 	}
-	if err := call(ctx, lease, tx, fn); err != nil {
-		return explainFailure(err, lease, c.resource)
+	if err := call(ctx, o.fences, tx, fn); err != nil {
+		return explainFailure(err, o)
 	}
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
-	committing, cancel := context.WithTimeout(ctx, lease.TTL()+resolving)
+	committing, cancel := context.WithTimeout(ctx, o.longestTTL()+resolving)
 	err = tx.Commit(committing)
 	cancel()
 	unconfirmed := pglock.Unconfirmed(conn.Conn())
@@ -105,48 +117,43 @@ func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.
 	case err == nil:
 		return nil
 	case errors.Is(err, pgx.ErrTxClosed): // a Commit in the callback has sealed and committed, a Rollback has not
-		return fmt.Errorf("fencedstore: write to resource %q: %w: the callback ended its transaction by itself", c.resource, ErrLeftFence)
+		return fmt.Errorf("fencedstore: write to %s: %w: the callback ended its transaction by itself", o, ErrLeftFence)
 	case answered(err):
-		return fmt.Errorf("fencedstore: commit to resource %q: %w", c.resource, translate(err, lease, c.resource))
+		return fmt.Errorf("fencedstore: commit to %s: %w", o, explain(err, o))
 	}
 	return s.resolve(ctx, xact, err)
 }
 
-// begin sends BEGIN and the fence together. A serialization failure of the fence, before anything else was done, is
+// begin sends BEGIN and the opening together. A serialization failure of the fence, before anything else was done, is
 // tried again: under REPEATABLE READ every wait for a predecessor ends in one.
-func begin(ctx context.Context, conn *pgx.Conn, lease *pglock.Lease, c config) (tx pgx.Tx, xact uint64, err error) {
-	o := c.transactionOp
-	o.CommitQuery = sealSQL(lease.Schema()) + "; COMMIT"
+func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening) (tx pgx.Tx, xact uint64, err error) {
+	options.CommitQuery = sealSQL(o.schema()) + "; COMMIT"
 	for attempt := 0; ; attempt++ {
 		batch := &pgx.Batch{}
-		batch.BeginTx(o)
-		var text string
-		batch.Queue(fenceSQL(lease.Schema()), c.args(lease)...)
+		batch.BeginTx(options)
+		batch.Queue(o.sql, o.args...)
 		results := conn.SendBatch(ctx, batch)
 		tx = results.Tx()
 		_, err = results.Exec()
 		if err == nil {
-			err = results.QueryRow().Scan(&text)
+			xact, err = o.read(results.QueryRow())
 		}
 		if closeErr := results.Close(); err == nil {
 			err = closeErr
-		}
-		if err == nil {
-			xact, err = strconv.ParseUint(text, 10, 64)
 		}
 		if err == nil {
 			return tx, xact, nil
 		}
 		rollback(ctx, tx)
 		var pgErr *pgconn.PgError
-		if !errors.As(err, &pgErr) || pgErr.Code != "40001" || attempt == 20 || lease.Err() != nil {
+		if !errors.As(err, &pgErr) || pgErr.Code != "40001" || attempt == 20 || o.lost() != nil {
 			return nil, 0, err
 		}
 	}
 }
 
 // call runs fn and rolls back unless it returned nil, also when it panics.
-func call(ctx context.Context, lease *pglock.Lease, tx pgx.Tx, fn func(context.Context, pgx.Tx) error) error {
+func call(ctx context.Context, fences []Fence, tx pgx.Tx, fn func(context.Context, pgx.Tx) error) error {
 	done := false
 	defer func() {
 		if !done {
@@ -155,16 +162,20 @@ func call(ctx context.Context, lease *pglock.Lease, tx pgx.Tx, fn func(context.C
 	}()
 	fnCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
-	defer stop()
+	for _, f := range fences {
+		stop := context.AfterFunc(f.Lease.Context(), func() { cancel(context.Cause(f.Lease.Context())) })
+		defer stop()
+	}
 	if err := fn(fnCtx, tx); err != nil {
 		return err
 	}
 	if err := context.Cause(fnCtx); err != nil {
 		return err
 	}
-	if err := lease.Err(); err != nil {
-		return err
+	for _, f := range fences {
+		if err := f.Lease.Err(); err != nil {
+			return err
+		}
 	}
 	done = true
 	return nil
@@ -182,88 +193,25 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	}
 }
 
+// explain translates the refusals of the protocol alone: what the application's own statements were refused for is left as
+// it is.
+func explain(err error, o opening) error {
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) || !strings.HasPrefix(e.SQLState(), "LK") {
+		return err
+	}
+	f := o.blamed(err)
+	return translate(err, f.Lease, f.Resource)
+}
+
 // explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the server
 // ends a fenced transaction when its lease ends.
-func explainFailure(err error, lease *pglock.Lease, resource string) error {
-	err = translate(err, lease, resource)
-	if lost := lease.Err(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
+func explainFailure(err error, o opening) error {
+	err = explain(err, o)
+	if lost := o.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
 		return errors.Join(err, lost)
 	}
 	return err
-}
-
-// answered reports whether the server itself refused the COMMIT: then it was rolled back. A server that ends the
-// connection instead, for an administrator or in a crash, may have committed before.
-func answered(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return true
-	}
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return false
-	}
-	return !strings.HasPrefix(pgErr.Code, "57P") && !strings.HasPrefix(pgErr.Code, "08")
-}
-
-// resolve asks what became of a transaction whose COMMIT was not answered.
-func (s *Store) resolve(ctx context.Context, xact uint64, cause error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolving)
-	defer cancel()
-	outcome, replicated, err := s.outcome(ctx, xact)
-	switch {
-	case err != nil:
-		return &OutcomeUnknownError{Transaction: xact, Err: errors.Join(cause, err)}
-	case outcome == Committed && replicated:
-		return &OutcomeUnknownError{Transaction: xact, Err: errors.Join(cause, errors.New("committed on the primary; the synchronous standby was not waited for"))}
-	case outcome == Committed:
-		return nil
-	}
-	return fmt.Errorf("fencedstore: transaction %d was rolled back: %w", xact, cause)
-}
-
-// Outcome is what became of a transaction.
-type Outcome string
-
-// The outcomes of a transaction.
-const (
-	Committed  Outcome = "committed"
-	RolledBack Outcome = "aborted"
-)
-
-// Outcome asks what became of the transaction of an OutcomeUnknownError, waiting until it is final or ctx ends. A
-// transaction that the server does not know, as after a failover that lost it, has been rolled back there.
-func (s *Store) Outcome(ctx context.Context, transaction uint64) (Outcome, error) {
-	outcome, _, err := s.outcome(ctx, transaction)
-	return outcome, err
-}
-
-func (s *Store) outcome(ctx context.Context, xact uint64) (o Outcome, replicated bool, err error) {
-	for {
-		var status *string
-		err = s.pool.QueryRow(ctx, `SELECT pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8),
-			pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) ''
-				AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL (ARRAY['off', 'local'])`,
-			strconv.FormatUint(xact, 10)).Scan(&status, &replicated)
-		var pgErr *pgconn.PgError
-		switch {
-		case errors.As(err, &pgErr) && pgErr.Code == "22023": // "transaction ID is in the future"
-			return RolledBack, replicated, nil
-		case err == nil && status == nil:
-			return "", false, fmt.Errorf("fencedstore: transaction %d is too old: the server has forgotten it", xact)
-		case err == nil && *status != "in progress":
-			return Outcome(*status), replicated, nil
-		case ctx.Err() != nil && err == nil:
-			return "", false, fmt.Errorf("fencedstore: transaction %d is still in progress: %w", xact, ctx.Err())
-		case ctx.Err() != nil:
-			return "", false, err
-		}
-		timer := time.NewTimer(20 * time.Millisecond)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		timer.Stop()
-	}
 }
 
 // noteRefusal keeps a refused stale write for the audit; the refused transaction itself left nothing.

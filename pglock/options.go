@@ -42,7 +42,7 @@ func newConfig(opts []Option) (config, error) {
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		c.schema = name
-		return checkText("schema", name, 63)
+		return ValidateSchema(name)
 	}
 }
 

@@ -58,6 +58,9 @@ func checkMetadata(raw json.RawMessage) error {
 	return nil
 }
 
+// ValidateSchema reports, as an ErrInvalid, what is wrong with the name of a schema: it must have 1 to 63 bytes of UTF-8.
+func ValidateSchema(name string) error { return checkText("schema", name, 63) }
+
 // ValidateResource reports, as an ArgumentError, why name cannot name a fenced resource: it must have 1 to
 // MaxNameBytes bytes of UTF-8 without NUL.
 func ValidateResource(name string) error { return checkText("resource", name, MaxNameBytes) }

@@ -1,0 +1,151 @@
+package fencedstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// maxFences is how many fences one transaction may pass at once.
+const maxFences = 1000
+
+// Fence names a fence to pass, among several: a lease, and what it protects.
+type Fence struct {
+	Lease    *pglock.Lease
+	Resource string // 1 to 512 bytes; defaults to Lease.Resource()
+}
+
+// WriteAll is Write under several fences at once: of several leases, or several resources of one. All of them are passed or
+// none, and COMMIT checks every lease. The server takes the fences in the byte order of their resources, and at COMMIT the
+// leases in the order of their names, so that transactions which name them in any order do not wait for each other in a
+// circle; passing one fence after the other with Guard leaves the order to you. Of the options WithResource is refused:
+// each Fence has its own. A resource may be named once, and all leases must be of one schema of one database.
+//
+// The transaction may last no longer than the lease that ends first has left. Errors are those of Write, of the fence that
+// was refused.
+func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
+	if err := s.check(fn); err != nil {
+		return err
+	}
+	c, o, err := openAll(fences, opts)
+	if err != nil {
+		return err
+	}
+	return s.write(ctx, c.transactionOp, o, fn)
+}
+
+// GuardAll is Guard for several fences at once, as WriteAll is Write. ExplainAll explains the errors that come later.
+func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...Option) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+	}
+	_, o, err := openAll(fences, opts)
+	if err != nil {
+		return err
+	}
+	_, err = o.read(tx.QueryRow(ctx, o.sql, o.args...))
+	return o.refusal(err)
+}
+
+// GuardAllSQL is GuardAll for a transaction of database/sql.
+func GuardAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence, opts ...Option) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+	}
+	_, o, err := openAll(fences, opts)
+	if err != nil {
+		return err
+	}
+	_, err = o.read(tx.QueryRowContext(ctx, o.sql, o.args...))
+	return o.refusal(err)
+}
+
+// ExplainAll is Explain for a transaction of GuardAll.
+func ExplainAll(err error, fences []Fence) error {
+	if err == nil || len(fences) == 0 {
+		return err
+	}
+	var o opening
+	for _, f := range fences {
+		if f.Lease == nil {
+			return err
+		}
+		o.fences = append(o.fences, f.withDefault())
+	}
+	return explain(err, o)
+}
+
+func (f Fence) withDefault() Fence {
+	if f.Resource == "" {
+		f.Resource = f.Lease.Resource()
+	}
+	return f
+}
+
+// refusal says which fence was refused, and why.
+func (o opening) refusal(err error) error {
+	if err == nil {
+		return nil
+	}
+	f := o.blamed(err)
+	return fmt.Errorf("fencedstore: guard %s: %w", o, translate(err, f.Lease, f.Resource))
+}
+
+// openAll refuses what can be known to be wrong without asking the server.
+func openAll(fences []Fence, opts []Option) (c config, o opening, err error) {
+	if len(fences) == 0 || len(fences) > maxFences {
+		return c, o, &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " of them"), Rule: fmt.Sprint("be 1 to ", maxFences)}
+	}
+	var names, grantIDs []string
+	var resources []*string
+	var tokens []int64
+	seen := make(map[string]bool, len(fences))
+	for i, f := range fences {
+		one, err := newConfig(f.Lease, opts)
+		if err != nil {
+			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
+		}
+		if one.resource != f.Lease.Resource() {
+			return c, o, &pglock.ArgumentError{Field: "WithResource", Value: one.resource, Rule: "not be given with several fences: each Fence has its Resource"}
+		}
+		f = f.withDefault()
+		if err := pglock.ValidateResource(f.Resource); err != nil && f.Resource != f.Lease.Resource() {
+			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
+		}
+		first := fences[0].Lease
+		switch {
+		case seen[f.Resource]:
+			return c, o, &pglock.ArgumentError{Field: fmt.Sprintf("fences[%d].Resource", i), Value: f.Resource, Rule: "be named once"}
+		case f.Lease.Schema() != first.Schema() || f.Lease.DatabaseID() != first.DatabaseID():
+			return c, o, fmt.Errorf("fences[%d]: %w: lock %q is of schema %q, lock %q of schema %q, and a transaction is of one database",
+				i, pglock.ErrWrongDatabase, f.Lease.Name(), f.Lease.Schema(), first.Name(), first.Schema())
+		}
+		seen[f.Resource] = true
+		one.resource = f.Resource
+		c = one
+		o.fences = append(o.fences, f)
+		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
+		grantIDs, resources = append(grantIDs, f.Lease.GrantID().String()), append(resources, one.named(f.Lease))
+	}
+	o.sql = inSchema(`SELECT xact::pg_catalog.text FROM {{schema}}.fence_all(
+		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.text::pg_catalog.jsonb)),
+		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int8),
+		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($3::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.uuid),
+		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($4::pg_catalog.text::pg_catalog.jsonb)),
+		$5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid)`, o.schema())
+	for _, list := range []any{names, tokens, grantIDs, resources} { // as text, which every driver can send
+		text, err := json.Marshal(list)
+		if err != nil {
+			return c, o, err
+		}
+		o.args = append(o.args, string(text))
+	}
+	o.args = append(o.args, c.sameToken, fences[0].Lease.DatabaseID().String())
+	o.read = readXact
+	return c, o, nil
+}

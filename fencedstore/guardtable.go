@@ -1,0 +1,186 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Refusals of guarded tables, for errors.Is.
+var (
+	// ErrUnfenced: a guarded table was written by a transaction that has not passed its fence. errors.As with
+	// **UnfencedError tells which.
+	ErrUnfenced = errors.New("fencedstore: guarded table was written without its fence")
+	// ErrGuarded: the table is under another guard already; nothing was changed.
+	ErrGuarded = errors.New("fencedstore: table is under another guard")
+	// ErrNotGuarded: the table is under no guard; nothing was changed.
+	ErrNotGuarded = errors.New("fencedstore: table is not guarded")
+)
+
+// UnfencedError says which guarded table was written without which fence. It is an ErrUnfenced.
+type UnfencedError struct {
+	Table    string // with its schema
+	Resource string // whose fence the transaction must pass
+	Err      error  // the server's, with a hint
+}
+
+func (e *UnfencedError) Error() string { return "fencedstore: " + e.Err.Error() }
+
+// Is reports whether target is ErrUnfenced.
+func (e *UnfencedError) Is(target error) bool { return target == ErrUnfenced }
+
+func (e *UnfencedError) Unwrap() error { return e.Err }
+
+// DB is what the guards are made with: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx.
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// TableOption changes how a table is guarded.
+type TableOption func(*tableConfig) error
+
+type tableConfig struct {
+	schema        string
+	resource, key *string
+}
+
+// TableResource names what the table's fence protects, 1 to 512 bytes: the resource that writers must name with
+// WithResource, or the name of their lock. Defaults to the table's name, without its schema.
+func TableResource(name string) TableOption {
+	return func(c *tableConfig) error {
+		c.resource = &name
+		return pglock.ValidateResource(name)
+	}
+}
+
+// TableKey gives each row a resource of its own: the table's, '/', and the value of this column, as in accounts/42. It must
+// be of an integer type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written, and
+// TRUNCATE needs the fence of the resource without a key.
+func TableKey(column string) TableOption {
+	return func(c *tableConfig) error {
+		if column == "" {
+			return &pglock.ArgumentError{Field: "key", Value: `""`, Rule: "name a column"}
+		}
+		c.key = &column
+		return nil
+	}
+}
+
+// TableSchema names the schema of pglock itself. Defaults to "pglock".
+func TableSchema(name string) TableOption {
+	return func(c *tableConfig) error {
+		c.schema = name
+		return pglock.ValidateSchema(name)
+	}
+}
+
+func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error) {
+	c := tableConfig{schema: "pglock"}
+	if db == nil {
+		return c, &pglock.ArgumentError{Field: "db", Value: "nil", Rule: "be a pool, a connection or a transaction"}
+	}
+	if table == "" {
+		return c, &pglock.ArgumentError{Field: "table", Value: `""`, Rule: "name a table, as in public.accounts"}
+	}
+	for _, o := range opts {
+		if o == nil {
+			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
+		if err := o(&c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// GuardTable puts a table under guard: every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of it, by whatever program,
+// fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource; Explain makes that an
+// ErrUnfenced. The proof is the fence's own row, which no client can write. Names are as in SQL: public.accounts,
+// public."Accounts".
+//
+// Partitions and children are guarded too; a partition that is made later guards its rows by itself, and against TRUNCATE
+// when GuardTable is called again. Guarding twice in the same way changes nothing. The user must own the table. It is one
+// statement, which waits for the table's writers and locks them out while it runs: set a lock_timeout.
+//
+// A table with one resource has a trigger for statements, which costs the same for a million rows as for one; TableKey, and
+// a partitioned table, have one for rows.
+//
+// Who owns the table can take the guard away, or the table. Operators may write past it with the SQL function bypass_guards,
+// which is audited.
+//
+// Errors: ErrGuarded, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission, ErrSchema.
+func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
+	c, err := newTableConfig(db, table, opts)
+	if err != nil {
+		return err
+	}
+	var made int
+	err = db.QueryRow(ctx, inSchema(`SELECT {{schema}}.guard_table($1::pg_catalog.text::pg_catalog.regclass, $2::pg_catalog.text, $3::pg_catalog.text)`, c.schema),
+		table, c.resource, c.key).Scan(&made)
+	return tableError("guard", table, err)
+}
+
+// UnguardTable takes the guard of a table away. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid (no such
+// table), ErrPermission, ErrSchema.
+func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
+	c, err := newTableConfig(db, table, opts)
+	if err != nil {
+		return err
+	}
+	var dropped int
+	err = db.QueryRow(ctx, inSchema(`SELECT {{schema}}.unguard_table($1::pg_catalog.text::pg_catalog.regclass)`, c.schema), table).Scan(&dropped)
+	return tableError("unguard", table, err)
+}
+
+// TableGuard describes a guarded table.
+type TableGuard struct {
+	Table    string // with its schema
+	Resource string
+	Key      string // the key column; "" when the table has one resource
+	Covered  int    // tables under this guard: itself, its partitions and its children
+	Problem  string // what is missing, "" when nothing is; GuardTable again adds it
+}
+
+// TableGuards lists the guarded tables of the database. Of the options TableSchema matters.
+func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard, error) {
+	c, err := newTableConfig(db, "any", opts)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.Query(ctx, inSchema(`SELECT table_name, resource, COALESCE(key_column, ''), covered, COALESCE(problem, '') FROM {{schema}}.list_guards()`, c.schema))
+	if err == nil {
+		var guards []TableGuard
+		if guards, err = pgx.CollectRows(rows, pgx.RowToStructByPos[TableGuard]); err == nil {
+			return guards, nil
+		}
+	}
+	return nil, fmt.Errorf("fencedstore: list guards: %w", pglock.ErrorFromSQL(err, "", 0))
+}
+
+func tableError(what, table string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		switch pgErr.Code {
+		case "42710": // duplicate_object
+			err = fmt.Errorf("%w: %w", ErrGuarded, err)
+		case "42704": // undefined_object
+			err = fmt.Errorf("%w: %w", ErrNotGuarded, err)
+		case "42P01", "42809", "42703", "42804", "42602": // no table, not a table, no column, its type, no name
+			err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
+		case "42501":
+			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w", pglock.ErrPermission, err)
+		default:
+			err = pglock.ErrorFromSQL(err, "", 0)
+		}
+	}
+	return fmt.Errorf("fencedstore: %s table %s: %w", what, table, err)
+}

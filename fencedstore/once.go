@@ -1,0 +1,108 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Refusals of Once, for errors.Is.
+var (
+	// ErrDone: the work of this key was committed before. errors.As with **DoneError tells when, and under which token.
+	ErrDone = errors.New("fencedstore: already done")
+	// ErrKeyTooOld: the key belongs to a moment that is longer ago than keys are kept. Whether its work was done is not
+	// known any more, so it is not done again.
+	ErrKeyTooOld = errors.New("fencedstore: key is too old")
+)
+
+// DoneError says when the work of a key was done, and under which grant. It is an ErrDone.
+type DoneError struct {
+	Key   string
+	At    time.Time    // by the server's clock, in UTC
+	Lock  string       // the lock whose holder did it
+	Token pglock.Token // of the grant under which it was done
+}
+
+func (e *DoneError) Error() string {
+	return fmt.Sprintf("fencedstore: %q was done at %s under token %d of lock %q", e.Key, e.At.Format(time.RFC3339), e.Token, e.Lock)
+}
+
+// Is reports whether target is ErrDone.
+func (e *DoneError) Is(target error) bool { return target == ErrDone }
+
+// Keep gives a key of Once an end: it belongs to the moment of, such as a slot of a schedule or the time at which a message
+// was written, and is kept until d after it, from 1 s to 100 years. Once refuses a key that is older (ErrKeyTooOld), so
+// that forgetting it does not let its work be done again. Everybody who uses the key must give the same moment and d.
+// Without Keep a key is kept for ever, and takes about a hundred bytes.
+func Keep(of time.Time, d time.Duration) Option {
+	return func(c *config) error {
+		if of.IsZero() {
+			return &pglock.ArgumentError{Field: "of", Value: of.String(), Rule: "be the moment that the key belongs to"}
+		}
+		if d < time.Second || d > 100*365*24*time.Hour {
+			return &pglock.ArgumentError{Field: "keep", Value: d.String(), Rule: "be from 1s to 100 years"}
+		}
+		c.of, c.keep = of, d
+		return nil
+	}
+}
+
+// Once runs fn's writes at most once for each key, a job, a message, a slot of a schedule, whichever process asks and
+// however often: the key is noted in the transaction that does the work, under the fence of the lease's resource, so that
+// both are committed or neither is. A key has 1 to 512 bytes and belongs to the whole schema, whatever the lock.
+//
+// Who asks again is refused with ErrDone (DoneError); fn is not called and nothing is changed. Who asks while another does
+// the work waits for the end of that transaction, and does it if that one was rolled back. The same grant may do the work
+// of many keys, as with AllowSameToken. A lost answer is no matter: ask again, with any lease.
+//
+// Other errors are those of Write, and ErrKeyTooOld. Keys of Keep that have been over for a day are removed by later calls,
+// ten at a time.
+func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
+	if err := s.check(fn); err != nil {
+		return err
+	}
+	if err := validateKey(key); err != nil {
+		return err
+	}
+	c, err := newConfig(lease, opts)
+	if err != nil {
+		return err
+	}
+	o := c.openOne(lease)
+	var of, keep *string
+	if c.keep > 0 {
+		moment, microseconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprint(c.keep.Microseconds(), " microseconds")
+		of, keep = &moment, &microseconds
+	}
+	o.sql = inSchema(`SELECT is_first, xact::pg_catalog.text, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
+		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
+			$6::pg_catalog.text::pg_catalog.timestamptz, $7::pg_catalog.text::pg_catalog.interval, $8::pg_catalog.text::pg_catalog.uuid)`, lease.Schema())
+	o.args = []any{key, lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), of, keep, lease.DatabaseID().String()}
+	o.read = func(row pgx.Row) (uint64, error) {
+		var first bool
+		var xact *string
+		var at int64
+		done := &DoneError{Key: key}
+		if err := row.Scan(&first, &xact, &done.Lock, &done.Token, &at); err != nil {
+			return 0, err
+		}
+		if !first {
+			done.At = time.UnixMicro(at).UTC()
+			return 0, done
+		}
+		return parseXact(*xact)
+	}
+	return s.write(ctx, c.transactionOp, o, fn)
+}
+
+func validateKey(key string) error {
+	if key == "" || len(key) > 512 {
+		return &pglock.ArgumentError{Field: "key", Value: fmt.Sprint(len(key), " bytes"), Rule: "have 1 to 512 bytes"}
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package fencedstore
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// opening is the statement that puts a transaction under its fences.
+type opening struct {
+	fences []Fence // one or more, of one schema of one database
+	sql    string
+	args   []any
+	read   func(pgx.Row) (xact uint64, err error)
+}
+
+func (o opening) schema() string { return o.fences[0].Lease.Schema() }
+
+// String names the resources, for messages.
+func (o opening) String() string {
+	var names []string
+	for _, f := range o.fences {
+		names = append(names, strconv.Quote(f.Resource))
+	}
+	if len(names) == 1 {
+		return "resource " + names[0]
+	}
+	return "resources " + strings.Join(names, ", ")
+}
+
+// lost is why one of the leases has ended, by the local clock, or nil.
+func (o opening) lost() error {
+	for _, f := range o.fences {
+		if err := f.Lease.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o opening) longestTTL() (longest time.Duration) {
+	for _, f := range o.fences {
+		longest = max(longest, f.Lease.TTL())
+	}
+	return longest
+}
+
+// blamed is the fence that the server's refusal is about: its message has the token, and where one lease passes several,
+// the resource.
+func (o opening) blamed(err error) Fence {
+	blamed := o.fences[0]
+	for _, f := range o.fences {
+		if !strings.Contains(err.Error(), fmt.Sprintf("token %d ", f.Lease.Token())) {
+			continue
+		}
+		blamed = f
+		if strings.Contains(err.Error(), "'"+strings.ReplaceAll(f.Resource, "'", "''")+"'") {
+			return f
+		}
+	}
+	return blamed
+}
+
+// openOne is one call of the function that takes the fence row, compares the token, and checks the lease.
+func (c config) openOne(lease *pglock.Lease) opening {
+	return opening{
+		fences: []Fence{{Lease: lease, Resource: c.resource}},
+		sql: inSchema(`SELECT xact::pg_catalog.text FROM {{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8,
+			$3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid)`, lease.Schema()),
+		args: []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), c.sameToken, lease.DatabaseID().String()},
+		read: readXact,
+	}
+}
+
+// named is the resource for the server, NULL for the one that it knows by itself.
+func (c config) named(lease *pglock.Lease) *string {
+	if c.resource == lease.Resource() {
+		return nil
+	}
+	return &c.resource
+}
+
+func readXact(row pgx.Row) (xact uint64, err error) {
+	var text string
+	if err := row.Scan(&text); err != nil {
+		return 0, err
+	}
+	return parseXact(text)
+}
+
+func parseXact(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) }
+
+func inSchema(sql, schema string) string {
+	return strings.ReplaceAll(sql, "{{schema}}", pgx.Identifier{schema}.Sanitize())
+}
