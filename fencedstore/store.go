@@ -81,16 +81,25 @@ func (s *Store) check(fn func(context.Context, pgx.Tx) error) error {
 
 // write is Write for any way of opening.
 func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn func(context.Context, pgx.Tx) error) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
-	}
+	var conn *pgxpool.Conn
+	var tx pgx.Tx
+	var xact uint64
+	var err error
 	defer func() {
 		if conn != nil {
 			conn.Release()
 		}
 	}()
-	tx, xact, err := begin(ctx, conn.Conn(), options, o)
+	for attempt := 0; ; attempt++ {
+		if conn, err = s.pool.Acquire(ctx); err != nil {
+			return fmt.Errorf("fencedstore: write to %s: %w", o, err)
+		}
+		if tx, xact, err = begin(ctx, conn.Conn(), options, o); err == nil || !conn.Conn().IsClosed() || attempt == 3 || ctx.Err() != nil || o.lost() != nil {
+			break
+		}
+		// The connection was dead, or died before anything was done: another one.
+		conn.Release()
+	}
 	if err != nil {
 		f := o.blamed(err)
 		err = translate(err, f.Lease, f.Resource)

@@ -100,7 +100,7 @@ func benchServer(b *testing.B) *pgxpool.Pool {
 // compare runs each way with 1 and with 16 callers. call gets the number of its caller.
 func compare(b *testing.B, ways map[string]func(ctx context.Context, caller int) error) {
 	for _, callers := range []int{1, 16} {
-		for _, way := range []string{"plain", "bare", "pglock"} {
+		for _, way := range []string{"plain", "bare", "pglock", "guarded"} {
 			call := ways[way]
 			if call == nil {
 				continue
@@ -153,7 +153,8 @@ func BenchmarkTryRelease(b *testing.B) {
 }
 
 // BenchmarkFencedWrite updates a row under a held lease: as a plain transaction, fenced by hand (begin, fence, update,
-// commit with the check in a trigger), and with Store.Write.
+// commit with the check in a trigger), with Store.Write, and with Store.Write to a table under guard. Each caller has a
+// resource of its own.
 func BenchmarkFencedWrite(b *testing.B) {
 	pool := benchServer(b)
 	c, err := pglock.New(b.Context(), pool)
@@ -179,6 +180,15 @@ func BenchmarkFencedWrite(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+	if _, err := pool.Exec(b.Context(), `CREATE TABLE guarded (LIKE accounts INCLUDING ALL) WITH (fillfactor = 50)`); err != nil {
+		b.Fatal(err)
+	}
+	if _, err := pool.Exec(b.Context(), `INSERT INTO guarded SELECT * FROM accounts`); err != nil {
+		b.Fatal(err)
+	}
+	if err := fencedstore.GuardTable(b.Context(), pool, "guarded", fencedstore.TableKey("id")); err != nil {
+		b.Fatal(err)
+	}
 	update := func(ctx context.Context, tx pgx.Tx, caller int) error {
 		_, err := tx.Exec(ctx, `UPDATE accounts SET balance = balance + 1 WHERE id = $1`, caller)
 		return err
@@ -201,6 +211,12 @@ func BenchmarkFencedWrite(b *testing.B) {
 			return store.Write(ctx, leases[caller], func(ctx context.Context, tx pgx.Tx) error {
 				return update(ctx, tx, caller)
 			}, fencedstore.AllowSameToken())
+		},
+		"guarded": func(ctx context.Context, caller int) error {
+			return store.Write(ctx, leases[caller], func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Exec(ctx, `UPDATE guarded SET balance = balance + 1 WHERE id = $1`, caller)
+				return err
+			}, fencedstore.AllowSameToken(), fencedstore.WithResource(fmt.Sprint("guarded/", caller)))
 		},
 	})
 }

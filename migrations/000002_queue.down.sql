@@ -53,6 +53,7 @@ DROP FUNCTION session_alive(uuid);
 DROP FUNCTION check_mode(text, int, interval);
 DROP FUNCTION free_at(text, text, int);
 DROP FUNCTION next_waiter(text);
+DROP FUNCTION bound_transaction(bigint);
 DROP FUNCTION hand_over(text, uuid);
 DROP FUNCTION grant_head(waiters, timestamptz);
 DROP FUNCTION grant_slot(waiters);
@@ -72,8 +73,9 @@ WITH gone AS (DELETE FROM locks WHERE slot > 0 RETURNING name, token),
   greatest_of AS (SELECT name, max(token) AS token FROM gone GROUP BY name)
 UPDATE locks l SET token = g.token + 1 FROM greatest_of g WHERE l.name = g.name AND l.slot = 0 AND l.token < g.token;
 DELETE FROM fences WHERE octet_length(resource) > 512;   -- of slots that version 1 cannot name
-ALTER TABLE fences DROP CONSTRAINT fences_resource_length,
-  ADD CONSTRAINT fences_resource_length CHECK (octet_length(resource) BETWEEN 1 AND 512);
+ALTER TABLE locks ADD CONSTRAINT locks_name_length CHECK (octet_length(name) BETWEEN 1 AND 512),
+  ADD CONSTRAINT locks_token_positive CHECK (token > 0);
+ALTER TABLE fences ADD CONSTRAINT fences_resource_length CHECK (octet_length(resource) BETWEEN 1 AND 512);
 ALTER TABLE locks DROP CONSTRAINT locks_pkey;
 ALTER TABLE locks DROP COLUMN slot, DROP COLUMN top_slot, DROP COLUMN mode, DROP COLUMN capacity, DROP COLUMN ticket,
   DROP COLUMN owner_id, DROP COLUMN watched_until, ADD CONSTRAINT locks_pkey PRIMARY KEY (name);

@@ -18,16 +18,18 @@ BEGIN
 END $do$;
 
 ALTER TABLE locks
-  ADD COLUMN slot          int  NOT NULL DEFAULT 0 CONSTRAINT locks_slot CHECK (slot >= 0),
+  ADD COLUMN slot          int  NOT NULL DEFAULT 0,
   ADD COLUMN top_slot      int  NOT NULL DEFAULT 0,     -- of the head: the greatest slot that has a row
-  ADD COLUMN mode          text NOT NULL DEFAULT 'exclusive' CONSTRAINT locks_mode CHECK (mode IN ('exclusive', 'shared', 'limit')),
+  ADD COLUMN mode          text NOT NULL DEFAULT 'exclusive',   -- or shared, limit
   ADD COLUMN capacity      int,                         -- the limit of mode limit
   ADD COLUMN ticket        bigint NOT NULL DEFAULT 0,   -- of the head: the last ticket that was served from it
   ADD COLUMN owner_id      uuid,                        -- who asked, across several locks: for circles of waiters
   ADD COLUMN watched_until timestamptz;                 -- of the head: somebody wants to hear of changes
 ALTER TABLE locks DROP CONSTRAINT locks_pkey, ADD CONSTRAINT locks_pkey PRIMARY KEY (name, slot);
-ALTER TABLE fences DROP CONSTRAINT fences_resource_length,
-  ADD CONSTRAINT fences_resource_length CHECK (octet_length(resource) BETWEEN 1 AND 528);   -- a name, '#' and a slot
+-- A CHECK is parsed anew by each statement that writes the table: four of them cost as much as a look-up. The functions,
+-- which alone can write, check their arguments.
+ALTER TABLE locks DROP CONSTRAINT locks_name_length, DROP CONSTRAINT locks_token_positive;
+ALTER TABLE fences DROP CONSTRAINT fences_resource_length;
 
 -- A session is one client: what it waits for counts as long as it says that it is alive.
 CREATE TABLE sessions (
@@ -82,10 +84,10 @@ ALTER TABLE installation
 UPDATE installation SET timeline = current_timeline();
 
 -- next_token draws the token of a grant, greater than p_above. A standby that is promoted may have lost the sequence's last
--- values along with grants. So the bits from 2^44 up are an epoch, which grows with every change of the timeline, and also
--- when a restore or an upgrade sets the timeline back: it is greater than the one on record and not below the timeline less
--- one. Whoever notices first puts it on record; until that is committed, everybody else reckons the same from the record
--- before, and waits for nobody. So tokens ascend for names that the standby has never heard of, too.
+-- values along with grants. So the bits from 2^44 up are an epoch, which grows by as much as the timeline does; where a
+-- restore or an upgrade has set the timeline back, by all of it. So it is greater on a later timeline, also when the record
+-- of the one between was lost. Whoever notices first puts it on record; until that is committed, everybody else reckons the
+-- same from the record before, and waits for nobody. Tokens ascend for names that the standby has never heard of, too.
 CREATE FUNCTION next_token(p_above bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -95,7 +97,7 @@ DECLARE
 BEGIN
   SELECT i.timeline, i.epoch INTO was FROM installation i;
   IF line <> coalesce(was.timeline, 0) THEN
-    was.epoch := LEAST(GREATEST(was.epoch + 1, line - 1), 524287);
+    was.epoch := LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287);
     UPDATE installation i SET timeline = line, epoch = was.epoch, timeline_since = clock_timestamp()
       FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
       WHERE i.one = mine.one AND i.timeline IS DISTINCT FROM line;
@@ -1094,6 +1096,27 @@ BEGIN
   SELECT h.handed INTO break_lock.handed FROM hand_over(p_name, NULL) h;
 END $$;
 
+-- bound_transaction ends this transaction in p_ms, whatever holds it up; a lower limit that the user has set stays. Few and
+-- large expressions: each is set up anew in every transaction.
+CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF current_setting('lock_timeout') || current_setting('statement_timeout') || current_setting('idle_in_transaction_session_timeout')
+     || current_setting('tcp_user_timeout') || current_setting('client_connection_check_interval')
+     || coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN   -- the commonest: none is set
+    RETURN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
+      || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout', p_ms::text, true)
+      || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true) ELSE '' END
+      || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END
+      IS NOT NULL;
+  END IF;
+  RETURN bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
+    AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
+    AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
+    AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100));
+END $$;
+
 -- fence as in version 1. The holder of a slot has a fence of its own by default: the lock's name, '#', and the slot.
 CREATE OR REPLACE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
@@ -1103,18 +1126,22 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  res   text := coalesce(p_resource, (SELECT l.name || '#' || l.slot FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.slot > 0), p_name);
+  res   text := coalesce(p_resource, p_name);
   ends  timestamptz;
-  ms    bigint;
+  slot  int;
+  began timestamptz;
   last  bigint;
   ok    boolean;
   noted text;
 BEGIN
-  IF coalesce(p_resource, p_name) IS NULL OR octet_length(coalesce(p_resource, p_name)) NOT BETWEEN 1 AND 512 THEN
-    RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512', coalesce(octet_length(coalesce(p_resource, p_name))::text, 'NULL, not some number of')
+  IF res IS NULL OR octet_length(res) NOT BETWEEN 1 AND 512 THEN
+    RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512', coalesce(octet_length(res)::text, 'NULL, not some number of')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  SELECT l.expires_at INTO ends FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  SELECT l.expires_at, l.slot INTO ends, slot FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  IF slot > 0 AND p_resource IS NULL THEN
+    res := p_name || '#' || slot;
+  END IF;
   IF ends IS NULL OR ends <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
     IF p_database_id <> database_id() THEN
@@ -1128,12 +1155,9 @@ BEGIN
     END IF;
     PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
   END IF;
-  ms := microseconds_until(ends) / 1000 + 1;
-  ok := bound_timeout('lock_timeout', ms) AND bound_timeout('statement_timeout', ms)
-    AND bound_timeout('idle_in_transaction_session_timeout', ms) AND bound_timeout('tcp_user_timeout', ms)
-    AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-    AND (current_setting('server_version_num')::int < 170000 OR bound_timeout('transaction_timeout', ms + 100));
+  ok := bound_transaction(microseconds_until(ends) / 1000 + 1);
 
+  began := clock_timestamp();
   INSERT INTO fences AS f (resource, last_token, lock_name, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, p_grant_id, pg_current_xact_id(), clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET
@@ -1147,14 +1171,19 @@ BEGIN
     PERFORM raise_stale(res, p_token, last);
   END IF;
 
-  -- After the wait: a fresh look, by the clock of now.
-  SELECT l.expires_at INTO ends FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  -- After a wait: a fresh look, by the clock of now. What happens in a moment without one is found inside COMMIT.
+  IF clock_timestamp() > began + interval '2 ms' THEN
+    SELECT l.expires_at INTO ends FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  END IF;
   IF ends IS NULL OR ends <= clock_timestamp() THEN
     PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
   END IF;
   fence.expires_at := ends;
   fence.remaining_us := microseconds_until(ends);
   noted := set_config('pglock.fenced', fence.xact::text, true);   -- for seal(); a rollback to before takes it back
+  IF current_setting('pglock.checked', true) = noted THEN         -- SET CONSTRAINTS ALL IMMEDIATE came before us
+    PERFORM seal();
+  END IF;
 END $$;
 
 -- fence_commit as in version 1, for the lease with the token, whatever its slot.

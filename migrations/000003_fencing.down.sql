@@ -19,9 +19,11 @@ END $do$;
 LOCK TABLE locks, fences, waiters, sessions IN ACCESS EXCLUSIVE MODE;
 
 DROP FUNCTION diagnose();
+DROP FUNCTION advance_epoch(text, text);
 DROP FUNCTION once(text, text, bigint, uuid, text, timestamptz, interval, uuid);
 DROP FUNCTION fence_all(text[], bigint[], uuid[], text[], boolean, uuid);
 DROP FUNCTION bypass_guards(text, text);
+DROP FUNCTION require_operator(text, text);
 DROP FUNCTION unguard_table(regclass);
 DROP FUNCTION guard_table(regclass, text, text);
 DROP FUNCTION list_guards();
@@ -36,6 +38,18 @@ DELETE FROM events WHERE kind NOT IN ('break', 'takeover', 'stale write');
 DROP INDEX events_xact;
 ALTER TABLE events DROP COLUMN xact, DROP CONSTRAINT events_kind,
   ADD CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'stale write'));
+
+CREATE OR REPLACE FUNCTION check_lease(p_name text, p_token bigint, p_grant_id uuid, OUT expires_at timestamptz, OUT remaining_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+  SELECT l.expires_at, microseconds_until(l.expires_at) INTO check_lease.expires_at, check_lease.remaining_us
+    FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  IF check_lease.remaining_us IS NULL OR check_lease.remaining_us = 0 THEN
+    PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  END IF;
+END $$;
 
 CREATE OR REPLACE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT

@@ -19,7 +19,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 3';
 
 ALTER TABLE events DROP CONSTRAINT events_kind,
-  ADD CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'stale write', 'bypass', 'guard', 'unguard', 'not restored')),
+  ADD CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'stale write', 'bypass', 'guard', 'unguard', 'not restored', 'epoch')),
   ADD COLUMN xact xid8;                                    -- of a bypass: the transaction that is allowed to
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 
@@ -259,10 +259,8 @@ BEGIN
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence. The audit says who did it and why, and to
--- which tables; a rollback, also to a savepoint, takes it back.
-CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+CREATE FUNCTION require_operator(p_reason text, p_actor text) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
   IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
@@ -273,6 +271,17 @@ BEGIN
     RAISE EXCEPTION 'actor is %: it must have 1 to 256 bytes', coalesce(quote_literal(left(p_actor, 40)), 'NULL')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  RETURN true;
+END $$;
+
+-- bypass_guards lets this transaction write to guarded tables without a fence. The audit says who did it and why, and to
+-- which tables; a rollback, also to a savepoint, takes it back.
+CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok boolean := require_operator(p_reason, p_actor);
+BEGIN
   INSERT INTO events (kind, lock_name, token, actor, reason, xact) VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
   RETURN pg_current_xact_id();
 END $$;
@@ -370,6 +379,36 @@ BEGIN
   END IF;
 END $$;
 
+-- advance_epoch makes every token from now on greater than any that was ever handed out: after a restore, or when a standby
+-- was promoted beside another.
+CREATE FUNCTION advance_epoch(p_reason text, p_actor text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok boolean := require_operator(p_reason, p_actor) AND require_durable_commit();
+  e  bigint;
+BEGIN
+  UPDATE installation i SET epoch = i.epoch + 1 RETURNING i.epoch INTO e;
+  INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e << 44, p_actor, p_reason);
+  RETURN e;
+END $$;
+
+-- check_lease as before, and never from a standby, which may not know yet what has become of the lease.
+CREATE OR REPLACE FUNCTION check_lease(p_name text, p_token bigint, p_grant_id uuid, OUT expires_at timestamptz, OUT remaining_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'a standby cannot tell whether lock % is held', quote_literal(p_name) USING ERRCODE = 'read_only_sql_transaction';
+  END IF;
+  SELECT l.expires_at, microseconds_until(l.expires_at) INTO check_lease.expires_at, check_lease.remaining_us
+    FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
+  IF check_lease.remaining_us IS NULL OR check_lease.remaining_us = 0 THEN
+    PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  END IF;
+END $$;
+
 -- diagnose tells what this server can and cannot do for the locks: ok is NULL where it depends on what is wanted.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -427,5 +466,5 @@ BEGIN
     guard_statement(), guard_row(), guard_triggers(oid), guard_table(regclass, text, text), unguard_table(regclass), list_guards(),
     record_incident(text, text, text, bigint, text, text), diagnose()
     TO pglock_user, pglock_admin;
-  GRANT EXECUTE ON FUNCTION bypass_guards(text, text) TO pglock_admin;
+  GRANT EXECUTE ON FUNCTION bypass_guards(text, text), advance_epoch(text, text) TO pglock_admin;
 END $do$;

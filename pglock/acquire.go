@@ -109,7 +109,7 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 	}
 	a, sent, err := c.ask(ctx, q)
 	if err == nil && a.granted {
-		return c.grant(parent, q, a.token, a.slot, a.remaining, sent)
+		return c.settled(ctx, q)(c.grant(parent, q, a.token, a.slot, a.remaining, sent))
 	}
 	if q.inDoubt {
 		c.giveBack(q.request, q.grantID) // it may have been granted, or may yet be: nobody would know that they hold it

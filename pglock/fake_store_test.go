@@ -14,7 +14,8 @@ import (
 // fakeStore is a database that grants, renews and releases whatever it is asked, unless a test puts something in the
 // place of one of its answers. It notes every call.
 type fakeStore struct {
-	began time.Time
+	began    time.Time
+	promoted time.Time // when a standby took over, if one did
 
 	mu        sync.Mutex
 	calls     []call
@@ -99,14 +100,14 @@ func (s *fakeStore) grants(r request, grantID uuid.UUID) answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastToken++
-	s.ttls[grantID] = r.ttl
-	return answer{granted: true, token: s.lastToken, holder: r.holder, expiresAt: time.Now().Add(r.ttl), remaining: r.ttl}
+	s.ttls[grantID] = r.ttl + r.grace
+	return answer{granted: true, token: s.lastToken, holder: r.holder, expiresAt: time.Now().Add(r.ttl), remaining: r.ttl + r.grace}
 }
 
 func (s *fakeStore) acquire(ctx context.Context, _ who, r request, grantID uuid.UUID, retry bool) (answer, error) {
 	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: grantID, retry: retry, request: r, nested: r.owner.nested()})
 	if f := hook(s, &s.onAcquire); f != nil {
-		s.set(func() { s.ttls[grantID] = r.ttl })
+		s.set(func() { s.ttls[grantID] = r.ttl + r.grace })
 		return f(ctx, asked)
 	}
 	return s.grants(r, grantID), nil
@@ -160,6 +161,12 @@ func (s *fakeStore) renew(ctx context.Context, c claim) (time.Duration, error) {
 
 func (s *fakeStore) renewBusy(ctx context.Context, c claim) (time.Duration, error) {
 	return s.one(ctx, "renewBusy", c, hook(s, &s.onRenewBusy))
+}
+
+func (s *fakeStore) timeline(context.Context) (time.Duration, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.promoted), !s.promoted.IsZero(), nil
 }
 
 func (s *fakeStore) check(ctx context.Context, c claim) (time.Duration, error) {

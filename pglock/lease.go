@@ -19,6 +19,7 @@ type Lease struct {
 	token   Token
 	grantID uuid.UUID
 	ttl     time.Duration
+	grace   time.Duration // on the server the lease is longer by this
 	mode    Mode
 	slot    int
 	owner   *owner
@@ -35,7 +36,7 @@ type Lease struct {
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
-	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl,
+	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl, grace: r.grace,
 		mode: r.mode, slot: slot, owner: r.owner}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
@@ -131,7 +132,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.extend(sent, remaining)
+	l.extend(sent, remaining+l.grace)
 	return l.Err()
 }
 
@@ -144,7 +145,7 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context, cl
 		if err = l.Err(); err != nil {
 			return 0, err
 		}
-		return remaining, nil
+		return max(0, remaining-l.grace), nil
 	}
 	err = ErrorFromSQL(err, l.name, l.token)
 	if errors.Is(err, ErrLost) {
@@ -209,7 +210,7 @@ func (l *Lease) extend(sent instant, remaining time.Duration) {
 	if l.ended != nil {
 		return
 	}
-	deadline := trustDeadline(sent, l.ttl, remaining)
+	deadline := trustDeadline(sent, l.ttl, remaining-l.grace)
 	if deadline.mono > l.deadline.mono {
 		l.deadline, l.failure = deadline, nil
 	}

@@ -19,6 +19,7 @@ type config struct {
 	schema     string
 	holder     string
 	ttl        time.Duration
+	grace      time.Duration
 	sessionTTL time.Duration
 	listen     *pgx.ConnConfig // nil: made as the pool makes its connections
 }
@@ -64,6 +65,14 @@ func WithDefaultTTL(ttl time.Duration) Option {
 	}
 }
 
+// WithDefaultGrace sets the grace of leases that are acquired without WithGrace. Defaults to 0.
+func WithDefaultGrace(d time.Duration) Option {
+	return func(c *config) error {
+		c.grace = d
+		return checkGrace(request{ttl: MinTTL, grace: d})
+	}
+}
+
 // WithSessionTTL sets after how long without a sign of life the calls of this client that wait for locks are passed over,
 // from MinTTL to MaxTTL. Leases are not affected. Defaults to DefaultSessionTTL.
 func WithSessionTTL(ttl time.Duration) Option {
@@ -105,6 +114,7 @@ type request struct {
 	name     string
 	holder   string
 	ttl      time.Duration
+	grace    time.Duration
 	metadata json.RawMessage
 	maxWait  time.Duration // < 0: until ctx ends
 	mode     Mode
@@ -124,7 +134,7 @@ const (
 )
 
 func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) {
-	r := request{name: name, holder: c.config.holder, ttl: c.config.ttl, maxWait: -1, mode: ModeExclusive}
+	r := request{name: name, holder: c.config.holder, ttl: c.config.ttl, grace: c.config.grace, maxWait: -1, mode: ModeExclusive}
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return request{}, err
 	}
@@ -136,7 +146,7 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 			return request{}, err
 		}
 	}
-	return r, nil
+	return r, checkGrace(r)
 }
 
 // WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL. It
@@ -145,6 +155,22 @@ func WithTTL(ttl time.Duration) AcquireOption {
 	return func(r *request) error {
 		r.ttl = ttl
 		return checkTTL("TTL", ttl)
+	}
+}
+
+// WithGrace keeps the lock from everybody for a while when its last holder may still believe in its lease: for d after the
+// lease has expired without a release, and, for who asks with it, for d after the server's timeline has changed, as a
+// failover does that may have lost grants. It is for work outside the database that no fence protects; choose at least the
+// longest TTL in use, and give it in every program that uses the lock. A release or a break ends a lease without a grace.
+//
+// The grace is part of the lease on the server, which shows it as held until the grace ends; its holder stops before, at
+// the end of the TTL. After a failover Acquire holds the lock and returns when the grace is over; TryAcquire gives it back
+// and fails with ErrHeld, whose HeldError names no token. A server that hides its timeline (pglock-admin doctor tells)
+// gives no grace after a failover. From 0, the default of clients without WithDefaultGrace, to MaxTTL less the TTL.
+func WithGrace(d time.Duration) AcquireOption {
+	return func(r *request) error {
+		r.grace = d
+		return nil
 	}
 }
 

@@ -13,9 +13,9 @@ import (
 // form has the session's DateStyle. What each function locks, reads and returns is said in the
 // migration that makes it.
 type queries struct {
-	start, acquire, renewAll, look, beat, renew, check, release, releaseAll, abandon, leave, leaveAll string
-	announce, announceNext, notify, watch                                                             string
-	get, list, waiters, breakLock, events, fences                                                     string
+	start, acquire, renewAll, look, beat, renew, check, timeline, release, releaseAll, abandon, leave, leaveAll string
+	announce, announceNext, notify, watch                                                                       string
+	get, list, waiters, breakLock, events, fences, diagnose                                                     string
 }
 
 // times finds where a query says {{at column}}.
@@ -54,6 +54,7 @@ func newQueries(schema string) *queries {
 			FROM {{schema}}.renew($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
 		check: in(`SELECT remaining_us
 			FROM {{schema}}.check_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
+		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
 		// that hands the lock over is a grant, and waits. The setting is made here, in a statement that is its own
 		// transaction, and never in the function.
@@ -87,6 +88,7 @@ func newQueries(schema string) *queries {
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
 			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4)`),
-		fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}} FROM {{schema}}.list_fences($1::pg_catalog.text)`),
+		fences:   in(`SELECT resource, last_token, lock_name, {{at advanced_at}} FROM {{schema}}.list_fences($1::pg_catalog.text)`),
+		diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
 	}
 }

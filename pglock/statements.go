@@ -26,7 +26,7 @@ func (s *pgStore) acquire(ctx context.Context, w who, r request, grantID uuid.UU
 		limit = patience
 	}
 	err = s.pooledFor(ctx, limit, s.queries.acquire,
-		[]any{r.name, grantID.String(), w.session.String(), r.holder, interval(r.ttl), metadata, retry, string(r.mode), capacity,
+		[]any{r.name, grantID.String(), w.session.String(), r.holder, interval(r.ttl + r.grace), metadata, retry, string(r.mode), capacity,
 			r.wait, interval(w.ttl), r.owner.id.String(), r.owner.nested()},
 		func(rows pgx.Rows) error {
 			var token, expiresAt, remaining, ticket *int64
@@ -138,6 +138,12 @@ func (s *pgStore) renewBusy(ctx context.Context, c claim) (time.Duration, error)
 		return rows.Scan(&us)
 	})
 	return time.Duration(us) * time.Microsecond, err
+}
+
+func (s *pgStore) timeline(ctx context.Context) (time.Duration, bool, error) {
+	var us *int64
+	err := s.pooled(ctx, s.queries.timeline, nil, func(rows pgx.Rows) error { return rows.Scan(&us) })
+	return time.Duration(orZero(us)) * time.Microsecond, us != nil, err
 }
 
 func (s *pgStore) check(ctx context.Context, c claim) (time.Duration, error) {

@@ -90,6 +90,8 @@ type store interface {
 	renew(ctx context.Context, c claim) (time.Duration, error)
 	renewBusy(ctx context.Context, c claim) (time.Duration, error)
 	check(ctx context.Context, c claim) (time.Duration, error)
+	// timeline tells how long ago the server's timeline changed; changed is false when it never did, or cannot be seen.
+	timeline(ctx context.Context) (since time.Duration, changed bool, err error)
 	// release ends a lease. With announce it also tells the next holder of an exclusive lock, in the same round trip, and
 	// leaves that out of what it answers.
 	release(ctx context.Context, c claim, announce *who) (bool, handed, error)

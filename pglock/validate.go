@@ -48,6 +48,13 @@ func checkTTL(field string, ttl time.Duration) error {
 	return nil
 }
 
+func checkGrace(r request) error {
+	if r.grace < 0 || r.ttl+r.grace > MaxTTL {
+		return &ArgumentError{"grace", r.grace.String(), fmt.Sprintf("be from 0 to %v less the TTL of %v", MaxTTL, r.ttl)}
+	}
+	return nil
+}
+
 func checkMetadata(raw json.RawMessage) error {
 	if len(raw) > MaxMetadataBytes {
 		return &ArgumentError{"metadata", fmt.Sprintf("%d bytes long", len(raw)), fmt.Sprintf("have at most %d bytes", MaxMetadataBytes)}

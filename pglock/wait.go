@@ -42,7 +42,7 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 		case err != nil:
 			return nil, c.giveUpWait(ctx, w, last, err)
 		case a.granted:
-			return c.grant(parent, q, a.token, a.slot, a.remaining, sent)
+			return c.settled(ctx, q)(c.grant(parent, q, a.token, a.slot, a.remaining, sent))
 		case a.ticket == 0: // freed while we asked: nobody is to wait for
 			if !pause(ctx, busy) {
 				return nil, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
@@ -58,8 +58,8 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 		}
 		if news.hint != nil {
 			h := news.hint
-			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.left)); left >= q.ttl/2 {
-				return c.grant(parent, q, h.token, h.slot, h.left, *h.seen)
+			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
+				return c.settled(ctx, q)(c.grant(parent, q, h.token, h.slot, h.left, *h.seen))
 			}
 			// Too long ago to be trusted for long: the next asking renews it.
 		}

@@ -117,13 +117,13 @@ var all = []mutant{
 		{protocol, "  PERFORM FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id FOR NO KEY UPDATE;\n", ""},
 	}, integration, "^TestI15_|^TestTrap3_Renewal"},
 	{"I16 trap 10: no idle_in_transaction_session_timeout", []edit{
-		{queue, "bound_timeout('idle_in_transaction_session_timeout', ms)", "true"},
+		{queue, "set_config('idle_in_transaction_session_timeout', p_ms::text, true)", "''"},
 	}, integration, "^TestI16_"},
 	{"I16 trap 10: no statement_timeout", []edit{
-		{queue, "bound_timeout('statement_timeout', ms)", "true"},
+		{queue, "set_config('statement_timeout', p_ms::text, true)", "''"},
 	}, integration, "^TestI16_"},
 	{"I16 no lock_timeout", []edit{
-		{queue, "bound_timeout('lock_timeout', ms)", "true"},
+		{queue, "set_config('lock_timeout', p_ms::text, true)", "''"},
 	}, integration, "^TestI16_Wait|^TestI16_FenceBounds"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/store.go", "\treturn s.resolve(ctx, xact, err)\n", "\treturn err\n"},

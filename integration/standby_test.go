@@ -1,0 +1,417 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgprograms"
+	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// node is one server of a cluster that replicates: a primary, or a standby that can be promoted. Kill is the crash of it.
+type node struct {
+	*pgserver.Server
+	url string // of the database postgres; every node has the password of the first primary
+}
+
+// newPrimary starts a migrated server that standbys can follow.
+func newPrimary(t *testing.T) *node {
+	t.Helper()
+	server := migrated(t, map[string]string{"wal_keep_size": "256MB"})
+	return &node{server, server.URL()}
+}
+
+// newStandby starts a streaming standby of a primary: a server of the test's own whose data are replaced by a copy, taken
+// by the server's own backup functions, so that no client program is needed. It replicates asynchronously.
+func newStandby(t *testing.T, primary *node) *node {
+	t.Helper()
+	server := pgtest.Dedicated(t, nil)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	owner, err := pgprograms.Account()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := dataFolder{t, server.DataDir(), owner}
+	data.clear()
+	look := newPeer(t, primary.url)
+	start, stop := `pg_backup_start('standby', true)`, `pg_backup_stop(false)`
+	if one[int](t, look, `SELECT current_setting('server_version_num')::int`) < 150000 {
+		start, stop = `pg_start_backup('standby', true, false)`, `pg_stop_backup(false)`
+	}
+	look.exec(t, `SELECT `+start)
+	data.copyFrom(primary.DataDir())
+	data.write("backup_label", one[string](t, look, `SELECT labelfile FROM `+stop))
+	to := look.Config()
+	data.write("standby.signal", "")
+	data.write("postgresql.auto.conf", fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s sslmode=disable'\n"+
+		"wal_retrieve_retry_interval = '100ms'\n", to.Host, to.Port, to.User, to.Password))
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	standby := &node{server, strings.Replace(primary.url, address(t, primary.url), address(t, server.URL()), 1)}
+	standby.catchUp(t, look)
+	return standby
+}
+
+// catchUp returns when the standby shows all that its primary has committed so far.
+func (n *node) catchUp(t *testing.T, primary *peer) {
+	t.Helper()
+	primary.exec(t, `SELECT pg_logical_emit_message(true, 'probe', '')`) // its commit flushes those before it
+	lsn := one[string](t, primary, `SELECT pg_current_wal_flush_lsn()::text`)
+	look := newPeer(t, n.url)
+	eventually(t, "the standby to catch up", func() bool {
+		return one[bool](t, look, `SELECT coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false)`, lsn)
+	})
+}
+
+// cutOff ends the replication: what its primary commits from now on is lost when the standby is promoted.
+func (n *node) cutOff(t *testing.T) {
+	t.Helper()
+	look := newPeer(t, n.url)
+	look.exec(t, `ALTER SYSTEM SET primary_conninfo = ''`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+	eventually(t, "the standby to receive nothing", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walreceiver'`) == 0
+	})
+}
+
+// promote makes the standby a primary of the next timeline, and returns a peer of it.
+func (n *node) promote(t *testing.T) *peer {
+	t.Helper()
+	look := newPeer(t, n.url)
+	if !one[bool](t, look, `SELECT pg_promote(true, 20)`) {
+		t.Fatal("the standby was not promoted")
+	}
+	t.Logf("promoted; its WAL file is %s", one[string](t, look, `SELECT pg_walfile_name(pg_current_wal_lsn())`))
+	return look
+}
+
+// either is a connection string with both hosts that leads to the one of them that takes writes.
+func either(t *testing.T, a, b *node) string {
+	t.Helper()
+	at := address(t, a.url)
+	return strings.Replace(a.url, at, at+","+address(t, b.url), 1) + "&target_session_attrs=read-write"
+}
+
+// database is the connection string of another database of the node.
+func (n *node) database(name string) string {
+	return strings.Replace(n.url, "/postgres?", "/"+name+"?", 1)
+}
+
+func address(t *testing.T, url string) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+}
+
+// dataFolder is the data folder of a server that does not run.
+type dataFolder struct {
+	t     *testing.T
+	path  string
+	owner *pgprograms.User
+}
+
+// transient are what a backup leaves out: the contents of these folders, and these files. The lock file of the folder's own
+// last server stays: by it the next one finds the shared memory to clean up.
+var transient = struct{ folders, files []string }{
+	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans"},
+	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old"},
+}
+
+func (d dataFolder) clear() {
+	d.t.Helper()
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() == "postmaster.pid" {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(d.path, e.Name())); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+}
+
+// copyFrom copies the data of a server that runs, between the start and the stop of a backup. A file that goes away
+// meanwhile is not missed: its end is in the WAL.
+func (d dataFolder) copyFrom(source string) {
+	d.t.Helper()
+	err := filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		rel, relErr := filepath.Rel(source, path)
+		if err := errors.Join(err, relErr); err != nil || rel == "." {
+			return err
+		}
+		if slices.Contains(transient.folders, filepath.Dir(rel)) || slices.Contains(transient.files, rel) {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		to := filepath.Join(d.path, rel)
+		if e.IsDir() {
+			return errors.Join(os.Mkdir(to, 0o700), d.owner.Own(to))
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return errors.Join(err, os.WriteFile(to, content, 0o600), d.owner.Own(to))
+	})
+	if err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// write adds to a file, or makes it; of two lines for one setting the last counts.
+func (d dataFolder) write(name, content string) {
+	d.t.Helper()
+	path := filepath.Join(d.path, name)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	_, err = f.WriteString(content)
+	if err := errors.Join(err, f.Close(), d.owner.Own(path)); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// restore dumps the database of one server and restores it into another, with PostgreSQL's own programs.
+func restore(t *testing.T, from, to *node) {
+	t.Helper()
+	dump, psql := clientProgram(t, from, "pg_dump"), clientProgram(t, from, "psql")
+	newPeer(t, to.url).exec(t, `CREATE ROLE pglock_user; CREATE ROLE pglock_admin IN ROLE pglock_user`)
+	var problems strings.Builder
+	out := exec.CommandContext(t.Context(), dump, "--dbname="+from.url)
+	out.Stderr = &problems
+	script, err := out.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s", out.Path, err, &problems)
+	}
+	in := exec.CommandContext(t.Context(), psql, "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--dbname="+to.url)
+	in.Stdin, in.Stderr = bytes.NewReader(script), &problems
+	if err := in.Run(); err != nil {
+		t.Fatalf("%v: %v\n%s", in.Path, err, &problems)
+	}
+}
+
+// clientProgram finds a client program that is not older than the server, beside the server's programs or on PATH. Where
+// there is none the test is skipped, with the reason on standard output.
+func clientProgram(t *testing.T, of *node, name string) string {
+	t.Helper()
+	path := name
+	if programs, err := pgprograms.Find(t.Context()); err == nil {
+		if _, err := os.Stat(programs.Path(name)); err == nil {
+			path = programs.Path(name)
+		}
+	}
+	major := one[int](t, newPeer(t, of.url), `SELECT current_setting('server_version_num')::int / 10000`)
+	out, err := exec.CommandContext(t.Context(), path, "--version").Output()
+	version := regexp.MustCompile(`\(PostgreSQL\) ([0-9]+)`).FindSubmatch(out)
+	if err == nil && version != nil {
+		if has, _ := strconv.Atoi(string(version[1])); has >= major {
+			return path
+		}
+	}
+	reason := fmt.Sprintf("%s needs %s of version %d or newer: %q says %q, %v", t.Name(), name, major, path, out, err)
+	fmt.Fprintln(os.Stdout, reason)
+	t.Skip(reason)
+	return ""
+}
+
+// A client over a failover that lost commits, with both hosts in its connection string: the holder of a lost grant is told
+// by its first heartbeat that reaches the new primary, other leases go on, and so do calls that wait.
+func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
+	primary := newPrimary(t)
+	standby := newStandby(t, primary)
+	look := newPeer(t, primary.url)
+	hosts := either(t, primary, standby)
+	c := newClient(t, newPool(t, hosts), pglock.WithDefaultTTL(15*time.Second))
+	kept, err := c.TryAcquire(t.Context(), "kept")
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby.catchUp(t, look)
+	standby.cutOff(t)
+	lost, err := c.TryAcquire(t.Context(), "lost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, deadline := kept.Deadline(), lost.Deadline()
+	waiting := make(chan fetched, 1)
+	acquireInBackground(t.Context(), newClient(t, newPool(t, hosts)), 0, "kept", waiting)
+	awaitQueue(t, look, "kept", 1)
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	look = standby.promote(t)
+
+	select {
+	case <-lost.Context().Done():
+	case <-time.After(patience):
+		t.Fatal("the holder of a lost grant was not told")
+	}
+	if left := time.Until(deadline); left <= 0 {
+		t.Errorf("the holder was told %v after its deadline", -left)
+	}
+	var why *pglock.LostError
+	if err := context.Cause(lost.Context()); !errors.Is(err, pglock.ErrLost) || !errors.As(err, &why) || why.Reason != pglock.ReasonUnknown {
+		t.Errorf("the lost lease ended with %v", err)
+	}
+	eventually(t, "the new primary to renew the lease that it knows", func() bool { return kept.Deadline().After(granted) })
+	if _, err := kept.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	again, err := c.TryAcquire(t.Context(), "lost")
+	if err != nil || again.Token() <= lost.Token() {
+		t.Fatalf("I22: %v after token %d: %v", again, lost.Token(), err)
+	}
+	awaitQueue(t, look, "kept", 1) // it has queued again
+	if err := kept.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if f := await(t, waiting); f.err != nil || f.lease.Token() <= again.Token() {
+		t.Errorf("I22: the waiting call came back with %v, %v", f.lease, f.err)
+	}
+}
+
+// With a synchronous standby every answered grant is on the new primary, and a grant that waited for the standby when the
+// primary died is asked for again there: its holder hears of one grant, and it is the new primary's.
+func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
+	primary := newPrimary(t)
+	standby := newStandby(t, primary)
+	look := newPeer(t, primary.url)
+	look.exec(t, `SET synchronous_commit = local`)
+	logGrants(t, look)
+	syncStandby(t, look, "nobody") // in force; the real one comes in its place without a gap
+	look.exec(t, `ALTER SYSTEM SET synchronous_standby_names = '*'`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+	hosts := either(t, primary, standby)
+	observed := func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) }
+	c := newClient(t, newPool(t, hosts, observed, withDefault("synchronous_commit", "local")), pglock.WithDefaultTTL(time.Minute))
+	leases := make([]*pglock.Lease, 50)
+	for n := range leases {
+		var err error
+		if leases[n], err = c.TryAcquire(t.Context(), fmt.Sprint("answered", n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	standby.cutOff(t) // the last commit that it has is the last grant that was answered
+	unanswered := make(chan fetched, 1)
+	go func() {
+		l, err := c.TryAcquire(context.Background(), "unanswered")
+		unanswered <- fetched{0, l, err}
+	}()
+	eventually(t, "the grant to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	if len(unanswered) != 0 {
+		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-unanswered)
+	}
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	look = standby.promote(t)
+	look.exec(t, `ALTER SYSTEM RESET synchronous_standby_names`)
+	look.exec(t, `SELECT pg_reload_conf()`)
+
+	f := await(t, unanswered)
+	if f.err != nil {
+		t.Fatal(f.err)
+	}
+	for _, l := range append(leases, f.lease) {
+		holdsAsGranted(t, look, l)
+		if err := l.Renew(t.Context()); err != nil {
+			t.Errorf("I17: %s: %v", l.Name(), err)
+		}
+	}
+	if last := leases[len(leases)-1].Token(); f.lease.Token() <= last {
+		t.Errorf("I22: token %d after token %d", f.lease.Token(), last)
+	}
+}
+
+// The address of the primary leads to a standby for a while: nothing is decided there, neither a grant nor a refusal nor
+// the end of a lease, and everything works again when it is promoted.
+func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
+	primary := newPrimary(t)
+	standby := newStandby(t, primary)
+	look := newPeer(t, primary.url)
+	look.exec(t, `CREATE TABLE ledger (token bigint)`)
+	var at atomic.Pointer[pgx.ConnConfig]
+	at.Store(look.Config())
+	pool := newPool(t, primary.url, func(c *pgxpool.Config) {
+		c.BeforeConnect = func(_ context.Context, to *pgx.ConnConfig) error {
+			to.Host, to.Port = at.Load().Host, at.Load().Port
+			return nil
+		}
+	})
+	c := newClient(t, pool, pglock.WithDefaultTTL(time.Minute))
+	lease, err := c.TryAcquire(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby.catchUp(t, look)
+	at.Store(newPeer(t, standby.url).Config())
+	pool.Reset()
+	for what, call := range map[string]func() error{
+		"New":                   func() error { _, err := pglock.New(t.Context(), pool); return err },
+		"TryAcquire, free lock": func() error { _, err := c.TryAcquire(t.Context(), "y"); return err },
+		"TryAcquire, held lock": func() error { _, err := c.TryAcquire(t.Context(), "x"); return err },
+		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(time.Second)); return err },
+		"Renew":                 func() error { return lease.Renew(t.Context()) },
+		"Write":                 func() error { return <-write(pool, lease) },
+		"Break":                 func() error { _, err := c.Break(t.Context(), "x", "stuck"); return err },
+	} {
+		if err := call(); !errors.Is(err, pglock.ErrReadOnly) {
+			t.Errorf("I23: %s on a standby answered %v", what, err)
+		}
+	}
+	if err := lease.Err(); err != nil {
+		t.Errorf("I23: a standby ended the lease: %v", err)
+	}
+	if _, err := newPeer(t, standby.url).acquire(t.Context(), "z", uuid.New(), time.Minute, false); state(err) != "25006" {
+		t.Errorf("acquire on a standby answered %v", err)
+	}
+	standby.cutOff(t)
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	standby.promote(t)
+	if err := lease.Renew(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-write(pool, lease); err != nil {
+		t.Error(err)
+	}
+	if next, err := c.TryAcquire(t.Context(), "y"); err != nil || next.Token() <= lease.Token() {
+		t.Errorf("%v, %v", next, err)
+	}
+}

@@ -1,0 +1,50 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// settled takes a grant and returns its lease when nobody can believe any more in one that a failover has lost: at once
+// without a grace. A wait stays with the lease, which is renewed meanwhile; who does not wait gives it back.
+func (c *Client) settled(ctx context.Context, q *asked) func(*Lease, error) (*Lease, error) {
+	return func(l *Lease, err error) (*Lease, error) {
+		if err != nil || q.grace == 0 {
+			return l, err
+		}
+		for {
+			since, changed, err := c.store.timeline(ctx)
+			left := q.grace - since
+			switch {
+			case err != nil:
+				err = fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, l.token))
+			case !changed || left <= 0:
+				return l, nil
+			case !q.wait:
+				err = &HeldError{Name: q.name, Holder: "nobody: a grace after a failover", ExpiresAt: time.Now().Add(left).UTC()}
+			default:
+				err = c.sitOut(ctx, l, left)
+			}
+			if err != nil {
+				_ = l.Release(ctx) // ends with its TTL where this fails
+				return nil, err
+			}
+		}
+	}
+}
+
+// sitOut waits while the lease is held.
+func (c *Client) sitOut(ctx context.Context, l *Lease, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-l.Context().Done():
+		return l.Err()
+	case <-ctx.Done():
+		return fmt.Errorf("pglock: acquire lock %q: %w: %w", l.name, ctx.Err(),
+			&HeldError{Name: l.name, Holder: "nobody: a grace after a failover", ExpiresAt: time.Now().Add(d).UTC()})
+	}
+}
