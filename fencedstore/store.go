@@ -115,7 +115,7 @@ func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn 
 	}
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
 	committing, cancel := context.WithTimeout(ctx, o.longestTTL()+resolving)
-	err = tx.Commit(committing)
+	err = commit(committing, tx, o)
 	cancel()
 	unconfirmed := pglock.Unconfirmed(conn.Conn())
 	conn.Release()
@@ -159,6 +159,25 @@ func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening
 			return nil, 0, err
 		}
 	}
+}
+
+// commit sends the last check and COMMIT together.
+func commit(ctx context.Context, tx pgx.Tx, o opening) error {
+	batch := &pgx.Batch{}
+	batch.Queue(sealSQL(o.schema()))
+	batch.Queue("COMMIT")
+	results := tx.SendBatch(ctx, batch)
+	_, err := results.Exec()
+	if err == nil {
+		_, err = results.Exec()
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil && !errors.Is(err, pgx.ErrTxClosed) && tx.Conn().PgConn().TxStatus() != 'I' {
+		rollback(ctx, tx)
+	}
+	return err
 }
 
 // call runs fn and rolls back unless it returned nil, also when it panics.

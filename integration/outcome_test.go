@@ -82,8 +82,13 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 	for what, direction := range map[string]string{"committed": "downstream", "never arrived": "upstream"} {
 		t.Run(what, func(t *testing.T) {
 			look.exec(t, `DELETE FROM ledger`)
+			store := fencedstore.New(newPool(t, line.url, maxConnections(1)))
+			nothing := func(context.Context, pgx.Tx) error { return nil }
+			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithResource("first"), fencedstore.AllowSameToken()); err != nil { // COMMIT is prepared then
+				t.Fatal(err)
+			}
 			mended := make(chan struct{})
-			err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+			err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token())
 				line.cut(t, direction)
 				go func() { // the line comes back when the connection of the COMMIT is gone
