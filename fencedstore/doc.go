@@ -18,7 +18,21 @@
 //
 // Store.Write does all five: BEGIN and the fence travel together, and so do the last check and COMMIT, so that a fenced
 // write has as many round trips as a plain transaction. Guard and GuardSQL do 1 to 3 in a transaction of the
-// application's own; 5 comes with its COMMIT, whoever sends it.
+// application's own; 5 comes with its COMMIT, whoever sends it. WriteAll and GuardAll pass several fences at once, in an
+// order in which transactions cannot wait for each other in a circle. Once does the work of a key at most once, whoever asks
+// and however often.
+//
+// # Guarded tables
+//
+// A fence refuses a stale writer that asks. GuardTable makes every writer ask: psql, an ORM, another language, old code. A
+// trigger then refuses each write of the table whose transaction has not passed the fence of the table's resource, or of the
+// row's, as in accounts/42. What proves it is the row of the fence, which carries the transaction's ID and which no client
+// can write; so a fence that was rolled back with a savepoint, or a write after a raw COMMIT, is refused too.
+//
+// # Outside the database
+//
+// Store.Run does an operation on a file, an object or a service between two checks of the lease, and undoes it when the
+// second fails (Reversible). A service that can compare tokens by itself does so with package fencedhttp.
 //
 // # What is refused
 //
@@ -29,6 +43,7 @@
 //   - pglock.ErrReleased: the lease was released here; nothing was sent.
 //   - ErrLeftFence: the callback left the transaction, see below.
 //   - pglock.ErrWrongDatabase: this database knows no such lease; another database, or another schema, has granted it.
+//   - ErrUnfenced (UnfencedError): a guarded table was written without its fence. ErrDone (DoneError), ErrKeyTooOld: of Once.
 //   - SQLSTATE 40001 from COMMIT under REPEATABLE READ and SERIALIZABLE: a grant to somebody else, a release or a break came
 //     after the snapshot. Trying again with the same lease says which, as pglock.ErrLost.
 //
