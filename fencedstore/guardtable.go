@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -123,7 +125,7 @@ func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) e
 	var made int
 	err = db.QueryRow(ctx, inSchema(`SELECT {{schema}}.guard_table($1::pg_catalog.text::pg_catalog.regclass, $2::pg_catalog.text, $3::pg_catalog.text)`, c.schema),
 		table, c.resource, c.key).Scan(&made)
-	return tableError("guard", table, err)
+	return tableError("guard", table, c.schema, err)
 }
 
 // UnguardTable takes the guard of a table away. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid (no such
@@ -135,7 +137,7 @@ func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption)
 	}
 	var dropped int
 	err = db.QueryRow(ctx, inSchema(`SELECT {{schema}}.unguard_table($1::pg_catalog.text::pg_catalog.regclass)`, c.schema), table).Scan(&dropped)
-	return tableError("unguard", table, err)
+	return tableError("unguard", table, c.schema, err)
 }
 
 // TableGuard describes a guarded table.
@@ -163,7 +165,7 @@ func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard,
 	return nil, fmt.Errorf("fencedstore: list guards: %w", pglock.ErrorFromSQL(err, "", 0))
 }
 
-func tableError(what, table string, err error) error {
+func tableError(what, table, schema string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -174,8 +176,14 @@ func tableError(what, table string, err error) error {
 			err = fmt.Errorf("%w: %w", ErrGuarded, err)
 		case "42704": // undefined_object
 			err = fmt.Errorf("%w: %w", ErrNotGuarded, err)
-		case "42P01", "42809", "42703", "42804", "42602": // no table, not a table, no column, its type, no name
+		case "42P01", "42809", "42703", "42804", "42602", "42601", "0A000": // no table, not a table, no column, its type, no name
 			err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
+		case "3F000": // of the table, or of pglock itself
+			if strings.Contains(pgErr.Message, strconv.Quote(schema)) {
+				err = pglock.ErrorFromSQL(err, "", 0)
+			} else {
+				err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
+			}
 		case "42501":
 			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w", pglock.ErrPermission, err)
 		default:

@@ -241,6 +241,10 @@ DECLARE
   t record;
   n int := 0;
 BEGIN
+  IF EXISTS (SELECT FROM guard_triggers(p_table) g WHERE g.inherited) THEN
+    RAISE EXCEPTION 'table % is guarded through the table that it is a partition of: nothing was dropped', p_table
+      USING ERRCODE = 'wrong_object_type', HINT = 'Drop the guard of that table.';
+  END IF;
   FOR t IN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
@@ -419,8 +423,9 @@ DECLARE
 BEGIN
   SELECT * INTO i FROM installation;
   RETURN QUERY VALUES
-    ('timeline', line IS NOT NULL, coalesce(line::text, 'not visible'),
-     CASE WHEN line IS NULL THEN 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace after it does nothing. '
+    ('timeline', CASE WHEN NOT pg_is_in_recovery() THEN line IS NOT NULL END,
+     CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE coalesce(line::text, 'not visible') END,
+     CASE WHEN pg_is_in_recovery() THEN 'Ask the primary.' WHEN line IS NULL THEN 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace after it does nothing. '
        || 'Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).'
      ELSE 'Tokens ascend over a failover that loses commits.' END),
     ('epoch', NULL, i.epoch::text || coalesce(', since ' || to_char(i.timeline_since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', ''),
@@ -442,8 +447,9 @@ BEGIN
     ('prepared transactions', NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute'),
      (SELECT count(*)::text FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') || ' older than a minute',
      'One that was fenced keeps its lock and its fence for ever, until it is committed or rolled back.'),
-    ('oldest transaction', coalesce((SELECT min(a.xact_start) > clock_timestamp() - interval '10 minutes' FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL), true),
-     coalesce((SELECT date_trunc('second', clock_timestamp() - min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL), 'none'),
+    ('oldest transaction', CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN
+        coalesce((SELECT min(a.xact_start) > clock_timestamp() - interval '10 minutes' FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL), true) END,
+     CASE WHEN NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN 'not visible without pg_read_all_stats' ELSE coalesce((SELECT date_trunc('second', clock_timestamp() - min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xmin IS NOT NULL), 'none') END,
      'One that is open for long makes each renewal a little slower than the one before.'),
     ('notification queue', pg_notification_queue_usage() < 0.5, round(pg_notification_queue_usage()::numeric * 100, 1) || ' % full',
      'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.');

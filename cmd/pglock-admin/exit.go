@@ -25,6 +25,7 @@ const (
 	exitUnreachable = 4
 	exitSchema      = 5
 	exitPermission  = 6
+	exitAttention   = 7
 	exitInterrupted = 130
 )
 
@@ -32,10 +33,11 @@ const exitCodesHelp = `Exit codes:
     0  done
     1  failed
     2  the command line or an argument is wrong; nothing was done
-    3  the lock does not exist, or is not held
+    3  the lock does not exist, or is not held; the table is not guarded
     4  the server cannot be reached, does not answer in time, or is a standby
     5  the schema is missing, older or newer than this program needs, or marked dirty
     6  the database refuses the user, or the user lacks a right
+    7  doctor --strict has found something that needs attention
   130  interrupted
 
 An error is told on standard error together with what to do next; with -o json as an object {"error", "code", "hint"}.`
@@ -102,6 +104,8 @@ func advice(ctx context.Context, err error, o *options) (code int, hint string) 
 		return exitSchema, "what the message says, as the schema's owner"
 	case errors.Is(err, migrations.ErrForeign):
 		return exitSchema, "the migration tool that made the schema, with the files of this release"
+	case errors.Is(err, migrations.ErrGuarded):
+		return exitFailure, "pglock-admin guard drop TABLE --yes" + flags + " for each of them, when no program relies on their guards any more"
 	case errors.Is(err, pglock.ErrNotHeld):
 		return exitNotHeld, "pglock-admin list" + flags + " to see what is held, and with which token"
 	case errors.Is(err, pglock.ErrNotFound):

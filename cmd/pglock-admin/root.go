@@ -30,7 +30,8 @@ func newRoot(o *options) *cobra.Command {
 		Use:   "pglock-admin",
 		Short: "Look after the locks of pglock in a PostgreSQL database",
 		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database: who holds what, with which fencing token,
-for how long, and who waits for it. It makes the schema, and ends the lease of a holder that is stuck.
+for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck, puts tables under guard,
+and tells what the server can and cannot do for the locks.
 
 The database is the one that --database-url names, else DATABASE_URL, else the PG* variables (PGHOST, PGUSER,
 PGPASSWORD, PGSERVICE, …), as libpq reads them.
@@ -40,7 +41,9 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
   pglock-admin migrate up                            make the schema
   pglock-admin list                                  who holds what
   pglock-admin waiters                               who waits for it, in order
-  pglock-admin break nightly-report --reason "stuck since 3:00"`,
+  pglock-admin break nightly-report --reason "stuck since 3:00"
+  pglock-admin guard add public.accounts             refuse writes that have not passed the fence
+  pglock-admin doctor                                what this server can and cannot do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          needsSubcommand,
@@ -57,7 +60,7 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table or json")
 	flags.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long the command may take; the demo has its own bounds")
-	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newDemo(o), newDemoWorker(), newVersion(o))
+	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newGuard(o), newDoctor(o), newDemo(o), newDemoWorker(), newVersion(o))
 	return root
 }
 
@@ -108,7 +111,26 @@ func (o *options) bounded(ctx context.Context) (context.Context, context.CancelF
 }
 
 // withClient runs f with a client of the locks.
-func (o *options) withClient(ctx context.Context, f func(context.Context, *pglock.Client) error) (err error) {
+func (o *options) withClient(ctx context.Context, f func(context.Context, *pglock.Client) error) error {
+	return o.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.onPool(ctx, pool, f) })
+}
+
+// onPool runs f with a client over the pool. The client refuses a schema that does not fit.
+func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pglock.Client) error) (err error) {
+	client, err := pglock.New(ctx, pool, pglock.WithSchema(o.schema), pglock.WithHolder(actor()))
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closeErr := client.Close(context.WithoutCancel(ctx)); err == nil {
+			err = closeErr
+		}
+	}()
+	return f(ctx, client)
+}
+
+// withPool runs f with a pool, within the time that the command may take.
+func (o *options) withPool(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {
 	if err := o.checkURL(); err != nil {
 		return err
 	}
@@ -127,16 +149,7 @@ func (o *options) withClient(ctx context.Context, f func(context.Context, *pgloc
 		return err
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithSchema(o.schema), pglock.WithHolder(actor()))
-	if err != nil {
-		return because(ctx, err)
-	}
-	defer func() {
-		if closeErr := client.Close(context.WithoutCancel(ctx)); err == nil {
-			err = closeErr
-		}
-	}()
-	return because(ctx, f(ctx, client))
+	return because(ctx, f(ctx, pool))
 }
 
 // because adds why ctx ended, where that is why err came.

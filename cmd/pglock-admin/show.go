@@ -28,7 +28,7 @@ func newShow(o *options) *cobra.Command {
 		Short: "Show everything about one lock",
 		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its end,
 the fences that its tokens have passed, and the last events of its audit (breaks, takeovers after an expiry, refused stale
-writes). Events need the role pglock_admin.`,
+writes, operations that were not undone). Events need the role pglock_admin.`,
 		Example: `  pglock-admin show nightly-report`,
 		Args:    oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -210,6 +210,20 @@ func tell(e pglock.Event) string {
 	case "stale write":
 		return fmt.Sprintf("token %d of %s refused at the fence of %s, where token %d had passed", e.Token,
 			printable(e.Holder), printable(e.Resource), e.NewToken)
+	case "not restored":
+		return fmt.Sprintf("what token %d of %s did to %s was not undone: %s", e.Token, printable(e.Holder), printable(e.Resource), printable(e.Reason))
+	case "guard":
+		return fmt.Sprintf("table %s put under guard by %s, resource %s", printable(e.Reason), printable(e.DBUser), printable(e.Resource))
+	case "unguard":
+		return fmt.Sprintf("guard of table %s dropped by %s", printable(e.Reason), printable(e.DBUser))
+	case "epoch":
+		return fmt.Sprintf("%s (%s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
+	case "bypass":
+		tables := "no guarded table"
+		if e.Resource != "" {
+			tables = printable(e.Resource)
+		}
+		return fmt.Sprintf("%s (%s) wrote past the guards, to %s: %s", printable(e.Actor), printable(e.DBUser), tables, printable(e.Reason))
 	}
 	return fmt.Sprintf("token %d, new token %d", e.Token, e.NewToken)
 }

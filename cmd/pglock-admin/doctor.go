@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+type doctorView struct {
+	Findings  []pglock.Finding `json:"findings"`
+	Attention []string         `json:"attention"` // the items that are not ok
+}
+
+func newDoctor(o *options) *cobra.Command {
+	strict := false
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Tell what the server can and cannot do for the locks",
+		Long: `Tell what the server can and cannot do for the locks, and what each finding means: the version of the schema, whether tokens
+survive a failover, settings that cost durability, transactions that stand in the way, and every guarded table. It changes
+nothing, and also works where programs refuse to start.
+
+The mark is "ok", "attention", or "–" where it depends on what you want. Some things stay as they are for as long as the
+server does, such as a setting that its version does not have. So the exit code is 0 whatever is found; with --strict it is
+7 when anything needs attention. A schema that is missing or of another version is an error, with exit code 5.
+
+It needs the role pglock_user.`,
+		Example: `  pglock-admin doctor
+  pglock-admin doctor --strict
+  pglock-admin doctor -o json | jq '.findings[] | select(.ok == false)'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				findings, err := pglock.Diagnose(ctx, pool, pglock.WithSchema(o.schema))
+				if findings == nil {
+					return err
+				}
+				view := doctorView{Findings: findings, Attention: attention(findings)}
+				if writeErr := o.show(cmd, view, func(w io.Writer) { drawDoctor(w, view) }); writeErr != nil || err != nil {
+					return errors.Join(writeErr, err)
+				}
+				if strict && len(view.Attention) > 0 {
+					return &advised{code: exitAttention, err: errors.New(view.summary()), hint: "what the meaning of each says, or doctor without --strict"}
+				}
+				return nil
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&strict, "strict", false, "exit with 7 when anything needs attention")
+	return cmd
+}
+
+func (v doctorView) summary() string {
+	if len(v.Attention) == 0 {
+		return "nothing needs attention"
+	}
+	return fmt.Sprintf("attention: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", "))
+}
+
+func attention(findings []pglock.Finding) []string {
+	items := []string{}
+	for _, f := range findings {
+		if f.OK != nil && !*f.OK {
+			items = append(items, f.Item)
+		}
+	}
+	return items
+}
+
+// The columns of a diagnosis: a mark, the item, and its value. The meaning stands below, as wide as a terminal.
+const (
+	terminalWidth = 80
+	markWidth     = len("attention") + 2
+	itemMost      = 40
+)
+
+func drawDoctor(w io.Writer, v doctorView) {
+	width := 0
+	for _, f := range v.Findings {
+		if n := utf8.RuneCountInString(printable(f.Item)); n <= itemMost {
+			width = max(width, n)
+		}
+	}
+	for _, f := range v.Findings {
+		mark := "–"
+		switch {
+		case f.OK != nil && *f.OK:
+			mark = "ok"
+		case f.OK != nil:
+			mark = "attention"
+		}
+		item, value := printable(f.Item), printable(f.Value)
+		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+utf8.RuneCountInString(value) <= terminalWidth {
+			fmt.Fprintf(w, "%-*s%-*s  %s\n", markWidth, mark, width, item, value)
+		} else {
+			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item), strings.Repeat(" ", markWidth)+indented(value))
+		}
+		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(printable(f.Meaning)))
+	}
+	fmt.Fprintf(w, "\n%s\n", wrapped(printable(v.summary()), terminalWidth))
+}
+
+// indented wraps a text for the column of the items.
+func indented(s string) string {
+	return strings.ReplaceAll(wrapped(s, terminalWidth-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
+}
+
+// wrapped breaks a text into lines of so many columns, between words where that is possible.
+func wrapped(s string, columns int) string {
+	lines := strings.Split(text.WrapSoft(s, columns), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// finding gives the finding of an item.
+func (v doctorView) finding(tb testing.TB, item string) pglock.Finding {
+	tb.Helper()
+	i := slices.IndexFunc(v.Findings, func(f pglock.Finding) bool { return f.Item == item })
+	if i < 0 {
+		tb.Fatalf("no finding %q in %+v", item, v.Findings)
+	}
+	return v.Findings[i]
+}
+
+func fine(f pglock.Finding) bool { return f.OK != nil && *f.OK }
+
+func bad(f pglock.Finding) bool { return f.OK != nil && !*f.OK }
+
+func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	partitioned(t, db)
+	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
+	in(t, db.URL(), "doctor").want(t, exitOK).narrow(t).inOrder(t, "ok         schema  ", "pglock, "+latest+"\n           The version that this library needs.\n",
+		"ok         server  ", "takes writes\n", "timeline  ", "–          epoch  ", "ok         token sequence", "cache 1", "           Anything but cache 1",
+		"ok         guard of public.accounts", "accounts/<id>\n           Every write")
+
+	v := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout)
+	var not []string
+	for _, f := range v.Findings {
+		if f.Item == "" || f.Value == "" || f.Meaning == "" {
+			t.Errorf("%+v", f)
+		}
+		if bad(f) {
+			not = append(not, f.Item)
+		}
+	}
+	if !slices.Equal(not, v.Attention) {
+		t.Errorf("attention %q, but not ok are %q", v.Attention, not)
+	}
+	if !fine(v.finding(t, "schema")) || !fine(v.finding(t, "server")) || v.finding(t, "epoch").OK != nil || !fine(v.finding(t, "guard of public.accounts")) {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	always := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).Attention
+	code, says := exitAttention, "attention: "
+	if len(always) == 0 {
+		code, says = exitOK, "nothing needs attention"
+	}
+	in(t, db.URL(), "doctor", "--strict").want(t, code, says)
+
+	partitioned(t, db)
+	in(t, db.URL(), "guard", "add", "accounts").want(t, exitOK)
+	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
+	says = fmt.Sprintf("attention: %d of ", len(always)+1)
+	in(t, db.URL(), "doctor").want(t, exitOK, says).inOrder(t, "attention  guard of public.accounts", "accounts_3 has no guard for TRUNCATE")
+	strict := in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, says, "guard of public.accounts")
+	if !strings.Contains(strict.stdout, "accounts_3 has no guard") || !strings.Contains(strict.stderr, "doctor without --strict") {
+		t.Errorf("%+v", strict)
+	}
+	strict = in(t, db.URL(), "doctor", "--strict", "-o", "json").want(t, exitAttention)
+	if v, p := decode[doctorView](t, strict.stdout), decode[problem](t, strict.stderr); len(v.Attention) != len(always)+1 || p.Code != exitAttention {
+		t.Errorf("%+v, %+v", v, p)
+	}
+}
+
+func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
+	t.Parallel()
+	missing, old, newer := pgtest.EmptyDatabase(t), pgtest.EmptyDatabase(t), pgtest.Database(t)
+	atVersionOne(t, old)
+	next := fmt.Sprint(migrations.Latest + 1)
+	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	for _, tc := range []struct {
+		db   *pgtest.DB
+		says []string
+		more bool // findings besides that of the schema
+	}{
+		{missing, []string{"attention  schema  pglock, missing", "try: pglock-admin migrate up\n"}, false},
+		{old, []string{"attention  schema  pglock, version 1", "try: pglock-admin migrate up\n", fmt.Sprint("needs version ", migrations.Latest)}, false},
+		{newer, []string{"attention  schema  ", "pglock, version " + next, fmt.Sprint("knows version ", migrations.Latest), "a newer pglock-admin"}, true},
+	} {
+		in(t, tc.db.URL(), "doctor").want(t, exitSchema, tc.says...).narrow(t)
+		a := in(t, tc.db.URL(), "doctor", "-o", "json").want(t, exitSchema)
+		v, p := decode[doctorView](t, a.stdout), decode[problem](t, a.stderr)
+		if !bad(v.finding(t, "schema")) || (len(v.Findings) > 1) != tc.more || v.Attention[0] != "schema" || p.Code != exitSchema {
+			t.Errorf("%+v, %+v", v, p)
+		}
+	}
+	execute(t, newer, "DROP FUNCTION pglock.diagnose()")
+	in(t, newer.URL(), "doctor").want(t, exitSchema, "pglock, version "+next, "a newer pglock-admin")
+}
+
+func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 32")
+	in(t, db.URL(), "list").want(t, exitSchema)
+	in(t, db.URL(), "doctor").want(t, exitOK, "attention  token sequence", "cache 32")
+	execute(t, db, "ALTER SEQUENCE pglock.fencing_token_seq CACHE 1")
+
+	u, err := url.Parse(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("default_transaction_read_only", "on")
+	u.RawQuery = query.Encode()
+	in(t, u.String(), "list").want(t, exitUnreachable)
+	v := decode[doctorView](t, in(t, u.String(), "doctor", "-o", "json").want(t, exitOK).stdout)
+	if f := v.finding(t, "server"); !bad(f) || f.Value != "read-only" || !fine(v.finding(t, "schema")) || !fine(v.finding(t, "token sequence")) {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestDoctorNeedsOnlyTheRightToUseLocks(t *testing.T) {
+	db := pgtest.Database(t)
+	user := asUser(t, db, "pglock_user")
+	in(t, user, "doctor").want(t, exitOK, "token sequence")
+	execute(t, db, "REVOKE pglock_user FROM "+db.Name()+"_user")
+	in(t, user, "doctor").want(t, exitPermission, "pglock_user")
+	addr := closedPort(t)
+	in(t, "postgres://me:secret@"+addr+"/db", "doctor").want(t, exitUnreachable, addr)
+}
+
+func TestDoctorKeepsToTheWidthOfATerminal(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	long := strings.Repeat("x", 63)
+	execute(t, db, fmt.Sprintf("CREATE SCHEMA %s CREATE TABLE %[1]s (id int) CREATE TABLE jobs (id int)", long))
+	in(t, db.URL(), "guard", "add", long+"."+long, "--resource", strings.Repeat("y", pglock.MaxNameBytes)).want(t, exitOK)
+	in(t, db.URL(), "doctor").want(t, exitOK, "yyyy").narrow(t)
+}
+
+func TestDiagnoseRefusesWrongArguments(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.EmptyDatabase(t).Pool(t)
+	for name, err := range map[string]error{
+		"no pool":    second(pglock.Diagnose(t.Context(), nil)),
+		"nil option": second(pglock.Diagnose(t.Context(), pool, nil)),
+		"no schema":  second(pglock.Diagnose(t.Context(), pool, pglock.WithSchema(""))),
+	} {
+		if !errors.Is(err, pglock.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func second(_ []pglock.Finding, err error) error { return err }

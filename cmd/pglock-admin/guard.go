@@ -1,0 +1,420 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// guardView is a guarded table in JSON.
+type guardView struct {
+	Table    string `json:"table"`
+	Resource string `json:"resource,omitempty"`
+	Key      string `json:"key,omitempty"`     // the key column, when each row has a resource of its own
+	Covered  int    `json:"covered"`           // tables: itself, its partitions and its children
+	Problem  string `json:"problem,omitempty"` // what the guard lacks
+}
+
+type guardsView struct {
+	Guards []guardView `json:"guards"`
+}
+
+// guardedView is what guard add has found or made.
+type guardedView struct {
+	guardView
+	Changed bool `json:"changed"`        // false: it was guarded in this way already
+	Part    bool `json:"part,omitempty"` // it is a partition or a child of a guarded table, whose guard tells the rest
+
+	mended bool // the guard was there, and lacked something
+}
+
+func newGuard(o *options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "guard",
+		Short: "Put tables under guard, so that nobody writes to them without their fence",
+		Long: `Put tables under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table, by whatever program,
+fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource. So a writer that forgets the
+fence is refused, and is not merely wrong.`,
+		Example: `  pglock-admin guard add public.accounts --key id
+  pglock-admin guard list
+  pglock-admin guard drop public.accounts --yes`,
+		Args: cobra.NoArgs,
+		RunE: needsSubcommand,
+	}
+	cmd.AddCommand(newGuardAdd(o), newGuardDrop(o), newGuardList(o))
+	return cmd
+}
+
+func newGuardAdd(o *options) *cobra.Command {
+	var resource, key string
+	var patience time.Duration
+	cmd := &cobra.Command{
+		Use:   "add TABLE",
+		Short: "Put a table, its partitions and its children under guard",
+		Long: `Put a table under guard, with its partitions and its children. The name is as in SQL: public.accounts, or with capitals
+'public."Accounts"'. From then on a transaction that has not passed the fence of the table's resource cannot write to it:
+first bring all its writers to pass that fence.
+
+The resource is the table's name without its schema, unless --resource says otherwise. With --key each row has a resource of
+its own: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer type, numeric,
+text, varchar, uuid, bool, date or an enum, and a row whose key is NULL cannot be written.
+
+It waits until the open transactions that have written to the table have ended, for --lock-timeout at most for each table
+that it covers; whoever comes to write meanwhile waits behind it. Again, with the same resource and key, it adds what the
+guard lacks, such as TRUNCATE of partitions that were made since.
+
+It needs the role pglock_user and the ownership of the table.`,
+		Example: `  pglock-admin guard add public.accounts
+  pglock-admin guard add public.accounts --key id
+  pglock-admin guard add reports --resource nightly-report --lock-timeout 1s`,
+		Args: oneTable,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts := []fencedstore.TableOption{fencedstore.TableSchema(o.schema)}
+			if cmd.Flags().Changed("resource") {
+				opts = append(opts, fencedstore.TableResource(resource))
+			}
+			if cmd.Flags().Changed("key") {
+				opts = append(opts, fencedstore.TableKey(key))
+			}
+			var view guardedView
+			err := o.changeGuards(cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
+				view, err = addGuard(ctx, tx, args[0], opts)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return o.show(cmd, view, func(w io.Writer) { drawGuarded(w, o, view) })
+		},
+	}
+	cmd.Flags().StringVar(&resource, "resource", "", "`name` whose fence writers must pass (default the table's name, without its schema)")
+	cmd.Flags().StringVar(&key, "key", "", "`column` that gives each row a resource of its own")
+	patienceFlag(cmd, &patience)
+	return cmd
+}
+
+func newGuardDrop(o *options) *cobra.Command {
+	var patience time.Duration
+	yes := false
+	cmd := &cobra.Command{
+		Use:   "drop TABLE --yes",
+		Short: "Take the guard of a table away",
+		Long: `Take the guard of a table away, from its partitions and its children too. From then on everybody who has the rights to
+write to the table may do so without a fence, also a holder whose lease was lost. The audit keeps who did it and when.
+
+For one repair, leave the guard where it is: the SQL function bypass_guards lets a single transaction write past it.
+
+It waits until the open transactions that have read the table or written to it have ended, for --lock-timeout at most for
+each table that it covers; whoever comes to read or write meanwhile waits behind it.
+
+It needs the role pglock_user and the ownership of the table.`,
+		Example: `  pglock-admin guard drop public.accounts --yes`,
+		Args:    oneTable,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !yes {
+				return usageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin guard list%[2]s", shellQuote(args[0]), o.sameDatabase()),
+					"guard drop lets everybody write to table %s without a fence, also a holder whose lease was lost: it needs --yes", printable(args[0]))
+			}
+			var view guardView
+			err := o.changeGuards(cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
+				view, err = dropGuard(ctx, tx, args[0], o)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return o.show(cmd, view, func(w io.Writer) { drawUnguarded(w, o, view) })
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "yes, let everybody write to the table without a fence")
+	patienceFlag(cmd, &patience)
+	return cmd
+}
+
+func newGuardList(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "Show the guarded tables, and what their guards lack",
+		Long: `Show the guarded tables of the database: the resource whose fence writers must pass, which ends in /<column> where each row
+has its own; how many tables the guard covers, the table itself, its partitions and its children; and under PROBLEM what
+the guard lacks, as after a partition was made or a trigger was disabled.`,
+		Example: `  pglock-admin guard list
+  pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
+					guards, err := readGuards(ctx, pool, fencedstore.TableSchema(o.schema))
+					if err != nil {
+						return err
+					}
+					view := guardsView{Guards: guards}
+					return o.show(cmd, view, func(w io.Writer) { drawGuards(w, o, view) })
+				})
+			})
+		},
+	}
+}
+
+// defaultPatience is the default of --lock-timeout, unless half of --timeout is less: it must run out first to be told apart.
+const defaultPatience = 5 * time.Second
+
+func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
+	cmd.Flags().DurationVar(patience, "lock-timeout", defaultPatience, "how long to wait for others to let go of the table; half of --timeout by default where that is less")
+}
+
+// oneTable is for commands about one table.
+func oneTable(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments", cmd.Name(), len(args))
+	}
+	return nil
+}
+
+// The two statements that this program has of its own; the library has no words for them.
+const (
+	waitNoLonger = `SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)`
+	fullName     = `SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
+		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+		WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid`
+)
+
+// changeGuards runs f in one transaction, which waits for locks no longer than patience, and commits what it has done.
+func (o *options) changeGuards(cmd *cobra.Command, table string, patience time.Duration, f func(context.Context, pgx.Tx) error) error {
+	if !cmd.Flags().Changed("lock-timeout") {
+		patience = max(time.Millisecond, min(defaultPatience, o.timeout/2))
+	}
+	if patience < time.Millisecond || patience >= o.timeout || patience > 24*time.Hour {
+		return usageErrorf("--lock-timeout 1s, or a longer --timeout too",
+			"--lock-timeout is %v: it must be from 1ms to 24h, and shorter than --timeout, which is %v", patience, o.timeout)
+	}
+	return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+		return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
+			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
+					return err
+				}
+				return f(ctx, tx)
+			})
+			return o.explainGuard(err, table, patience)
+		})
+	})
+}
+
+func addGuard(ctx context.Context, tx pgx.Tx, table string, opts []fencedstore.TableOption) (guardedView, error) {
+	before, err := readGuards(ctx, tx, opts...)
+	if err != nil {
+		return guardedView{}, err
+	}
+	if err := fencedstore.GuardTable(ctx, tx, table, opts...); err != nil {
+		return guardedView{}, err
+	}
+	name, after, err := afterwards(ctx, tx, table, opts...)
+	if err != nil {
+		return guardedView{}, err
+	}
+	was, had := guardOf(before, name)
+	now, found := guardOf(after, name)
+	if !found {
+		return guardedView{guardView: guardView{Table: name}, Part: true, Changed: !slices.Equal(before, after)}, nil
+	}
+	return guardedView{guardView: now, Changed: !had || was != now, mended: had}, nil
+}
+
+func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardView, error) {
+	before, err := readGuards(ctx, tx, fencedstore.TableSchema(o.schema))
+	if err != nil {
+		return guardView{}, err
+	}
+	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.TableSchema(o.schema)); err != nil {
+		return guardView{}, err
+	}
+	name, after, err := afterwards(ctx, tx, table, fencedstore.TableSchema(o.schema))
+	if err != nil {
+		return guardView{}, err
+	}
+	if was, found := guardOf(before, name); found {
+		return was, nil
+	}
+	return guardView{}, partOfAnother(name, before, after, o)
+}
+
+// partOfAnother refuses to make a hole in the guard of another table, which is the one whose guard now lacks more.
+func partOfAnother(name string, before, after []guardView, o *options) error {
+	whole, hint := "another table", "pglock-admin guard list"+o.sameDatabase()+", and drop the guard of the whole"
+	for _, g := range after {
+		if was, found := guardOf(before, g.Table); found && was.Problem != g.Problem {
+			whole, hint = "table "+g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first", shellQuote(g.Table), o.sameDatabase(), name)
+		}
+	}
+	return &advised{code: exitUsage, hint: hint,
+		err: fmt.Errorf("table %s is guarded as a part of %s, whose guard would be left with a hole; nothing was changed", name, whole)}
+}
+
+// afterwards gives the table's full name, and the guards that there are now.
+func afterwards(ctx context.Context, tx pgx.Tx, table string, opts ...fencedstore.TableOption) (name string, guards []guardView, err error) {
+	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
+		return "", nil, err
+	}
+	guards, err = readGuards(ctx, tx, opts...)
+	return name, guards, err
+}
+
+func readGuards(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) ([]guardView, error) {
+	guards, err := fencedstore.TableGuards(ctx, db, opts...)
+	views := []guardView{}
+	for _, g := range guards {
+		views = append(views, guardView(g))
+	}
+	return views, err
+}
+
+func guardOf(guards []guardView, table string) (guardView, bool) {
+	i := slices.IndexFunc(guards, func(g guardView) bool { return g.Table == table })
+	if i < 0 {
+		return guardView{}, false
+	}
+	return guards[i], true
+}
+
+// explainGuard says what to do next after an error that only guards have.
+func (o *options) explainGuard(err error, table string, patience time.Duration) error {
+	var pgErr *pgconn.PgError
+	state := ""
+	if errors.As(err, &pgErr) {
+		state = pgErr.Code
+	}
+	argument, list := shellQuote(table), "pglock-admin guard list"+o.sameDatabase()
+	switch {
+	case state == "55P03":
+		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
+		return &advised{code: exitFailure, err: fmt.Errorf("table %s was in use for longer than %v; nothing was changed: %w", table, patience, err),
+			hint: "again at a quieter time, or with a longer --lock-timeout; whoever comes to use the table waits behind it. Who uses it now:\n" +
+				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
+				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = " + literal + "::regclass"}
+	case errors.Is(err, fencedstore.ErrGuarded):
+		return &advised{code: exitUsage, err: err,
+			hint: fmt.Sprintf("%s, then the same --resource and --key as there; or first pglock-admin guard drop %s --yes%s", list, argument, o.sameDatabase())}
+	case errors.Is(err, fencedstore.ErrNotGuarded):
+		return &advised{code: exitNotHeld, err: err, hint: list + " to see which tables are guarded"}
+	case errors.Is(err, pglock.ErrPermission), state == "42501":
+		return &advised{code: exitPermission, err: err, hint: "as the table's owner or a member of that role; it must be a member of pglock_user too"}
+	case state == "42P01", state == "3F000", state == "42602", state == "42601", state == "0A000": // no such table, no such schema, no name at all
+		return &advised{code: exitUsage, err: err, hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
+	}
+	return err
+}
+
+// resourceText is a guard's resource, with /<column> where each row has its own.
+func resourceText(g guardView) string {
+	if g.Key == "" {
+		return printable(g.Resource)
+	}
+	return printable(g.Resource + "/<" + g.Key + ">")
+}
+
+func coveredText(g guardView) string {
+	if g.Covered == 1 {
+		return "itself alone"
+	}
+	return fmt.Sprintf("%d tables: itself, its partitions and its children", g.Covered)
+}
+
+// addAgain is the command that makes a guard, and completes it.
+func addAgain(g guardView, o *options) string {
+	s := fmt.Sprintf("pglock-admin guard add %s --resource %s", shellQuote(g.Table), shellQuote(g.Resource))
+	if g.Key != "" {
+		s += " --key " + shellQuote(g.Key)
+	}
+	return printable(s + o.sameDatabase())
+}
+
+func drawGuarded(w io.Writer, o *options, v guardedView) {
+	state := "is guarded from now on"
+	switch {
+	case !v.Changed:
+		state = "was guarded in this way already"
+	case v.mended:
+		state = "was guarded already; what was missing was added"
+	}
+	fmt.Fprintf(w, "table %s %s\n\n", printable(v.Table), state)
+	if v.Part {
+		fmt.Fprintln(w, "It is a part of another table, whose guard it is under: pglock-admin guard list"+o.sameDatabase())
+		return
+	}
+	one := v.Resource
+	if v.Key != "" {
+		one += "/…"
+	}
+	drawFields(w, [][2]string{
+		{"resource", resourceText(v.guardView)}, {"covers", coveredText(v.guardView)},
+		{"in Go", printable("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
+		{"in SQL", printable("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") + "')")},
+	})
+	fmt.Fprint(w, `
+Whoever writes to the table must pass the fence of that resource first, in the
+same transaction; other writes fail with SQLSTATE LK011. A lock that has the
+resource's name needs no WithResource and no p_resource.
+`)
+	if v.Key != "" {
+		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", printable(v.Key), printable(v.Resource))
+	}
+	if v.Covered > 1 {
+		fmt.Fprint(w, `A partition that is made later guards its rows by itself. Against TRUNCATE, and
+for the rows of a child, run this command again.
+`)
+	}
+}
+
+func drawUnguarded(w io.Writer, o *options, v guardView) {
+	fmt.Fprintf(w, "table %s is not guarded any more\n\n", printable(v.Table))
+	drawFields(w, [][2]string{{"resource was", resourceText(v)}, {"covered", coveredText(v)}})
+	fmt.Fprintf(w, `
+Whoever has the rights to write to it may do so without a fence now, also a
+holder whose lease was lost. To guard it again as it was:
+%s
+`, addAgain(v, o))
+}
+
+// problemWidth is where a problem is wrapped, here and not by the table, whose cells may be wider.
+const problemWidth = 36
+
+func drawGuards(w io.Writer, o *options, v guardsView) {
+	if len(v.Guards) == 0 {
+		fmt.Fprintln(w, "no table is under guard")
+		return
+	}
+	var rows [][]string
+	var gaps []guardView
+	for _, g := range v.Guards {
+		lines := []string{"-"}
+		if g.Problem != "" {
+			lines = strings.Split(wrapped(printable(g.Problem), problemWidth), "\n")
+			gaps = append(gaps, g)
+		}
+		rows = append(rows, []string{printable(g.Table), resourceText(g), strconv.Itoa(g.Covered), lines[0]})
+		for _, line := range lines[1:] {
+			rows = append(rows, []string{"", "", "", line})
+		}
+	}
+	drawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
+	if len(gaps) > 0 {
+		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again adds what is missing:\n", len(gaps), len(v.Guards))
+		for _, g := range gaps {
+			fmt.Fprintln(w, addAgain(g, o))
+		}
+	}
+}

@@ -1,0 +1,384 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// written runs a statement by itself and gives the SQLSTATE of its refusal, or "".
+func written(tb testing.TB, conn *pgx.Conn, sql string) string {
+	tb.Helper()
+	_, err := conn.Exec(tb.Context(), sql)
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &pgErr):
+		return pgErr.Code
+	}
+	tb.Fatal(err)
+	return ""
+}
+
+// partitioned makes the table accounts with two partitions.
+func partitioned(tb testing.TB, db *pgtest.DB) {
+	tb.Helper()
+	execute(tb, db, "CREATE TABLE accounts (id int, balance int) PARTITION BY RANGE (id)")
+	execute(tb, db, "CREATE TABLE accounts_1 PARTITION OF accounts FOR VALUES FROM (0) TO (100)")
+	execute(tb, db, "CREATE TABLE accounts_2 PARTITION OF accounts FOR VALUES FROM (100) TO (200)")
+}
+
+func guards(tb testing.TB, db *pgtest.DB) []guardView {
+	tb.Helper()
+	return decode[guardsView](tb, in(tb, db.URL(), "guard", "list", "-o", "json").want(tb, exitOK).stdout).Guards
+}
+
+func TestGuardAddRefusesWritesWithoutTheFenceAndTellsWritersWhatToName(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	in(t, db.URL(), "guard", "list").want(t, exitOK, "no table is under guard\n")
+	in(t, db.URL(), "guard", "list", "-o", "json").want(t, exitOK, `"guards": []`)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK).narrow(t).inOrder(t, "table public.jobs is guarded from now on\n",
+		"resource  jobs\n", "covers    itself alone\n", `fencedstore.WithResource("jobs")`, "p_resource => 'jobs'", "LK011")
+	conn := db.Conn(t)
+	if state := written(t, conn, "INSERT INTO jobs VALUES (1)"); state != "LK011" {
+		t.Errorf("a write without the fence: %q", state)
+	}
+	err := fencedWrite(t, db, hold(t, db, "worker", "jobs"), func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "INSERT INTO jobs VALUES (1)")
+		return err
+	})
+	if err != nil {
+		t.Errorf("a write under the fence: %v", err)
+	}
+	in(t, db.URL(), "guard", "list").want(t, exitOK).inOrder(t, "TABLE        RESOURCE  COVERS  PROBLEM\n", "public.jobs  jobs           1  -\n")
+}
+
+func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	partitioned(t, db)
+	add := []string{"guard", "add", "public.accounts", "--resource", "acc", "--key", "id"}
+	in(t, db.URL(), add...).want(t, exitOK).narrow(t).inOrder(t, "is guarded from now on", "acc/<id>", "covers    3 tables", `WithResource("acc/…")`,
+		"p_resource => 'acc/…'", "TRUNCATE needs the fence of acc.", "run this command again")
+	whole := guardView{Table: "public.accounts", Resource: "acc", Key: "id", Covered: 3}
+	again := in(t, db.URL(), append(add, "-o", "json")...).want(t, exitOK)
+	if v := decode[guardedView](t, again.stdout); v != (guardedView{guardView: whole}) {
+		t.Errorf("%+v", v)
+	}
+	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded in this way already\n")
+
+	execute(t, db, "CREATE TABLE accounts_3 PARTITION OF accounts FOR VALUES FROM (200) TO (300)")
+	in(t, db.URL(), "guard", "list").want(t, exitOK, "public.accounts  acc/<id>       4  public.accounts_3 has no guard for\n").narrow(t).inOrder(t,
+		"TRUNCATE\n", "\nincomplete: 1 of 1.", "\npglock-admin guard add public.accounts --resource acc --key id\n")
+	if g := guards(t, db); len(g) != 1 || g[0].Covered != 4 || g[0].Problem == "" {
+		t.Errorf("%+v", g)
+	}
+	execute(t, db, "CREATE TABLE accounts_4 PARTITION OF accounts FOR VALUES FROM (300) TO (400)")
+	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "accounts_3", "accounts_4")
+	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded already; what was missing was added\n", "5 tables")
+	if g := guards(t, db); len(g) != 1 || g[0].Covered != 5 || g[0].Problem != "" {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestGuardAddOfAPartSaysThatItIsUnderTheGuardOfTheWhole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	partitioned(t, db)
+	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
+	part := []string{"guard", "add", "accounts_1", "--resource", "accounts", "--key", "id"}
+	in(t, db.URL(), part...).want(t, exitOK, "table public.accounts_1 was guarded in this way already\n", "a part of another table", "guard list")
+	v := decode[guardedView](t, in(t, db.URL(), append(part, "-o", "json")...).want(t, exitOK).stdout)
+	if !v.Part || v.Changed || v.Table != "public.accounts_1" {
+		t.Errorf("%+v", v)
+	}
+	in(t, db.URL(), "guard", "add", "accounts_1").want(t, exitUsage, "guarded already", "accounts/<id>", "guard list", "guard drop accounts_1 --yes")
+}
+
+func TestGuardDropNeedsAWordAndTellsHowToGoBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	partitioned(t, db)
+	in(t, db.URL(), "guard", "add", "accounts", "--key", "id").want(t, exitOK)
+	in(t, db.URL(), "guard", "drop", "accounts").want(t, exitUsage, "lets everybody write to table accounts without a fence", "it needs --yes",
+		"try: pglock-admin guard drop accounts --yes, after a look at pglock-admin guard list\n")
+	conn := db.Conn(t)
+	if state := written(t, conn, "INSERT INTO accounts VALUES (1, 1)"); state != "LK011" {
+		t.Errorf("without --yes the guard is gone: %q", state)
+	}
+	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitOK).narrow(t).inOrder(t, "table public.accounts is not guarded any more\n",
+		"accounts/<id>", "3 tables", "\npglock-admin guard add public.accounts --resource accounts --key id\n")
+	if state := written(t, conn, "INSERT INTO accounts VALUES (1, 1)"); state != "" {
+		t.Errorf("after the drop: %q", state)
+	}
+	in(t, db.URL(), "guard", "drop", "accounts", "--yes").want(t, exitNotHeld, "is not guarded", "try: pglock-admin guard list")
+
+	in(t, db.URL(), "guard", "add", "public.accounts", "--resource", "accounts", "--key", "id").want(t, exitOK, "from now on")
+	v := decode[guardView](t, in(t, db.URL(), "guard", "drop", "accounts", "--yes", "-o", "json").want(t, exitOK).stdout)
+	if v != (guardView{Table: "public.accounts", Resource: "accounts", Key: "id", Covered: 3}) {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	partitioned(t, db)
+	execute(t, db, "CREATE TABLE other (id int)")
+	in(t, db.URL(), "guard", "add", "accounts").want(t, exitOK)
+	in(t, db.URL(), "guard", "add", "other", "--resource", "accounts").want(t, exitOK)
+	before := guards(t, db)
+	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitUsage, "table public.accounts_1 is guarded as a part of table public.accounts,",
+		"nothing was changed", "try: pglock-admin guard drop public.accounts --yes, or detach public.accounts_1")
+	if after := guards(t, db); !slices.Equal(before, after) || after[1].Problem != "" {
+		t.Errorf("the guards are %+v", after)
+	}
+	execute(t, db, "ALTER TABLE accounts DETACH PARTITION accounts_1")
+	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitOK, "public.accounts_1 is not guarded any more")
+}
+
+func TestGuardNamesTheTableThatTheSearchPathMeans(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, sql := range []string{"CREATE SCHEMA aaa", "CREATE TABLE aaa.jobs (id int)", "CREATE TABLE jobs (id int)"} {
+		execute(t, db, sql)
+	}
+	in(t, db.URL(), "guard", "add", "aaa.jobs", "--resource", "archive").want(t, exitOK, "table aaa.jobs is", "archive")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK, "table public.jobs is", "resource  jobs\n")
+	in(t, db.URL(), "guard", "drop", "jobs", "--yes").want(t, exitOK, "table public.jobs is")
+	if g := guards(t, db); len(g) != 1 || g[0].Table != "aaa.jobs" {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	writer := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "INSERT INTO jobs VALUES (1)"} {
+		if state := written(t, writer, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, exitFailure, "table jobs was in use for longer than 50ms", "nothing was changed",
+		"a longer --lock-timeout", "pg_stat_activity", "l.relation = 'jobs'::regclass")
+	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "4s").want(t, exitFailure, "in use for longer than 2s")
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, exitUsage, "shorter than --timeout, which is 10s")
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, exitUsage, "from 1ms to 24h")
+	if g := guards(t, db); len(g) != 0 {
+		t.Errorf("%+v", g)
+	}
+
+	done := make(chan answer, 1)
+	go func() { done <- in(t, db.URL(), "guard", "add", "jobs", "--timeout", "2m", "--lock-timeout", "1m") }()
+	blocked(t, db)
+	if state := written(t, writer, "COMMIT"); state != "" {
+		t.Fatal(state)
+	}
+	(<-done).want(t, exitOK, "is guarded from now on")
+
+	for _, sql := range []string{"BEGIN", "SELECT FROM jobs"} {
+		if state := written(t, writer, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	in(t, db.URL(), "guard", "drop", "jobs", "--yes", "--lock-timeout", "50ms").want(t, exitFailure, "table jobs was in use for longer than 50ms")
+	if g := guards(t, db); len(g) != 1 {
+		t.Errorf("%+v", g)
+	}
+}
+
+// blocked returns when the program waits for somebody's lock.
+func blocked(tb testing.TB, db *pgtest.DB) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	defer cancel()
+	conn := db.Conn(tb)
+	for waits := false; !waits; {
+		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND application_name = 'pglock-admin' AND wait_event_type = 'Lock')`).Scan(&waits)
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+}
+
+func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, sql := range []string{"CREATE TABLE jobs (id int, at timestamptz)", "CREATE VIEW seen AS SELECT 1"} {
+		execute(t, db, sql)
+	}
+	for _, tc := range []struct {
+		args []string
+		says []string
+	}{
+		{[]string{"nosuch"}, []string{`"nosuch" does not exist`, "as in SQL: public.accounts"}},
+		{[]string{"nosuch.jobs"}, []string{`schema "nosuch" does not exist`, "as in SQL: public.accounts"}},
+		{[]string{"a.b.c"}, []string{"as in SQL: public.accounts"}},
+		{[]string{"a.b.c.d"}, []string{"as in SQL: public.accounts"}},
+		{[]string{"my jobs"}, []string{"as in SQL: public.accounts"}},
+		{[]string{""}, []string{"table is", "name a table"}},
+		{[]string{"seen"}, []string{"public.seen", "a view"}},
+		{[]string{"pglock.locks"}, []string{"a table of pglock"}},
+		{[]string{"jobs", "--key", "nope"}, []string{"key is 'nope'", "no such column"}},
+		{[]string{"jobs", "--key", "at"}, []string{"timestamp with time zone", "must be an integer"}},
+		{[]string{"jobs", "--key", ""}, []string{"key is", "name a column"}},
+		{[]string{"jobs", "--resource", ""}, []string{"resource is empty"}},
+		{[]string{"jobs", "--resource", strings.Repeat("x", pglock.MaxNameBytes+1)}, []string{"resource", "512"}},
+	} {
+		a := in(t, db.URL(), append([]string{"guard", "add"}, tc.args...)...).want(t, exitUsage, tc.says...)
+		if strings.Contains(a.stderr, "try: pglock-admin migrate") {
+			t.Errorf("%q: %s", tc.args, a.stderr)
+		}
+	}
+	for _, name := range []string{"nosuch", "nosuch.jobs", "my jobs"} {
+		in(t, db.URL(), "guard", "drop", name, "--yes").want(t, exitUsage, "as in SQL: public.accounts")
+	}
+	in(t, db.URL(), "guard", "drop", "seen", "--yes").want(t, exitNotHeld, "guard list")
+	if g := guards(t, db); len(g) != 0 {
+		t.Errorf("%+v", g)
+	}
+
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
+	for _, other := range [][]string{{"--resource", "other"}, {"--key", "id"}} {
+		in(t, db.URL(), append([]string{"guard", "add", "jobs"}, other...)...).want(t, exitUsage, "guarded already, by resource 'jobs'", "guard drop jobs --yes")
+	}
+}
+
+func TestGuardCommandLinesThatAreWrongExitWithTwo(t *testing.T) {
+	for args, says := range map[string]string{
+		"guard": "needs a command", "guard sideways": "sideways", "guard add": "name of one table", "guard add a b": "name of one table",
+		"guard drop": "name of one table", "guard drop a": "--yes", "guard list a": "a", "doctor a": "a",
+	} {
+		admin(t, strings.Fields(args)...).want(t, exitUsage, says)
+	}
+	for _, args := range []string{"guard", "guard add", "guard drop", "guard list", "doctor"} {
+		admin(t, append(strings.Fields(args), "--help")...).want(t, exitOK, "Usage:", "Examples:")
+	}
+}
+
+func TestWhoDoesNotOwnTheTableIsToldWhoMust(t *testing.T) {
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	user := asUser(t, db, "pglock_user")
+	in(t, user, "guard", "add", "jobs").want(t, exitPermission, "as the table's owner")
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
+	in(t, user, "guard", "drop", "jobs", "--yes").want(t, exitPermission, "as the table's owner")
+	in(t, user, "guard", "list").want(t, exitOK, "public.jobs")
+	if g := guards(t, db); len(g) != 1 || g[0].Problem != "" {
+		t.Errorf("%+v", g)
+	}
+}
+
+func TestGuardsNeedTheSchemaOfThisVersion(t *testing.T) {
+	t.Parallel()
+	missing, old := pgtest.EmptyDatabase(t), pgtest.EmptyDatabase(t)
+	atVersionOne(t, old)
+	execute(t, old, "CREATE TABLE jobs (id int)")
+	for _, command := range []string{"guard add jobs", "guard drop jobs --yes", "guard list"} {
+		in(t, missing.URL(), strings.Fields(command)...).want(t, exitSchema, "missing", "try: pglock-admin migrate up\n")
+		in(t, old.URL(), strings.Fields(command)...).want(t, exitSchema, "has version 1", "try: pglock-admin migrate up\n")
+	}
+	addr := closedPort(t)
+	in(t, "postgres://me:secret@"+addr+"/db", "guard", "list").want(t, exitUnreachable, addr)
+}
+
+func TestGuardsWorkInAnotherSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	mine := func(args ...string) answer { return in(t, db.URL(), append(args, "--schema", "My locks")...) }
+	mine("migrate", "up").want(t, exitOK)
+	mine("guard", "add", "jobs").want(t, exitOK, "public.jobs is guarded from now on")
+	mine("guard", "list").want(t, exitOK, "public.jobs")
+	mine("migrate", "down", "--yes").want(t, exitFailure, "public.jobs", "try: pglock-admin guard drop TABLE --yes --schema 'My locks'")
+	mine("guard", "drop", "jobs").want(t, exitUsage, "--yes --schema 'My locks'")
+	mine("guard", "drop", "jobs", "--yes").want(t, exitOK, "guard add public.jobs --resource jobs --schema 'My locks'\n")
+	mine("migrate", "down", "--yes").want(t, exitOK)
+}
+
+func TestTextsOfGuardsAreQuoted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	table, resource, column := "ev\x1b[2Jil\ntable", "it's \x1b]0;x\a\u202e\u009b1m", "ke\x1b[1my"
+	name := "public." + pgx.Identifier{table}.Sanitize()
+	execute(t, db, fmt.Sprintf("CREATE TABLE %s (%s int) PARTITION BY RANGE (%[2]s)", name, pgx.Identifier{column}.Sanitize()))
+	add := []string{"guard", "add", name, "--resource", resource, "--key", column}
+	safe := func(a answer) {
+		t.Helper()
+		for _, r := range a.stdout + a.stderr {
+			if r != '\n' && (r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e') {
+				t.Errorf("%U in %q", r, a.stdout+a.stderr)
+			}
+		}
+	}
+	for _, format := range []string{"table", "json"} {
+		safe(in(t, db.URL(), append(add, "-o", format)...).want(t, exitOK))
+		safe(in(t, db.URL(), "guard", "list", "-o", format).want(t, exitOK))
+		safe(in(t, db.URL(), "doctor", "-o", format).want(t, exitOK))
+		safe(in(t, db.URL(), "guard", "drop", name, "-o", format).want(t, exitUsage))
+		safe(in(t, db.URL(), "guard", "add", name, "-o", format).want(t, exitUsage))
+	}
+	if g := guards(t, db); len(g) != 1 || g[0].Table != name || g[0].Resource != resource || g[0].Key != column {
+		t.Errorf("JSON does not give the texts back: %+v", g)
+	}
+	execute(t, db, fmt.Sprintf("CREATE TABLE part PARTITION OF %s DEFAULT", name))
+	safe(in(t, db.URL(), "guard", "list").want(t, exitOK, "has no guard for"))
+	safe(in(t, db.URL(), "guard", "drop", name, "--yes").want(t, exitOK))
+}
+
+func TestEventsOfGuardsEpochsAndOperationsThatWereNotUndoneAreTold(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	hold(t, db, "worker-1", "files")
+	execute(t, db, "SELECT pglock.record_incident('not restored', 'object/7', 'files', 42, 'worker-1', 'disk full')")
+	in(t, db.URL(), "guard", "add", "jobs", "--resource", "r").want(t, exitOK)
+	conn := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "SELECT pglock.bypass_guards('repair', 'alice@ops')", "INSERT INTO jobs VALUES (1)", "COMMIT",
+		"SELECT pglock.bypass_guards('for nothing', 'bob@ops')"} {
+		if state := written(t, conn, sql); state != "" {
+			t.Fatalf("%s: %s", sql, state)
+		}
+	}
+	in(t, db.URL(), "guard", "drop", "jobs", "--yes").want(t, exitOK)
+	execute(t, db, "SELECT pglock.advance_epoch('restored', 'carol@ops')")
+	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "not restored", "what token 42 of worker-1 did to object/7 was not undone", ": disk full")
+
+	client, err := pglock.New(t.Context(), db.Pool(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close(t.Context())
+	events, err := client.Events(t.Context(), "", 10)
+	if err != nil || len(events) != 6 {
+		t.Fatalf("%+v, %v", events, err)
+	}
+	user := events[0].DBUser
+	for i, want := range []string{
+		fmt.Sprintf("carol@ops (%s) made every token from then on greater than %d: restored", user, events[0].Token),
+		"guard of table public.jobs dropped by " + user,
+		"bob@ops (" + user + ") wrote past the guards, to no guarded table: for nothing",
+		"alice@ops (" + user + ") wrote past the guards, to public.jobs: repair",
+		"table public.jobs put under guard by " + user + ", resource r",
+	} {
+		if told := tell(events[i]); told != want {
+			t.Errorf("%s: %q, want %q", events[i].Kind, told, want)
+		}
+	}
+}
