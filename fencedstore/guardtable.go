@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -84,7 +85,8 @@ func TableSchema(name string) TableOption {
 
 func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error) {
 	c := tableConfig{schema: "pglock"}
-	if db == nil {
+	pool, isPool := db.(*pgxpool.Pool)
+	if db == nil || isPool && pool == nil {
 		return c, &pglock.ArgumentError{Field: "db", Value: "nil", Rule: "be a pool, a connection or a transaction"}
 	}
 	if table == "" {

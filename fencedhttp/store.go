@@ -1,0 +1,67 @@
+package fencedhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// TokenStore remembers the greatest token of each resource.
+type TokenStore interface {
+	// Advance remembers the token unless a greater one is remembered already, and gives the greatest, in one atomic step:
+	// the token has passed if and only if last == token. It returns when what it answers cannot be forgotten any more. After
+	// an error the token may or may not be remembered.
+	Advance(ctx context.Context, resource string, token pglock.Token) (last pglock.Token, err error)
+}
+
+// DefaultMaxResources is how many resources a MemoryStore remembers unless MaxResources says otherwise.
+const DefaultMaxResources = 1 << 16
+
+// ErrFull: a MemoryStore has no room for another resource.
+var ErrFull = errors.New("fencedhttp: memory store is full")
+
+// MemoryStore is a TokenStore in the memory of one process. It forgets when the process ends: after a restart a stale
+// token passes until the first request with a greater one. Use it where the resource is gone then too, or in tests. The
+// zero value is ready; do not copy it. It is safe for concurrent use.
+type MemoryStore struct {
+	// MaxResources bounds how many resources are remembered. None is dropped for another, as a fence that forgets lets
+	// stale tokens in: the next one is refused with ErrFull. Defaults to DefaultMaxResources, 65,536; set it before use.
+	MaxResources int
+
+	mu   sync.Mutex
+	last map[string]pglock.Token
+}
+
+// Advance implements TokenStore. Errors: ErrFull, pglock.ErrInvalid.
+func (s *MemoryStore) Advance(_ context.Context, resource string, token pglock.Token) (pglock.Token, error) {
+	if err := checkAdvance(resource, token); err != nil {
+		return 0, err
+	}
+	most := s.MaxResources
+	if most <= 0 {
+		most = DefaultMaxResources
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, known := s.last[resource]
+	switch {
+	case !known && len(s.last) >= most:
+		return 0, fmt.Errorf("%w: it has %d resources", ErrFull, len(s.last))
+	case token <= last:
+		return last, nil
+	case s.last == nil:
+		s.last = map[string]pglock.Token{}
+	}
+	s.last[resource] = token
+	return token, nil
+}
+
+func checkAdvance(resource string, token pglock.Token) error {
+	if token <= 0 {
+		return &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(token), Rule: "be positive"}
+	}
+	return pglock.ValidateResource(resource)
+}

@@ -1,0 +1,274 @@
+package fencedhttp_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// tableStore is one with its table, over a pool with the settings.
+func tableStore(t *testing.T, db *pgtest.DB, table pgx.Identifier, settings map[string]string) *fencedhttp.TableStore {
+	t.Helper()
+	s, err := fencedhttp.NewTableStore(db.Pool(t, func(c *pgxpool.Config) {
+		for name, value := range settings {
+			c.ConnConfig.RuntimeParams[name] = value
+		}
+	}), table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func stores(t *testing.T) map[string]fencedhttp.TokenStore {
+	t.Helper()
+	tokens := pgx.Identifier{"fencing_tokens"}
+	return map[string]fencedhttp.TokenStore{
+		"memory":       &fencedhttp.MemoryStore{},
+		"table":        tableStore(t, pgtest.EmptyDatabase(t), tokens, nil),
+		"serializable": tableStore(t, pgtest.EmptyDatabase(t), tokens, map[string]string{"default_transaction_isolation": "serializable"}),
+		"quoted":       tableStore(t, pgtest.EmptyDatabase(t), pgx.Identifier{"public", `quo"ted; name`}, nil),
+	}
+}
+
+func TestI3_StoresNeverGiveALowerTokenThanTheyHaveSeen(t *testing.T) {
+	t.Parallel()
+	for name, s := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, tc := range []struct {
+				resource    string
+				token, last pglock.Token
+			}{
+				{"a", 33, 33}, {"a", 33, 33}, {"a", 32, 33}, {"a", 1, 33}, {"b", 2, 2}, {"a", 34, 34}, {"a", 33, 34},
+				{"ä/\x01 '\"", 5, 5}, {strings.Repeat("r", 512), 6, 6}, {"a", math.MaxInt64, math.MaxInt64}, {"a", 35, math.MaxInt64}, {"b", 3, 3},
+			} {
+				if last, err := s.Advance(t.Context(), tc.resource, tc.token); err != nil || last != tc.last {
+					t.Errorf("%.20q to %d: %d, %v; want %d", tc.resource, tc.token, last, err, tc.last)
+				}
+			}
+			for _, bad := range []struct {
+				resource string
+				token    pglock.Token
+			}{{"a", 0}, {"a", -1}, {"", 1}, {strings.Repeat("r", 513), 1}, {"a\x00", 1}, {"\xff", 1}} {
+				if _, err := s.Advance(t.Context(), bad.resource, bad.token); !errors.Is(err, pglock.ErrInvalid) {
+					t.Errorf("%.20q to %d: %v, want ErrInvalid", bad.resource, bad.token, err)
+				}
+			}
+		})
+	}
+}
+
+func TestI3_ConcurrentAdvancesAreOrdered(t *testing.T) {
+	t.Parallel()
+	for name, s := range stores(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const clients, each, rounds = 6, 10, 3
+			for round := range rounds {
+				resource := fmt.Sprint("round ", round)
+				var mu sync.Mutex
+				var answered pglock.Token // the greatest that any answer has had so far
+				var all sync.WaitGroup
+				for c := range clients {
+					all.Go(func() {
+						r := rand.New(rand.NewPCG(uint64(round), uint64(c)))
+						for i := range each {
+							token := pglock.Token(1 + i + r.IntN(5))
+							mu.Lock()
+							least := max(answered, token)
+							mu.Unlock()
+							last, err := s.Advance(t.Context(), resource, token)
+							if err != nil || last < least || last > each+4 {
+								t.Errorf("to %d: %d, %v; %d was answered before", token, last, err, least)
+								return
+							}
+							mu.Lock()
+							answered = max(answered, last)
+							mu.Unlock()
+						}
+					})
+				}
+				all.Wait()
+				if last, err := s.Advance(t.Context(), resource, 1); err != nil || last != answered {
+					t.Errorf("in the end %d, %v; %d was answered", last, err, answered)
+				}
+			}
+		})
+	}
+}
+
+func TestAdvanceWaitsForAnOpenTransactionAndSeesWhatItWrote(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	s := tableStore(t, db, pgx.Identifier{"tokens"}, map[string]string{"application_name": "waiter"})
+	if _, err := s.Advance(t.Context(), "r", 5); err != nil {
+		t.Fatal(err)
+	}
+	conn, watch := db.Conn(t), db.Conn(t)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "UPDATE tokens SET token = 9"); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		last pglock.Token
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		last, err := s.Advance(t.Context(), "r", 7)
+		answers <- answer{last, err}
+	}()
+	for blocked := false; !blocked; {
+		err := watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+			AND application_name = 'waiter' AND wait_event_type = 'Lock')`).Scan(&blocked)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.err != nil || a.last != 9 {
+		t.Errorf("to 7 after 9: %d, %v", a.last, a.err)
+	}
+}
+
+func TestI12_AdvanceIsDurableWhateverTheSessionSays(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string]string{"off": "on", "local": "on", "on": "on", "remote_apply": "remote_apply"} {
+		db := pgtest.EmptyDatabase(t)
+		s := tableStore(t, db, pgx.Identifier{"tokens"}, map[string]string{"synchronous_commit": setting})
+		_, err := db.Conn(t).Exec(t.Context(), `CREATE TABLE seen (mode text, token bigint);
+			CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+				INSERT INTO seen VALUES (current_setting('synchronous_commit'), NEW.token); RETURN NULL; END $$;
+			CREATE TRIGGER look AFTER INSERT OR UPDATE ON tokens FOR EACH ROW EXECUTE FUNCTION look()`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, token := range []pglock.Token{5, 5, 4, 6, 6} {
+			if _, err := s.Advance(t.Context(), "r", token); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var wrote []string
+		rows, err := db.Conn(t).Query(t.Context(), "SELECT mode || ' ' || token FROM seen ORDER BY token")
+		if err == nil {
+			wrote, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		}
+		// Two advances write; what was seen before, and what is refused, writes nothing.
+		if err != nil || fmt.Sprint(wrote) != fmt.Sprintf("[%s 5 %s 6]", want, want) {
+			t.Errorf("%s: wrote %v, %v", setting, wrote, err)
+		}
+	}
+}
+
+func TestTableStoreRemembersAcrossItsOwnEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	if _, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 9); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := tableStore(t, db, pgx.Identifier{"tokens"}, nil).Advance(t.Context(), "r", 8); err != nil || last != 9 {
+		t.Errorf("%d, %v", last, err)
+	}
+}
+
+func TestTableIsCreatedByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	pool := db.Pool(t)
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			s, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"public", "tokens"})
+			if err == nil {
+				err = s.Create(t.Context())
+			}
+			if err == nil {
+				_, err = s.Advance(t.Context(), "r", 1)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestTableStoreUnderAHostileSearchPath(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	_, err := db.Conn(t).Exec(t.Context(), `CREATE SCHEMA hostile; CREATE SCHEMA mine;
+		CREATE FUNCTION hostile.op(text, text) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+		CREATE FUNCTION hostile.op(bigint, bigint) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+		CREATE FUNCTION hostile.op(int, int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+		CREATE FUNCTION hostile.op(bigint, int) RETURNS bool LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
+		CREATE OPERATOR hostile.= (LEFTARG = text, RIGHTARG = text, FUNCTION = hostile.op);
+		CREATE OPERATOR hostile.>= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = hostile.op);
+		CREATE OPERATOR hostile.>= (LEFTARG = int, RIGHTARG = int, FUNCTION = hostile.op);
+		CREATE OPERATOR hostile.<= (LEFTARG = int, RIGHTARG = int, FUNCTION = hostile.op);
+		CREATE OPERATOR hostile.> (LEFTARG = bigint, RIGHTARG = int, FUNCTION = hostile.op);
+		CREATE FUNCTION hostile.octet_length(text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := tableStore(t, db, pgx.Identifier{"mine", "tokens"}, map[string]string{"search_path": "hostile, pg_catalog"})
+	for _, tc := range []struct{ token, last pglock.Token }{{5, 5}, {4, 5}, {6, 6}} {
+		if last, err := s.Advance(t.Context(), "r", tc.token); err != nil || last != tc.last {
+			t.Errorf("to %d: %d, %v", tc.token, last, err)
+		}
+	}
+}
+
+func TestStoresRefuseWhatTheyCannotUse(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.EmptyDatabase(t).Pool(t)
+	for name, tc := range map[string]struct {
+		pool  *pgxpool.Pool
+		table pgx.Identifier
+	}{
+		"no pool": {nil, pgx.Identifier{"t"}}, "no table": {pool, nil}, "empty": {pool, pgx.Identifier{""}},
+		"three parts": {pool, pgx.Identifier{"a", "b", "c"}}, "long": {pool, pgx.Identifier{strings.Repeat("t", 64)}}, "NUL": {pool, pgx.Identifier{"a\x00"}},
+	} {
+		if _, err := fencedhttp.NewTableStore(tc.pool, tc.table); !errors.Is(err, pglock.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+	s, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"missing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last, err := s.Advance(t.Context(), "r", 1); err == nil || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("%d, %v", last, err)
+	}
+	m := &fencedhttp.MemoryStore{MaxResources: 2}
+	for _, resource := range []string{"a", "b", "a"} {
+		if _, err := m.Advance(t.Context(), resource, 1); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := m.Advance(t.Context(), "c", 1); !errors.Is(err, fencedhttp.ErrFull) {
+		t.Errorf("%v, want ErrFull", err)
+	}
+	if last, err := m.Advance(t.Context(), "a", 2); err != nil || last != 2 {
+		t.Errorf("a full store: %d, %v", last, err)
+	}
+}

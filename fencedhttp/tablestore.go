@@ -1,0 +1,124 @@
+package fencedhttp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// attempts bounds how often a statement is repeated that the server undid because of another one.
+const attempts = 20
+
+// TableStore is a TokenStore in a table of the service's own PostgreSQL, for any number of processes. What it has
+// answered is on disk, whatever synchronous_commit the session has. The table, for which Create has the same statement:
+//
+//	CREATE TABLE fencing_tokens (
+//	  resource    text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND 512),
+//	  token       bigint      NOT NULL CHECK (token > 0),
+//	  advanced_at timestamptz NOT NULL DEFAULT clock_timestamp()
+//	) WITH (fillfactor = 50);
+//
+// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read: it writes nothing. Deleting
+// a row reopens the fence for stale tokens. Made by NewTableStore, it is safe for concurrent use; the pool stays the
+// caller's.
+type TableStore struct {
+	pool    *pgxpool.Pool
+	table   string // quoted
+	advance string
+}
+
+// NewTableStore makes a store over a table that is named by itself, as in pgx.Identifier{"fencing_tokens"}, or with its
+// schema. Errors: pglock.ErrInvalid.
+func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error) {
+	if pool == nil {
+		return nil, &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
+	}
+	if len(table) != 1 && len(table) != 2 {
+		return nil, &pglock.ArgumentError{Field: "table", Value: fmt.Sprintf("of %d parts", len(table)),
+			Rule: "be a name, or a schema and a name"}
+	}
+	for _, part := range table {
+		if part == "" || len(part) > 63 || strings.IndexByte(part, 0) >= 0 {
+			return nil, &pglock.ArgumentError{Field: "table", Value: shorten(part), Rule: "have parts of 1 to 63 bytes without NUL"}
+		}
+	}
+	name := table.Sanitize()
+	return &TableStore{pool: pool, table: name, advance: strings.ReplaceAll(advanceSQL, "{{table}}", name)}, nil
+}
+
+// advanceSQL reads the token, and writes only if the one given is greater: to the row as it is then, after whatever wait.
+// A token that another statement has written meanwhile is left as it is by GREATEST, and answered. The join with durable
+// is what makes the server evaluate it.
+const advanceSQL = `
+WITH seen AS MATERIALIZED (
+  SELECT t.token FROM {{table}} t WHERE t.resource OPERATOR(pg_catalog.=) $1::pg_catalog.text
+), durable AS MATERIALIZED (
+  SELECT pg_catalog.set_config('synchronous_commit',
+           CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY (ARRAY['off', 'local'])
+                THEN 'on' ELSE pg_catalog.current_setting('synchronous_commit') END, true) AS mode
+  WHERE NOT EXISTS (SELECT FROM seen WHERE seen.token OPERATOR(pg_catalog.>=) $2::pg_catalog.int8)
+), written AS (
+  INSERT INTO {{table}} AS t (resource, token, advanced_at)
+    SELECT $1::pg_catalog.text, $2::pg_catalog.int8, pg_catalog.clock_timestamp() FROM durable WHERE durable.mode IS NOT NULL
+    ON CONFLICT (resource) DO UPDATE SET token = GREATEST(t.token, EXCLUDED.token), advanced_at = pg_catalog.clock_timestamp()
+    RETURNING t.token
+)
+SELECT written.token FROM written
+UNION ALL SELECT seen.token FROM seen WHERE NOT EXISTS (SELECT FROM written)`
+
+// Advance implements TokenStore. Errors: pglock.ErrInvalid, ctx's error, or what went wrong with the server.
+func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.Token) (pglock.Token, error) {
+	if err := checkAdvance(resource, token); err != nil {
+		return 0, err
+	}
+	var last int64
+	err := repeat(ctx, func() error {
+		return s.pool.QueryRow(ctx, s.advance, resource, int64(token)).Scan(&last)
+	}, "40001", "40P01") // a default isolation above READ COMMITTED, a circle with the service's own statements
+	if err != nil {
+		return 0, fmt.Errorf("fencedhttp: table %s: %w", s.table, err)
+	}
+	return pglock.Token(last), nil
+}
+
+// Create makes the table unless it is there. Its schema must exist. Any number of processes may call it at once.
+func (s *TableStore) Create(ctx context.Context) error {
+	err := repeat(ctx, func() error {
+		_, err := s.pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+s.table+` (
+  resource    pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY CHECK (
+    pg_catalog.octet_length(resource) OPERATOR(pg_catalog.>=) 1 AND pg_catalog.octet_length(resource) OPERATOR(pg_catalog.<=) 512),
+  token       pg_catalog.int8        NOT NULL CHECK (token OPERATOR(pg_catalog.>) 0),
+  advanced_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
+) WITH (fillfactor = 50)`)
+		return err
+	}, "23505", "42P07", "42710") // somebody else has made it in this moment
+	if err != nil {
+		return fmt.Errorf("fencedhttp: create table %s: %w", s.table, err)
+	}
+	return nil
+}
+
+// repeat calls f again while it fails with one of the SQLSTATEs: the server has undone it.
+func repeat(ctx context.Context, f func() error, states ...string) error {
+	for attempt := 1; ; attempt++ {
+		err := f()
+		var pgErr *pgconn.PgError
+		if err == nil || attempt == attempts || ctx.Err() != nil || !errors.As(err, &pgErr) {
+			return err
+		}
+		again := false
+		for _, state := range states {
+			again = again || pgErr.Code == state
+		}
+		if !again {
+			return err
+		}
+	}
+}

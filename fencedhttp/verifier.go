@@ -1,0 +1,124 @@
+package fencedhttp
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Verifier compares the tokens of requests with the greatest one that was seen for their resource. Do not copy it, nor
+// change it after the first request. It is safe for concurrent use.
+//
+// It decides by headers alone and before it reads a body, so that a client that expects 100-continue sends none in vain.
+type Verifier struct {
+	// Store remembers the greatest tokens. Required.
+	Store TokenStore
+	// Resource names what a request changes: 1 to pglock.MaxNameBytes bytes of UTF-8 without NUL. Requests that change the
+	// same thing must give the same name. An error is answered with 400, without its text. Required.
+	Resource func(*http.Request) (string, error)
+	// Unchecked are the methods that pass without a look at their token. Defaults to GET, HEAD and OPTIONS; a slice that is
+	// empty but not nil has every request checked.
+	Unchecked []string
+	// Serialize makes a request with a greater token wait until the handlers of those with lower ones have returned, and
+	// refuses requests that a greater token has overtaken on the way. So for one resource no two tokens are at work at the
+	// same time, in this process and behind this Verifier. The wait ends with the request's context, with 503: give handlers
+	// a time limit. Requests with the same token run side by side.
+	Serialize bool
+	// OnError is told what a response keeps back: errors of Store and Resource, and what is missing in this struct.
+	// Defaults to nobody.
+	OnError func(*http.Request, error)
+
+	gate gate
+}
+
+var defaultUnchecked = []string{http.MethodGet, http.MethodHead, http.MethodOptions}
+
+// Middleware is next behind the verifier. Several handlers can be behind one; they share its resources.
+func (v *Verifier) Middleware(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { v.serve(w, r, next) })
+}
+
+func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	if v.Store == nil || v.Resource == nil || next == nil {
+		v.report(r, errors.New("fencedhttp: Verifier.Store, Verifier.Resource or the handler is nil: each must be set"))
+		problem{Type: TypeMisconfigured, Title: "Fencing is not configured", Status: http.StatusInternalServerError}.write(w)
+		return
+	}
+	unchecked := v.Unchecked
+	if unchecked == nil {
+		unchecked = defaultUnchecked
+	}
+	if slices.Contains(unchecked, r.Method) {
+		next.ServeHTTP(w, r)
+		return
+	}
+	values := r.Header.Values(Header)
+	if len(values) == 0 {
+		problem{Type: TypeNoToken, Title: "Fencing token required", Status: http.StatusPreconditionRequired,
+			Detail: fmt.Sprintf("Send the fencing token of your lease in the header %s.", Header)}.write(w)
+		return
+	}
+	token, err := parseToken(values)
+	if err != nil {
+		problem{Type: TypeBadToken, Title: "Malformed fencing token", Status: http.StatusBadRequest, Detail: err.Error()}.write(w)
+		return
+	}
+	resource, err := v.Resource(r)
+	if err == nil {
+		err = pglock.ValidateResource(resource)
+	}
+	if err != nil {
+		v.report(r, fmt.Errorf("fencedhttp: name the resource of %s: %w", r.Method, err))
+		problem{Type: TypeBadResource, Title: "No fenced resource", Status: http.StatusBadRequest,
+			Detail: "The request names no resource that can be fenced.", Token: token}.write(w)
+		return
+	}
+	v.admit(w, r, next, resource, token)
+}
+
+// admit runs the handler if no greater token was seen.
+func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handler, resource string, token pglock.Token) {
+	var turn *turn
+	if v.Serialize {
+		// Before the store is asked: whoever passed it while we were on the way is then still known here.
+		turn = v.gate.pin(resource)
+		defer v.gate.unpin(resource, turn)
+	}
+	last, err := v.Store.Advance(r.Context(), resource, token)
+	if err == nil && last < token {
+		err = fmt.Errorf("fencedhttp: the store has %d for the greatest token of resource %q, after token %d", last, resource, token)
+	}
+	if err != nil {
+		v.report(r, fmt.Errorf("fencedhttp: advance resource %q to token %d: %w", resource, token, err))
+		problem{Type: TypeNoStore, Title: "Fencing unavailable", Status: http.StatusServiceUnavailable,
+			Detail: "The token could not be compared. Nothing was done; try again.", Token: token, Resource: resource}.write(w)
+		return
+	}
+	if last == token && v.Serialize {
+		last, err = v.gate.enter(r.Context(), turn, token)
+		if err != nil {
+			v.report(r, fmt.Errorf("fencedhttp: token %d waits for its predecessors at resource %q: %w", token, resource, err))
+			problem{Type: TypeWaiting, Title: "A predecessor is still at work", Status: http.StatusServiceUnavailable,
+				Detail: "A request with a lower token has not finished in time. Nothing was done; try again.",
+				Token:  token, Resource: resource}.write(w)
+			return
+		}
+		if last == token {
+			defer v.gate.leave(turn)
+		}
+	}
+	if last > token {
+		stale(&RefusedError{Resource: resource, Token: token, LastToken: last}).write(w)
+		return
+	}
+	next.ServeHTTP(w, r.WithContext(WithToken(r.Context(), token)))
+}
+
+func (v *Verifier) report(r *http.Request, err error) {
+	if v.OnError != nil {
+		v.OnError(r, err)
+	}
+}

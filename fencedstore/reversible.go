@@ -1,0 +1,283 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// DefaultRestoreTimeout bounds Reversible.Restore unless RestoreTimeout says otherwise.
+const DefaultRestoreTimeout = 30 * time.Second
+
+const (
+	// checking bounds one attempt to ask for the lease after Apply, besides a third of the TTL.
+	checking = 10 * time.Second
+	// firstPause and longestPause lie between two attempts.
+	firstPause   = 20 * time.Millisecond
+	longestPause = 500 * time.Millisecond
+)
+
+// What became of an operation that Run does not let stand, for errors.Is. An error that is none of these says that Apply
+// was not called.
+var (
+	// ErrUndone: Apply was called, and Restore has undone it.
+	ErrUndone = errors.New("fencedstore: operation was undone")
+	// ErrNotRestored: Apply was called, and Restore failed. errors.As with **RestoreError tells how.
+	ErrNotRestored = errors.New("fencedstore: operation was not undone")
+	// ErrOvertaken is for Restore to return, wrapped or not, when somebody else has written since Apply: nothing that could
+	// be undone is left of ours. Run returns it beside the reason for undoing.
+	ErrOvertaken = errors.New("fencedstore: somebody has written since: not undone")
+)
+
+// RestoreError says that an operation had to be undone, and that Restore failed: its resource may be left with what Apply
+// did, or with a part of it. It is an ErrNotRestored, and unwraps to both errors.
+type RestoreError struct {
+	Resource string
+	Token    pglock.Token
+	Cause    error // why the operation had to be undone: Apply's error, the loss of the lease, or the end of ctx
+	Err      error // Restore's
+}
+
+func (e *RestoreError) Error() string {
+	return fmt.Sprintf("fencedstore: operation of token %d on resource %q was not undone: %v; it had to be, because: %v",
+		e.Token, e.Resource, e.Err, e.Cause)
+}
+
+// Is reports whether target is ErrNotRestored.
+func (e *RestoreError) Is(target error) bool { return target == ErrNotRestored }
+
+func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
+
+// Reversible is an operation outside the database, on a file, an object or a service, that can be undone. Its functions
+// share their state as closures; Run calls each at most once, in the
+// goroutine of its caller.
+//
+// Restore is dangerous. It runs when the lease has ended, so the next holder may have written already, or may write at
+// this very moment: a Restore that puts back blindly what Capture saw destroys the next holder's work. So:
+//
+//   - Restore must be conditional. It undoes only what is still as Apply left it, in one step with the comparison: an
+//     object by If-Match, a file under the lock that all its writers take, a service by the token (fencedhttp.WithToken,
+//     as the lease has ended). Otherwise it changes nothing and returns ErrOvertaken.
+//   - What Apply leaves must differ from what any other writer leaves, by the token or a version in it; equal contents
+//     would be taken for ours.
+//   - Apply should be conditional too: it replaces what Capture saw and fails otherwise. A holder that has captured what a
+//     predecessor is just undoing would otherwise build on it.
+//   - Apply must be over when it returns. A request that was given up, but may still arrive, cannot be undone.
+//   - Restore must bear that Apply has done nothing, or a part: it is called after a failed Apply as well.
+type Reversible struct {
+	// Capture remembers the state before, for Apply and Restore. Nil: there is nothing to remember.
+	Capture func(ctx context.Context) error
+	// Apply does the operation. Required.
+	Apply func(ctx context.Context) error
+	// Restore undoes it, on its condition. Required. Its context has the values of Run's, but ends neither with it nor with
+	// the lease: only with RestoreTimeout. Run waits for it to return.
+	Restore func(ctx context.Context) error
+	// RestoreTimeout bounds Restore. Defaults to DefaultRestoreTimeout, 30 s.
+	RestoreTimeout time.Duration
+}
+
+func (op Reversible) check() error {
+	switch {
+	case op.Apply == nil:
+		return &pglock.ArgumentError{Field: "Apply", Value: "nil", Rule: "be a function"}
+	case op.Restore == nil:
+		return &pglock.ArgumentError{Field: "Restore", Value: "nil", Rule: "be a function"}
+	case op.RestoreTimeout < 0:
+		return &pglock.ArgumentError{Field: "RestoreTimeout", Value: op.RestoreTimeout.String(), Rule: "not be negative"}
+	}
+	return nil
+}
+
+// Run does an operation outside the database between two checks of the lease by the server, and undoes it when the
+// second one fails:
+//
+//  1. It passes the fence of the lease's resource, in a short transaction of its own. So a holder with a lower token is
+//     refused from now on, and this one is refused if a greater token has passed. The same token may pass again, as with
+//     AllowSameToken: one grant can run many operations. A Write under the same token needs AllowSameToken after it.
+//  2. Capture, and a look at the local deadline of the lease.
+//  3. Apply.
+//  4. The server is asked whether the lease is still held. It answers yes: Apply ran while it was held from beginning to
+//     end, and the operation stands. It answers no: Restore. Where it does not answer, Run asks again until the local
+//     deadline of the lease, which comes before its end on the server, and then undoes.
+//
+// The contexts of Capture and Apply end with ctx and with the lease. Apply's error, its panic, and the end of ctx before
+// the check was answered also lead to Restore; the panic goes on after it.
+//
+// This is weaker than Write. The database refuses a late write; what is outside has seen it, between Apply and Restore,
+// and a process that dies in between undoes nothing. Where the receiver can compare tokens by itself, as with package
+// fencedhttp, let it. Reversible tells what Restore must heed.
+//
+// WithResource applies. WithTxOptions is refused with pglock.ErrInvalid: there is no transaction for the caller.
+//
+// A nil return means that the operation stands. Errors that match ErrUndone, ErrNotRestored (RestoreError) or ErrOvertaken
+// tell what became of an operation that was begun, beside the reason: Apply's error, pglock.ErrLost, pglock.ErrReleased or
+// the cause of ctx's end. Any other means that Apply was not called: Capture's error, ErrStaleToken, pglock.ErrLost,
+// ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of the fence; it is safe to run again).
+// What was not undone is noted in the audit, for a second at most.
+func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opts ...Option) error {
+	if s == nil || s.pool == nil {
+		return &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
+	}
+	if err := op.check(); err != nil {
+		return err
+	}
+	c, err := newConfig(lease, opts)
+	if err != nil {
+		return err
+	}
+	if c.transactionOp != (pgx.TxOptions{}) {
+		return &pglock.ArgumentError{Field: "transaction options", Value: "given to Run", Rule: "be given to Write only"}
+	}
+	pass := func(context.Context, pgx.Tx) error { return nil }
+	err = s.Write(ctx, lease, pass, WithResource(c.resource), AllowSameToken(),
+		WithTxOptions(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}))
+	if err != nil {
+		return fmt.Errorf("fencedstore: operation was not begun: %w", err)
+	}
+	r := &reversal{store: s, lease: lease, resource: c.resource, op: op}
+	working, stop := withLease(ctx, lease)
+	defer stop()
+	if op.Capture != nil {
+		if err := op.Capture(working); err != nil {
+			return fmt.Errorf("fencedstore: operation on resource %q was not begun: %w", c.resource, withLoss(err, lease))
+		}
+	}
+	if err := ended(working, lease); err != nil {
+		return fmt.Errorf("fencedstore: operation on resource %q was not begun: %w", c.resource, err)
+	}
+	return r.run(ctx, working)
+}
+
+// withLease is a context that ends with ctx and with the lease.
+func withLease(ctx context.Context, lease *pglock.Lease) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(lease.Context(), func() { cancel(context.Cause(lease.Context())) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// ended is why the work must not go on, or nil.
+func ended(ctx context.Context, lease *pglock.Lease) error {
+	if err := lease.Err(); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// withLoss is a function's own error, with the loss of the lease beside it when that is the likely reason.
+func withLoss(err error, lease *pglock.Lease) error {
+	if lost := lease.Err(); lost != nil && !errors.Is(err, lost) {
+		return errors.Join(err, lost)
+	}
+	return err
+}
+
+// reversal is one operation that is under the fence.
+type reversal struct {
+	store    *Store
+	lease    *pglock.Lease
+	resource string
+	op       Reversible
+}
+
+// run applies the operation, and undoes it unless it stands, also when Apply panics or ends its goroutine.
+func (r *reversal) run(ctx, working context.Context) error {
+	returned := false
+	defer func() {
+		if !returned {
+			_ = r.undo(ctx, errors.New("the function Apply did not return")) // in the audit, if it fails; nobody takes the error
+		}
+	}()
+	err := r.op.Apply(working)
+	returned = true
+	if err != nil {
+		return r.undo(ctx, withLoss(err, r.lease))
+	}
+	if err := confirm(working, r.lease); err != nil {
+		return r.undo(ctx, err)
+	}
+	return nil
+}
+
+// confirm asks the server whether the lease is held until it answers. Nil means that it was held after the call began.
+func confirm(ctx context.Context, lease *pglock.Lease) error {
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		// An attempt that hangs in silence leaves time for another one, and none goes on past the deadline.
+		attempt, cancel := context.WithTimeout(ctx, min(lease.TTL()/3, checking, time.Until(lease.Deadline())))
+		_, err := lease.Check(attempt)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if end := ended(ctx, lease); errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
+			return err
+		} else if end != nil {
+			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, err)
+		}
+		timer := time.NewTimer(min(pause, time.Until(lease.Deadline())))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// undo restores, and returns what to tell the caller: never nil. Neither ctx nor the lease ends it.
+func (r *reversal) undo(ctx context.Context, cause error) error {
+	limit := r.op.RestoreTimeout
+	if limit == 0 {
+		limit = DefaultRestoreTimeout
+	}
+	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	returned := false
+	defer func() {
+		if !returned {
+			r.noteIncident(ctx, "Restore did not return", cause)
+		}
+	}()
+	err := r.op.Restore(restoring)
+	returned = true
+	switch {
+	case err == nil:
+		return fmt.Errorf("%w: resource %q, token %d: %w", ErrUndone, r.resource, r.lease.Token(), cause)
+	case errors.Is(err, ErrOvertaken):
+		r.noteIncident(ctx, err.Error(), cause)
+		return fmt.Errorf("fencedstore: operation of token %d on resource %q: %w; it had to be undone, because: %w",
+			r.lease.Token(), r.resource, err, cause)
+	}
+	r.noteIncident(ctx, err.Error(), cause)
+	return &RestoreError{Resource: r.resource, Token: r.lease.Token(), Cause: cause, Err: err}
+}
+
+// noteIncident keeps for the audit that an operation was not undone. Best effort: the error that Run returns tells it
+// too, and the server may be out of reach, which may be why the operation had to be undone.
+func (r *reversal) noteIncident(ctx context.Context, what string, cause error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditing)
+	defer cancel()
+	_, _ = r.store.pool.Exec(ctx, "SELECT "+pgx.Identifier{r.lease.Schema(), "record_incident"}.Sanitize()+
+		`($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.text, $6::pg_catalog.text)`,
+		"not restored", r.resource, r.lease.Name(), int64(r.lease.Token()), r.lease.Holder(), reason(what+"; because: "+cause.Error()))
+}
+
+// reason makes of a text what the audit takes: UTF-8 without NUL, at most pglock.MaxReasonBytes bytes, cut between runes.
+func reason(text string) string {
+	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
+	if len(text) <= pglock.MaxReasonBytes {
+		return text
+	}
+	cut := pglock.MaxReasonBytes
+	for cut > 0 && text[cut]&0xC0 == 0x80 { // within a rune
+		cut--
+	}
+	return text[:cut]
+}

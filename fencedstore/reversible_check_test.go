@@ -1,0 +1,92 @@
+package fencedstore_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// line is the way of a pool's connections to the server.
+type line struct {
+	mu      sync.Mutex
+	cut     bool
+	refused int // dials since it was cut
+	mendAt  int // after so many refused dials it is mended; 0: never
+	conns   []net.Conn
+}
+
+func (l *line) use(c *pgxpool.Config) {
+	var d net.Dialer
+	c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.cut {
+			l.refused++
+			l.cut = l.refused != l.mendAt
+			return nil, errors.New("the line is cut")
+		}
+		conn, err := d.DialContext(ctx, network, addr)
+		if err == nil {
+			l.conns = append(l.conns, conn)
+		}
+		return conn, err
+	}
+}
+
+func (l *line) sever(mendAt int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut, l.mendAt = true, mendAt
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+}
+
+func TestUnansweredCheckIsRepeatedUntilTheServerAnswers(t *testing.T) {
+	t.Parallel()
+	l := &line{}
+	s := newStage(t, l.use)
+	var calls []string
+	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
+		l.sever(4)
+		return nil
+	}, nil))
+	if err != nil {
+		t.Errorf("%v, although the lease was held", err)
+	}
+	wantCalls(t, calls, "capture apply")
+	if l.refused < 4 {
+		t.Errorf("%d dials were refused", l.refused)
+	}
+}
+
+func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *testing.T) {
+	t.Parallel()
+	l := &line{}
+	s := newStage(t, l.use, pglock.WithTTL(time.Second))
+	var calls []string
+	var deadline time.Time
+	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
+		l.sever(0)
+		deadline = s.lease.Deadline()
+		return nil
+	}, func(ctx context.Context) error {
+		if s.lease.Valid() || time.Now().Before(deadline.Add(-time.Millisecond)) {
+			t.Error("undone while the lease was trusted")
+		}
+		return ctx.Err()
+	}))
+	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "the line is cut") {
+		t.Errorf("%v, want ErrLost and ErrUndone", err)
+	}
+	wantCalls(t, calls, "capture apply restore")
+}
