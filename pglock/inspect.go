@@ -34,7 +34,7 @@ type Info struct {
 type Event struct {
 	ID       int64     `json:"id"`
 	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"` // "break", "takeover" or "stale write"
+	Kind     string    `json:"kind"` // "break", "takeover", "stale write", "bypass", "guard", "unguard", "not restored" or "epoch"
 	Lock     string    `json:"lock"`
 	Token    Token     `json:"token"`               // of the lease that was ended, or that was refused
 	NewToken Token     `json:"new_token,omitempty"` // the token that ended it, or that stands at the fence
