@@ -3,6 +3,7 @@ package fencedstore
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,13 +58,15 @@ func (e *OutcomeUnknownError) Is(target error) bool { return target == pglock.Er
 
 func (e *OutcomeUnknownError) Unwrap() error { return e.Err }
 
+// translated are what translate makes of the server's errors and keeps them in: once is enough.
+var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld, pglock.ErrPermission, pglock.ErrReadOnly, pglock.ErrSchema, pglock.ErrInvalid}
+
 // translate turns the server's refusals into the errors of this package and of pglock.
 func translate(err error, lease *pglock.Lease, resource string) error {
-	var e interface{ SQLState() string }
-	if !errors.As(err, &e) {
+	if slices.ContainsFunc(translated, func(target error) bool { return errors.Is(err, target) }) {
 		return err
 	}
-	switch e.SQLState() {
+	switch state(err) {
 	case "LK002":
 		last, _ := strconv.ParseInt(strings.TrimPrefix(field(err, 'D'), "last_token="), 10, 64)
 		return &StaleTokenError{Resource: resource, Token: lease.Token(), LastToken: pglock.Token(last)}
@@ -77,7 +80,17 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	return pglock.ErrorFromSQL(err, lease.Name(), lease.Token())
 }
 
-// field reads a field of a server's error, from pgx or from lib/pq: 'D' is DETAIL, 's' and 't' are schema and table.
+// state is the SQLSTATE of a server's error, or "".
+func state(err error) string {
+	var e interface{ SQLState() string }
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.SQLState()
+}
+
+// field reads a field of a server's error, from pgx or from lib/pq: 'D' is DETAIL, 's', 't', 'c' and 'n' are
+// schema, table, column and constraint.
 func field(err error, name byte) string {
 	var pgErr *pgconn.PgError
 	var legacy interface{ Get(byte) string }
@@ -90,6 +103,10 @@ func field(err error, name byte) string {
 			return pgErr.SchemaName
 		case 't':
 			return pgErr.TableName
+		case 'c':
+			return pgErr.ColumnName
+		case 'n':
+			return pgErr.ConstraintName
 		}
 	case errors.As(err, &legacy):
 		return legacy.Get(name)

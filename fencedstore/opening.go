@@ -1,7 +1,6 @@
 package fencedstore
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -50,20 +49,16 @@ func (o opening) longestTTL() (longest time.Duration) {
 	return longest
 }
 
-// blamed is the fence that the server's refusal is about: its message has the token, and where one lease passes several,
-// the resource.
+// blamed is the fence that the server's refusal is about: it names the token, and the lock or the resource.
 func (o opening) blamed(err error) Fence {
-	blamed := o.fences[0]
 	for _, f := range o.fences {
-		if !strings.Contains(err.Error(), fmt.Sprintf("token %d ", f.Lease.Token())) {
-			continue
-		}
-		blamed = f
-		if strings.Contains(err.Error(), "'"+strings.ReplaceAll(f.Resource, "'", "''")+"'") {
-			return f
+		if name := field(err, 'n'); field(err, 'c') == strconv.FormatInt(int64(f.Lease.Token()), 10) && (name == f.Resource || name == f.Lease.Name()) {
+			if state(err) != "LK002" || name == f.Resource {
+				return f
+			}
 		}
 	}
-	return blamed
+	return o.fences[0]
 }
 
 // openOne is one call of the function that takes the fence row, compares the token, and checks the lease.

@@ -134,3 +134,15 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 	}
 	want(id, fencedstore.RolledBack)
 }
+
+// A helper and the application's own code may both explain one error.
+func TestExplainingTwiceIsExplainingOnce(t *testing.T) {
+	t.Parallel()
+	l := acquired(t, pgtest.Database(t).Pool(t))
+	for _, code := range []string{"LK001", "LK002", "LK003", "LK007", "LK009", "LK011", "LK012", "42501", "25006", "3F000", "22023", "23505"} {
+		once := fencedstore.Explain(&pgconn.PgError{Code: code, Message: "m"}, l)
+		if twice := fencedstore.Explain(once, l); twice.Error() != once.Error() {
+			t.Errorf("%s: %q, and explained again %q", code, once, twice)
+		}
+	}
+}

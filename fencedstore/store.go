@@ -224,8 +224,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 // explain translates the refusals of the protocol alone: what the application's own statements were refused for is left as
 // it is.
 func explain(err error, o opening) error {
-	var e interface{ SQLState() string }
-	if !errors.As(err, &e) || !strings.HasPrefix(e.SQLState(), "LK") {
+	if !strings.HasPrefix(state(err), "LK") {
 		return err
 	}
 	f := o.blamed(err)

@@ -51,6 +51,28 @@ BEGIN
   END IF;
 END $$;
 
+CREATE OR REPLACE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'the lease of lock % with token % is lost: %', quote_literal(p_name), p_token,
+      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(), current_database())
+                    ELSE p_reason END
+    USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
+          DETAIL = 'reason=' || p_reason,
+          HINT = 'Stop the work that this lock protects; acquire it again to go on.';
+END $$;
+
+CREATE OR REPLACE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last,
+          HINT = CASE WHEN p_last = p_token THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
+                      ELSE 'A later holder has written: stop this work.' END;
+END $$;
+
 CREATE OR REPLACE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 2';

@@ -290,6 +290,30 @@ BEGIN
   RETURN pg_current_xact_id();
 END $$;
 
+-- Refusals name what was refused in two of the error's fields, for programs: the constraint is the lock's name, or the
+-- resource, and the column is the token.
+CREATE OR REPLACE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'the lease of lock % with token % is lost: %', quote_literal(p_name), p_token,
+      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(), current_database())
+                    ELSE p_reason END
+    USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
+          DETAIL = 'reason=' || p_reason, CONSTRAINT = p_name, COLUMN = p_token::text,
+          HINT = 'Stop the work that this lock protects; acquire it again to go on.';
+END $$;
+
+CREATE OR REPLACE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = p_token::text,
+          HINT = CASE WHEN p_last = p_token THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
+                      ELSE 'A later holder has written: stop this work.' END;
+END $$;
+
 -- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources, and
 -- fence_commit locks the leases in the order of their names, so that transactions do not wait for each other in a circle.
 CREATE FUNCTION fence_all(

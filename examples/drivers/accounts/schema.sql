@@ -1,0 +1,4 @@
+CREATE TABLE accounts (
+  id      bigint PRIMARY KEY,
+  balance bigint NOT NULL DEFAULT 0
+);

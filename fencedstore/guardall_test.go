@@ -1,0 +1,263 @@
+package fencedstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	if err := migrations.Up(t.Context(), b.db.URL(), migrations.WithSchema("second")); err != nil {
+		t.Fatal(err)
+	}
+	one, two := b.acquire(t, "one"), b.acquire(t, "two")
+	slot := b.acquire(t, "limited", pglock.Limit(3))
+	likeSlot := b.acquire(t, slot.Resource())
+	elsewhere := newBenchOn(t, b.db, pglock.WithSchema("second")).acquire(t, "one")
+	released := b.acquire(t, "released")
+	if err := released.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	many := make([]fencedstore.Fence, 1001)
+	for i := range many {
+		many[i] = fencedstore.Fence{Lease: one, Resource: fmt.Sprint(i)}
+	}
+	url := b.db.URL()
+	plain, err := sql.Open("pgx", url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close() //nolint:errcheck // nothing is lost
+	for what, c := range map[string]struct {
+		fences []fencedstore.Fence
+		opt    fencedstore.Option
+		is     error
+		says   string
+	}{
+		"none":                          {nil, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1 to 1000"},
+		"too many":                      {many, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1001 of them"},
+		"no lease":                      {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1]"},
+		"one resource twice":            {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"one lease twice":               {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"one resource by its default":   {[]fencedstore.Fence{{one, ""}, {two, "one"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"a slot and a lock of its name": {[]fencedstore.Fence{{Lease: slot}, {Lease: likeSlot}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"long resource":                 {[]fencedstore.Fence{{one, ""}, {two, strings.Repeat("x", 513)}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1]"},
+		"resource not UTF-8":            {[]fencedstore.Fence{{one, "\xff"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[0]"},
+		"WithResource":                  {[]fencedstore.Fence{{Lease: one}}, fencedstore.WithResource("r"), pglock.ErrInvalid, "WithResource"},
+		"nil option":                    {[]fencedstore.Fence{{Lease: one}}, nil, pglock.ErrInvalid, "option"},
+		"released":                      {[]fencedstore.Fence{{Lease: one}, {Lease: released}}, fencedstore.AllowSameToken(), pglock.ErrReleased, "fences[1]"},
+		"another schema":                {[]fencedstore.Fence{{Lease: one}, {elsewhere, "r"}}, fencedstore.AllowSameToken(), pglock.ErrWrongDatabase, "fences[1]"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			tx, err := b.pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is lost
+			sqlTx, err := plain.BeginTx(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sqlTx.Rollback() //nolint:errcheck // nothing is lost
+			for call, err := range map[string]error{
+				"WriteAll": b.store.WriteAll(t.Context(), c.fences, func(context.Context, pgx.Tx) error {
+					t.Error("the callback was called")
+					return nil
+				}, c.opt),
+				"GuardAll":    fencedstore.GuardAll(t.Context(), tx, c.fences, c.opt),
+				"GuardAllSQL": fencedstore.GuardAllSQL(t.Context(), sqlTx, c.fences, c.opt),
+			} {
+				if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%s: %v, want %v that says %q", call, err, c.is, c.says)
+				}
+			}
+			var still int // neither transaction is aborted
+			if err := errors.Join(tx.QueryRow(t.Context(), `SELECT 1`).Scan(&still), sqlTx.QueryRowContext(t.Context(), `SELECT 1`).Scan(&still)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	fences := []fencedstore.Fence{{Lease: one}}
+	for call, err := range map[string]error{
+		"GuardAll": fencedstore.GuardAll(t.Context(), nil, fences), "GuardAllSQL": fencedstore.GuardAllSQL(t.Context(), nil, fences),
+		"WriteAll without fn": b.store.WriteAll(t.Context(), fences, nil), "WriteAll without a pool": fencedstore.New(nil).WriteAll(t.Context(), fences, nothing),
+	} {
+		if !errors.Is(err, pglock.ErrInvalid) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+	if n := b.number(t, `SELECT count(*) FROM pglock.fences`); n != 0 {
+		t.Errorf("I11: %d fences", n)
+	}
+}
+
+// All three ways pass all fences at once, up to a thousand, whatever the names are.
+func TestManyFencesArePassedAtOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	leases := []*pglock.Lease{b.acquire(t, "one"), b.acquire(t, `it's "odd" \ [,] {} %s 雪 <&>`), b.acquire(t, "limited", pglock.Limit(3)), b.acquire(t, "limited", pglock.Limit(3)), b.acquire(t, strings.Repeat("x", 512), pglock.Shared())}
+	var fences []fencedstore.Fence
+	for i, l := range leases {
+		fences = append(fences, fencedstore.Fence{Lease: l}, fencedstore.Fence{Lease: l, Resource: fmt.Sprint("other of ", i)})
+	}
+	for i := range 990 {
+		fences = append(fences, fencedstore.Fence{Lease: leases[i%len(leases)], Resource: fmt.Sprint("r\\", i)})
+	}
+	passed := func(way string) {
+		t.Helper()
+		if n := b.number(t, `SELECT count(DISTINCT resource) FROM pglock.fences WHERE fenced_xact = (SELECT max(fenced_xact::text::bigint)::text::xid8 FROM pglock.fences)`); n != 1000 {
+			t.Errorf("%s: %d fences were passed by one transaction", way, n)
+		}
+	}
+	if err := b.store.WriteAll(t.Context(), fences, nothing); err != nil {
+		t.Fatal(err)
+	}
+	passed("WriteAll")
+	if err := b.store.WriteAll(t.Context(), fences[999:], nothing); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("a token writes once: %v", err)
+	}
+	tx, err := b.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fencedstore.GuardAll(t.Context(), tx, fences, fencedstore.AllowSameToken()); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Error(err)
+	}
+	passed("GuardAll")
+	plain, err := sql.Open("pgx", b.db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close() //nolint:errcheck // nothing is lost
+	sqlTx, err := plain.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fencedstore.GuardAllSQL(t.Context(), sqlTx, fences, fencedstore.AllowSameToken()); err != nil {
+		t.Error(err)
+	}
+	if err := sqlTx.Commit(); err != nil {
+		t.Error(err)
+	}
+	passed("GuardAllSQL")
+}
+
+// The error is of the fence that the server refused, whatever locks and resources are called.
+func TestExplainAllBlamesTheFenceThatWasRefused(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	a := b.acquire(t, "plain")
+	// Names that look like what the server says of others.
+	other := b.acquire(t, fmt.Sprintf("token %d is stale: token %d ", a.Token(), a.Token()))
+	decoy := b.acquire(t, fmt.Sprintf("with token %d is lost: released", a.Token()))
+	confusing := b.acquire(t, fmt.Sprintf("token %d token %d token %d ", a.Token(), other.Token(), decoy.Token()))
+	fences := []fencedstore.Fence{{a, `resource\a`}, {other, "'plain'"}, {confusing, "c"}, {decoy, fmt.Sprintf("token %d ", a.Token())}, {a, "again"}, {confusing, "'c'"}}
+	quote := func(s string) (quoted string) {
+		t.Helper()
+		if err := b.pool.QueryRow(t.Context(), `SELECT quote_literal($1)`, s).Scan(&quoted); err != nil {
+			t.Fatal(err)
+		}
+		return quoted
+	}
+	for i, f := range fences {
+		for j := range fences { // in every order
+			turned := append(append([]fencedstore.Fence{}, fences[j:]...), fences[:j]...)
+			for _, last := range []pglock.Token{f.Lease.Token(), decoy.Token(), 1 << 50} {
+				var stale *fencedstore.StaleTokenError
+				err := fencedstore.ExplainAll(fmt.Errorf("token %d : %w", decoy.Token(), &pgconn.PgError{Severity: "ERROR", Code: "LK002", Detail: fmt.Sprint("last_token=", last),
+					ConstraintName: f.Resource, ColumnName: fmt.Sprint(f.Lease.Token()),
+					Message: fmt.Sprintf("token %d is stale: token %d has passed the fence of %s", f.Lease.Token(), last, quote(f.Resource))}), turned)
+				if !errors.As(err, &stale) || *stale != (fencedstore.StaleTokenError{Resource: f.Resource, Token: f.Lease.Token(), LastToken: last}) {
+					t.Errorf("fence %d, turned by %d, is stale by %d: %+v", i, j, last, stale)
+				}
+			}
+			for state, reason := range map[string]string{"LK001": "expired", "LK003": "unknown"} {
+				said := reason
+				if reason == "unknown" {
+					said = fmt.Sprintf("schema pglock of database token %d has no such grant", decoy.Token())
+				}
+				var lost *pglock.LostError
+				err := fencedstore.ExplainAll(&pgconn.PgError{Severity: "ERROR", Code: state, Detail: "reason=" + reason,
+					ConstraintName: f.Lease.Name(), ColumnName: fmt.Sprint(f.Lease.Token()),
+					Message: fmt.Sprintf("the lease of lock %s with token %d is lost: %s", quote(f.Lease.Name()), f.Lease.Token(), said)}, turned)
+				if !errors.As(err, &lost) || lost.Name != f.Lease.Name() || lost.Token != f.Lease.Token() || string(lost.Reason) != reason {
+					t.Errorf("fence %d, turned by %d, is lost: %+v", i, j, lost)
+				}
+			}
+		}
+	}
+	unique := &pgconn.PgError{Code: "23505"}
+	for what, c := range map[string]struct {
+		err    error
+		fences []fencedstore.Fence
+	}{"nil": {nil, fences}, "of the application": {unique, fences}, "no fences": {unique, nil}, "no lease": {&pgconn.PgError{Code: "LK001"}, []fencedstore.Fence{{}}}} {
+		if err := fencedstore.ExplainAll(c.err, c.fences); err != c.err { //nolint:errorlint // as it is
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func ExampleStore_WriteAll() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+	if _, err := pool.Exec(ctx, "CREATE TABLE accounts (id int PRIMARY KEY, balance int); INSERT INTO accounts VALUES (1, 100), (2, 0)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := fencedstore.GuardTable(ctx, pool, "accounts", fencedstore.TableKey("id")); err != nil {
+		fmt.Println(err)
+		return
+	}
+	from, err := client.Acquire(ctx, "accounts/1")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	to, err := client.Acquire(ctx, "accounts/2")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}}, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + CASE id WHEN 1 THEN -60 ELSE 60 END")
+		return err
+	})
+	fmt.Println("transfer:", err)
+
+	if err := to.Release(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = fencedstore.New(pool).WriteAll(ctx, []fencedstore.Fence{{Lease: from}, {Lease: to}}, func(context.Context, pgx.Tx) error { return nil })
+	fmt.Println("without one of the leases:", errors.Is(err, pglock.ErrReleased))
+	// Output:
+	// transfer: <nil>
+	// without one of the leases: true
+}

@@ -1,0 +1,219 @@
+package fencedstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func nothing(context.Context, pgx.Tx) error { return nil }
+
+func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "job")
+	now := time.Now()
+	called := func(context.Context, pgx.Tx) error {
+		t.Error("the work was done")
+		return nil
+	}
+	const century = 100 * 365 * 24 * time.Hour
+	for what, c := range map[string]struct {
+		store *fencedstore.Store
+		lease *pglock.Lease
+		key   string
+		fn    func(context.Context, pgx.Tx) error
+		opt   fencedstore.Option
+		says  string
+	}{
+		"nil store":            {nil, l, "k", called, fencedstore.AllowSameToken(), "pool"},
+		"nil pool":             {fencedstore.New(nil), l, "k", called, fencedstore.AllowSameToken(), "pool"},
+		"nil lease":            {b.store, nil, "k", called, fencedstore.AllowSameToken(), "lease"},
+		"no work":              {b.store, l, "k", nil, fencedstore.AllowSameToken(), "fn"},
+		"empty key":            {b.store, l, "", called, fencedstore.AllowSameToken(), "key"},
+		"long key":             {b.store, l, strings.Repeat("x", 513), called, fencedstore.AllowSameToken(), "513"},
+		"key not UTF-8":        {b.store, l, "a\xff", called, fencedstore.AllowSameToken(), ""},
+		"key with NUL":         {b.store, l, "a\x00", called, fencedstore.AllowSameToken(), ""},
+		"nil option":           {b.store, l, "k", called, nil, "option"},
+		"moment that is none":  {b.store, l, "k", called, fencedstore.Keep(time.Time{}, time.Hour), "of"},
+		"kept for nothing":     {b.store, l, "k", called, fencedstore.Keep(now, 0), "keep"},
+		"kept for no time":     {b.store, l, "k", called, fencedstore.Keep(now, -time.Hour), "keep"},
+		"kept for too short":   {b.store, l, "k", called, fencedstore.Keep(now, time.Second-1), "keep"},
+		"kept for too long":    {b.store, l, "k", called, fencedstore.Keep(now, century+1), "keep"},
+		"moment before Christ": {b.store, l, "k", called, fencedstore.Keep(time.Date(-44, 3, 15, 0, 0, 0, 0, time.UTC), century), "of"},
+		"moment out of range":  {b.store, l, "k", called, fencedstore.Keep(time.Date(294276, 12, 31, 0, 0, 0, 0, time.UTC), century), "of"},
+		"empty resource":       {b.store, l, "k", called, fencedstore.WithResource(""), "resource"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			defer func() {
+				if r := recover(); r != nil {
+					t.Errorf("panics: %v", r)
+				}
+			}()
+			if err := c.store.Once(t.Context(), c.lease, c.key, c.fn, c.opt); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want ErrInvalid that says %q", err, c.says)
+			}
+		})
+	}
+	if n := b.number(t, `SELECT (SELECT count(*) FROM pglock.done_keys) + (SELECT count(*) FROM pglock.fences)`); n != 0 {
+		t.Errorf("I11: refused calls have left %d keys and fences", n)
+	}
+}
+
+// The ends of what is allowed work.
+func TestOnceTakesTheLongestKeyAndTheLongestTime(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "job")
+	for what, c := range map[string]struct {
+		key string
+		opt fencedstore.Option
+	}{
+		"one byte":     {"k", fencedstore.AllowSameToken()},
+		"512 bytes":    {strings.Repeat("é", 256), fencedstore.AllowSameToken()},
+		"odd key":      {`it's "quoted" \ %s 雪` + "\n", fencedstore.AllowSameToken()},
+		"one second":   {"second", fencedstore.Keep(time.Now().Add(time.Minute), time.Second)},
+		"100 years":    {"century", fencedstore.Keep(time.Now(), 100*365*24*time.Hour)},
+		"long ago":     {"1926", fencedstore.Keep(time.Now().AddDate(-99, 0, 0), 100*365*24*time.Hour)},
+		"in the year":  {"9999", fencedstore.Keep(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), time.Second)},
+		"another zone": {"zone", fencedstore.Keep(time.Now().In(time.FixedZone("x", 5*3600+1800)), time.Hour)},
+	} {
+		if err := b.store.Once(t.Context(), l, c.key, nothing, c.opt); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := b.store.Once(t.Context(), l, c.key, nothing, c.opt); !errors.Is(err, fencedstore.ErrDone) {
+			t.Errorf("%s, again: %v", what, err)
+		}
+	}
+	if n := b.number(t, `SELECT count(*) FROM pglock.done_keys WHERE key = 'zone' AND abs(extract(epoch FROM keep_until - now()) - 3600) < 60`); n != 1 {
+		t.Error("a moment of another time zone is kept for another time")
+	}
+}
+
+func TestDoneErrorSaysWhenAndUnderWhichGrant(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	first, second := b.acquire(t, "first"), b.acquire(t, "second")
+	before := b.number(t, `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`)
+	if err := b.store.Once(t.Context(), first, "invoice 7", nothing); err != nil {
+		t.Fatal(err)
+	}
+	after := b.number(t, `SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint`)
+	err := b.store.Once(t.Context(), second, "invoice 7", nothing)
+	var done *fencedstore.DoneError
+	if !errors.Is(err, fencedstore.ErrDone) || !errors.As(err, &done) {
+		t.Fatal(err)
+	}
+	if done.Key != "invoice 7" || done.Lock != "first" || done.Token != first.Token() || done.At.Location() != time.UTC ||
+		done.At.UnixMilli() < int64(before) || done.At.UnixMilli() > int64(after) {
+		t.Errorf("%+v, want the grant of lock first with token %d between %d and %d", done, first.Token(), before, after)
+	}
+	for _, says := range []string{`"invoice 7"`, `"first"`, fmt.Sprint("token ", first.Token()), done.At.Format(time.RFC3339)} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: no %s", err, says)
+		}
+	}
+	for _, other := range []error{fencedstore.ErrStaleToken, fencedstore.ErrKeyTooOld, fencedstore.ErrLeftFence, pglock.ErrLost, pglock.ErrInvalid} {
+		if errors.Is(err, other) {
+			t.Errorf("%v is %v too", err, other)
+		}
+	}
+}
+
+// Whoever lost the lease hears so, and so does who comes too late for a fence; nothing is noted.
+func TestI3_I4_OnceIsAFencedWrite(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	low, high := b.acquire(t, "low"), b.acquire(t, "high")
+	if err := b.store.Once(t.Context(), high, "a", nothing, fencedstore.WithResource("r")); err != nil {
+		t.Fatal(err)
+	}
+	var stale *fencedstore.StaleTokenError
+	if err := b.store.Once(t.Context(), low, "b", nothing, fencedstore.WithResource("r")); !errors.As(err, &stale) ||
+		*stale != (fencedstore.StaleTokenError{Resource: "r", Token: low.Token(), LastToken: high.Token()}) {
+		t.Errorf("I3: a stale token: %v", err)
+	}
+	broken := b.acquire(t, "broken")
+	err := b.store.Once(t.Context(), broken, "b", func(context.Context, pgx.Tx) error {
+		b.exec(t, `SELECT pglock.break_lock('broken', 'test', 'test')`)
+		return nil
+	})
+	var lost *pglock.LostError
+	if !errors.As(err, &lost) || lost.Name != "broken" || lost.Token != broken.Token() || lost.Reason != pglock.ReasonBroken {
+		t.Errorf("I4: broken before COMMIT: %v", err)
+	}
+	boom := errors.New("boom")
+	if err := b.store.Once(t.Context(), high, "b", func(context.Context, pgx.Tx) error { return boom }); err != boom { //nolint:errorlint // as it is
+		t.Errorf("the work's own error: %v", err)
+	}
+	if err := b.store.Once(t.Context(), high, "b", func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "COMMIT; BEGIN")
+		return err
+	}); !errors.Is(err, fencedstore.ErrLeftFence) {
+		t.Errorf("a callback that commits: %v", err)
+	}
+	if n := b.number(t, `SELECT count(*) FROM pglock.done_keys WHERE key = 'b'`); n != 1 { // by its own COMMIT
+		t.Errorf("key b is noted %d times", n)
+	}
+	if err := high.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.store.Once(t.Context(), high, "c", nothing); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("a released lease: %v", err)
+	}
+	if n := b.number(t, `SELECT count(*) FROM pglock.done_keys`); n != 2 {
+		t.Errorf("%d keys are noted, want a and b", n)
+	}
+}
+
+func ExampleStore_Once() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+	if _, err := pool.Exec(ctx, "CREATE TABLE payments (invoice int, amount int)"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	lease, err := client.Acquire(ctx, "invoices")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// The message is delivered twice.
+	for range 2 {
+		err := fencedstore.New(pool).Once(ctx, lease, "pay invoice 7", func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO payments VALUES (7, 100)")
+			return err
+		})
+		fmt.Println("done before:", errors.Is(err, fencedstore.ErrDone))
+	}
+	var paid int
+	if err := pool.QueryRow(ctx, "SELECT count(*) FROM payments").Scan(&paid); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("payments:", paid)
+	// Output:
+	// done before: false
+	// done before: true
+	// payments: 1
+}
