@@ -429,7 +429,7 @@ DECLARE
   f text;
 BEGIN
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-           WHERE n.nspname = current_schema() LOOP
+           WHERE n.nspname = current_schema() AND p.xmin = pg_current_xact_id()::xid LOOP   -- what this file has made, and nobody else's
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   GRANT EXECUTE ON FUNCTION acquire(text, uuid, uuid, text, interval, jsonb, boolean), release_all(text[], bigint[], uuid[]), list_locks(text, boolean, text, int), get_lock(text) TO pglock_user, pglock_admin;

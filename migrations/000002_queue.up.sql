@@ -1344,7 +1344,7 @@ DECLARE
 BEGIN
   REVOKE ALL ON waiters, sessions FROM PUBLIC;
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-           WHERE n.nspname = current_schema() LOOP
+           WHERE n.nspname = current_schema() AND p.xmin = pg_current_xact_id()::xid LOOP   -- what this file has made, and nobody else's
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   GRANT EXECUTE ON FUNCTION

@@ -28,6 +28,7 @@ DROP FUNCTION unguard_table(regclass);
 DROP FUNCTION guard_table(regclass, text, text);
 DROP FUNCTION list_guards();
 DROP FUNCTION guard_triggers(oid);
+DROP FUNCTION trigger_arguments(bytea, int);
 DROP FUNCTION record_incident(text, text, text, bigint, text, text);
 DROP FUNCTION guard_row();
 DROP FUNCTION guard_statement();

@@ -104,6 +104,15 @@ BEGIN
   RETURN true;
 END $$;
 
+-- The arguments of a trigger, from the catalog's bytes, each of which ends with a zero.
+CREATE FUNCTION trigger_arguments(p_bytes bytea, p_count int) RETURNS text[]
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT ARRAY(SELECT convert_from(decode(replace(a, ' ', ''), 'hex'), getdatabaseencoding())
+               FROM unnest(string_to_array(regexp_replace(encode(p_bytes, 'hex'), '(..)', '\1 ', 'g'), '00 ')) WITH ORDINALITY AS x (a, n)
+               WHERE n <= p_count ORDER BY n)
+$$;
+
 -- The guards of the database: one row for each table that was put under guard, partitions and children with it. problem
 -- says what is missing; guard_table again adds it.
 CREATE FUNCTION list_guards()
@@ -112,8 +121,7 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
   WITH RECURSIVE ours AS (
     SELECT t.oid, t.tgrelid, t.tgparentid, t.tgname, t.tgenabled, p.proname = 'guard_row' AS by_row,
-           ARRAY(SELECT convert_from(decode(a, 'escape'), getdatabaseencoding())
-                 FROM unnest(string_to_array(encode(t.tgargs, 'escape'), '\000')) WITH ORDINALITY AS x (a, n) WHERE n <= t.tgnargs ORDER BY n) AS args
+           trigger_arguments(t.tgargs, t.tgnargs) AS args
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')),
   guarded AS (SELECT o.tgrelid AS oid, max(o.args[1]) AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
@@ -157,15 +165,17 @@ BEGIN
   IF NOT FOUND THEN
     RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = 'undefined_table';
   END IF;
-  IF c.relkind NOT IN ('r', 'p') OR c.nspname = current_schema() THEN
+  IF c.relkind NOT IN ('r', 'p') OR c.nspname = current_schema()
+     AND c.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'done_keys', 'pglock_schema_migrations') THEN
     RAISE EXCEPTION 'table is %, which is %: a guard needs a table of the application', c.name,
         CASE c.relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table' WHEN 'r' THEN 'a table of pglock'
                        ELSE 'no table' END
       USING ERRCODE = 'wrong_object_type';
   END IF;
   p_resource := coalesce(p_resource, c.relname);
-  IF octet_length(p_resource) NOT BETWEEN 1 AND 512 THEN
-    RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512', octet_length(p_resource) USING ERRCODE = 'invalid_parameter_value';
+  IF octet_length(p_resource) NOT BETWEEN 1 AND 512 - 2 * (p_key IS NOT NULL)::int THEN
+    RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512, and with a key to 510', octet_length(p_resource)
+      USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_key IS NOT NULL THEN
     SELECT a.atttypid, coalesce(nullif(t.typbasetype, 0), t.oid) AS base, a.attname INTO g FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
@@ -217,7 +227,7 @@ BEGIN
     END LOOP;
   END LOOP;
   IF n > 0 THEN
-    PERFORM record_incident('guard', p_resource || coalesce('/<' || p_key || '>', ''), NULL, NULL, NULL, c.name);
+    PERFORM record_incident('guard', p_resource, NULL, NULL, NULL, c.name || coalesce(', by ' || quote_ident(p_key), ''));
   END IF;
   RETURN n;
 END $$;
@@ -227,8 +237,7 @@ CREATE FUNCTION guard_triggers(p_table oid) RETURNS TABLE (name name, enabled "c
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
   SELECT t.tgname, t.tgenabled, t.tgparentid <> 0,
-         ARRAY(SELECT convert_from(decode(a, 'escape'), getdatabaseencoding())
-               FROM unnest(string_to_array(encode(t.tgargs, 'escape'), '\000')) WITH ORDINALITY AS x (a, n) WHERE n <= t.tgnargs ORDER BY n)
+         trigger_arguments(t.tgargs, t.tgnargs)
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
   WHERE t.tgrelid = p_table AND n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')
 $$;
@@ -488,12 +497,12 @@ DECLARE
 BEGIN
   REVOKE ALL ON done_keys FROM PUBLIC;
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-           WHERE n.nspname = current_schema() LOOP
+           WHERE n.nspname = current_schema() AND p.xmin = pg_current_xact_id()::xid LOOP   -- what this file has made, and nobody else's
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   GRANT EXECUTE ON FUNCTION
     fence_all(text[], bigint[], uuid[], text[], boolean, uuid), once(text, text, bigint, uuid, text, timestamptz, interval, uuid),
-    guard_statement(), guard_row(), guard_triggers(oid), guard_table(regclass, text, text), unguard_table(regclass), list_guards(),
+    guard_statement(), guard_row(), guard_triggers(oid), trigger_arguments(bytea, int), guard_table(regclass, text, text), unguard_table(regclass), list_guards(),
     record_incident(text, text, text, bigint, text, text), diagnose()
     TO pglock_user, pglock_admin;
   GRANT EXECUTE ON FUNCTION bypass_guards(text, text), advance_epoch(text, text) TO pglock_admin;

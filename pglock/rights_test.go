@@ -145,7 +145,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	user := []string{"abandon", "acquire", "announce", "announce_next", "check_lease", "database_id", "diagnose", "fence", "fence_all",
 		"get_lock", "give_back", "guard_row", "guard_statement", "guard_table", "guard_triggers", "leave", "leave_all", "list_fences", "list_guards",
 		"list_locks", "list_waiters", "look", "once", "record_incident", "record_refusal", "release", "release_all", "release_lease", "renew", "renew_all",
-		"schema_version", "seal", "start_client", "sweep_waiters", "timeline", "unguard_table", "watch"}
+		"schema_version", "seal", "start_client", "sweep_waiters", "timeline", "trigger_arguments", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
