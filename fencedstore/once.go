@@ -41,8 +41,8 @@ func (e *DoneError) Is(target error) bool { return target == ErrDone }
 // Without Keep a key is kept for ever, and takes about a hundred bytes.
 func Keep(of time.Time, d time.Duration) Option {
 	return func(c *config) error {
-		if of.IsZero() {
-			return &pglock.ArgumentError{Field: "of", Value: of.String(), Rule: "be the moment that the key belongs to"}
+		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
+			return &pglock.ArgumentError{Field: "of", Value: of.String(), Rule: "be the moment that the key belongs to, in the years 1 to 9999"}
 		}
 		if d < time.Second || d > 100*365*24*time.Hour {
 			return &pglock.ArgumentError{Field: "keep", Value: d.String(), Rule: "be from 1s to 100 years"}

@@ -105,6 +105,7 @@ func checkAscent(t *testing.T, eras ...[]int64) {
 // A failover that lost commits has lost tokens with them. What is granted after it has greater tokens than every grant
 // before, also those that are lost, also of locks that nobody has ever heard of; and the fences refuse the lost ones.
 func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
+	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
 	logGrants(t, look)
@@ -157,25 +158,28 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 	}
 }
 
-// Two failovers in a row, the second of which may lose what the first new primary had put on record about its own
-// promotion: tokens of three timelines in one order.
+// Failovers in a row, of which the second loses, and the third keeps, what the primary before had put on record about its
+// own promotion: tokens of four timelines in one order.
 func TestI22_TokensAscendAfterASecondFailover(t *testing.T) {
-	for _, record := range []string{"lost", "kept"} {
-		t.Run(record, func(t *testing.T) {
-			primary := newPrimary(t)
-			second := newStandby(t, primary)
-			first := failOver(t, primary, second, "first")
-			third := newStandby(t, second) // before anything is granted
-			var between []int64
-			if record == "kept" {
-				look := newPeer(t, second.url)
-				between = issue(t, look, "between", 5)
-				third.catchUp(t, look)
-			}
-			between = append(between, failOver(t, second, third, "second")...)
-			checkAscent(t, first, between, issueTogether(t, third.url, "third"))
-		})
+	t.Parallel() // it has servers of its own
+	records := []string{"lost", "kept"}
+	if testing.Short() {
+		records = records[:1]
 	}
+	primary := newPrimary(t)
+	standby := newStandby(t, primary)
+	eras := [][]int64{failOver(t, primary, standby, "first")}
+	for _, record := range records {
+		primary, standby = standby, newStandby(t, standby) // before anything is granted
+		var tokens []int64
+		if record == "kept" {
+			look := newPeer(t, primary.url)
+			tokens = issue(t, look, "on record", 5)
+			standby.catchUp(t, look)
+		}
+		eras = append(eras, append(tokens, failOver(t, primary, standby, record)...))
+	}
+	checkAscent(t, append(eras, issueTogether(t, standby.url, "last"))...)
 }
 
 // failOver cuts the standby off, issues tokens that are lost, kills the primary and promotes the standby. It gives the
@@ -194,6 +198,10 @@ func failOver(t *testing.T, primary, standby *node, era string) []int64 {
 // The old primary is not dead, and goes on granting: nothing in a library prevents that. Its tokens stay below those of the
 // new one, so that whoever compares tokens knows whose are old.
 func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("two more servers")
+	}
+	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)
 	old := newPeer(t, primary.url)
@@ -210,8 +218,10 @@ func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
 }
 
 // Whatever draws the first token after a failover notices the failover: a free lock's grant, a hand-over by a release, a
-// break, a newcomer that serves the queue, a reader's slot, and what only makes a row. Each has a database of its own.
+// break, a newcomer that serves the queue, a reader's slot, and what only makes a row. Each has a lock of its own, and is
+// rolled back, so that the next is the first again.
 func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
+	t.Parallel() // it has servers of its own
 	const (
 		hold = `SELECT pglock.acquire('x', '10000000-0000-0000-0000-000000000000', gen_random_uuid(), 'holder', '1 h'); `
 		wait = `SELECT pglock.acquire('x', '20000000-0000-0000-0000-000000000000', gen_random_uuid(), 'waiter', '1 h',
@@ -241,33 +251,35 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 		{"a watch", "", `SELECT pglock.watch('x', '1 min')`},
 		{"a request that is given back", "", `SELECT pglock.give_back('x', gen_random_uuid())`},
 	}
+	own := func(n int, sql string) string {
+		return strings.NewReplacer(`'x'`, fmt.Sprintf(`'kind %d'`, n), `-000000000000'`, fmt.Sprintf(`-%012d'`, n)).Replace(sql)
+	}
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
-	look.exec(t, `CREATE DATABASE migrated`)
-	if err := migrations.Up(t.Context(), primary.database("migrated")); err != nil {
-		t.Fatal(err)
-	}
 	for n, kind := range kinds {
-		look.exec(t, fmt.Sprintf(`CREATE DATABASE kind%d TEMPLATE migrated`, n))
-		newPeer(t, primary.database(fmt.Sprint("kind", n))).exec(t, kind.before)
+		look.exec(t, own(n, kind.before))
 	}
 	standby := newStandby(t, primary)
 	standby.cutOff(t)
-	last := make([]int64, len(kinds))
-	for n := range kinds {
-		last[n] = one[int64](t, newPeer(t, primary.database(fmt.Sprint("kind", n))), `SELECT max(a.token) FROM generate_series(1, 50) n,
-			LATERAL pglock.acquire('lost-' || n, gen_random_uuid(), gen_random_uuid(), 'holder', '1 h') a`)
-	}
+	last := slices.Max(issue(t, look, "lost", 100))
 	if err := primary.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	standby.promote(t)
+	look = standby.promote(t)
+	const noticed = `SELECT timeline_since IS NOT NULL FROM pglock.installation`
 	for n, kind := range kinds {
-		p := newPeer(t, standby.database(fmt.Sprint("kind", n)))
-		p.exec(t, kind.after)
-		if token := one[int64](t, p, `SELECT max(token) FROM pglock.locks WHERE name = 'x'`); token <= last[n] {
-			t.Errorf("I22: %s has token %d, after token %d", kind.what, token, last[n])
+		look.exec(t, `BEGIN`)
+		if one[bool](t, look, noticed) {
+			t.Fatalf("the failover was noticed before %s", kind.what)
 		}
+		look.exec(t, own(n, kind.after))
+		if token := one[int64](t, look, own(n, `SELECT max(token) FROM pglock.locks WHERE name = 'x'`)); token <= last {
+			t.Errorf("I22: %s has token %d, after token %d", kind.what, token, last)
+		}
+		if !one[bool](t, look, noticed) {
+			t.Errorf("I22: %s has not noticed the failover", kind.what)
+		}
+		look.exec(t, `ROLLBACK`)
 	}
 }
 
@@ -275,6 +287,10 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 // what the server had put on record: the tokens of all of these go on ascending, for locks that came along and for new ones,
 // and the fences that came along let the new holders through.
 func TestI22_TokensAscendAfterARestore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("five servers, one after the other")
+	}
+	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	_ = clientProgram(t, primary, "pg_dump") // or skip before there is work
 	promoted := newStandby(t, primary)

@@ -115,11 +115,6 @@ func either(t *testing.T, a, b *node) string {
 	return strings.Replace(a.url, at, at+","+address(t, b.url), 1) + "&target_session_attrs=read-write"
 }
 
-// database is the connection string of another database of the node.
-func (n *node) database(name string) string {
-	return strings.Replace(n.url, "/postgres?", "/"+name+"?", 1)
-}
-
 func address(t *testing.T, url string) string {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
@@ -252,6 +247,7 @@ func clientProgram(t *testing.T, of *node, name string) string {
 // A client over a failover that lost commits, with both hosts in its connection string: the holder of a lost grant is told
 // by its first heartbeat that reaches the new primary, other leases go on, and so do calls that wait.
 func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
+	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)
 	look := newPeer(t, primary.url)
@@ -308,6 +304,7 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 // With a synchronous standby every answered grant is on the new primary, and a grant that waited for the standby when the
 // primary died is asked for again there: its holder hears of one grant, and it is the new primary's.
 func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
+	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)
 	look := newPeer(t, primary.url)
@@ -361,6 +358,7 @@ func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 // The address of the primary leads to a standby for a while: nothing is decided there, neither a grant nor a refusal nor
 // the end of a lease, and everything works again when it is promoted.
 func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
+	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)
 	look := newPeer(t, primary.url)

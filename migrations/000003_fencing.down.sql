@@ -33,6 +33,7 @@ DROP FUNCTION record_incident(text, text, text, bigint, text, text);
 DROP FUNCTION guard_row();
 DROP FUNCTION guard_statement();
 DROP FUNCTION require_fence(text, text, text);
+DROP FUNCTION bypassed(text, text);
 DROP TABLE done_keys;
 
 DELETE FROM events WHERE kind NOT IN ('break', 'takeover', 'stale write');

@@ -27,28 +27,39 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 -- transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought from a server whose
 -- IDs were others is older than the transaction.
 
-CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text) RETURNS boolean
+-- bypassed says whether an operator lets this transaction write without a fence, and notes the table.
+CREATE FUNCTION bypassed(p_schema text, p_table text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   mine xid8 := pg_current_xact_id_if_assigned();
   e    record;
 BEGIN
-  IF EXISTS (SELECT FROM fences f WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN
-    RETURN true;
-  END IF;
   SELECT b.id, b.resource INTO e FROM events b WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'table %.% is guarded: this transaction has not passed the fence of %', quote_ident(p_schema), quote_ident(p_table),
-        quote_literal(p_resource)
-      USING ERRCODE = 'LK011', DETAIL = 'resource=' || p_resource, SCHEMA = p_schema, TABLE = p_table,
-            HINT = format('Acquire the lock that protects it and pass its fence first, in the same transaction: SELECT %I.fence(…, p_resource => %L). '
-                          'Operators: SELECT %1$I.bypass_guards(reason, actor).', current_schema(), p_resource);
+    RETURN false;
   END IF;
-  IF position(p_schema || '.' || p_table || ' ' IN coalesce(e.resource, '') || ' ') = 0 AND octet_length(coalesce(e.resource, '')) < 4096 THEN
+  IF position(' ' || p_schema || '.' || p_table || ' ' IN ' ' || coalesce(e.resource, '') || ' ') = 0 AND octet_length(coalesce(e.resource, '')) < 4096 THEN
     UPDATE events b SET resource = concat_ws(' ', b.resource, p_schema || '.' || p_table) WHERE b.id = e.id;
   END IF;
   RETURN true;
+END $$;
+
+CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  mine xid8 := pg_current_xact_id_if_assigned();
+BEGIN
+  IF EXISTS (SELECT FROM fences f WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp())
+     OR bypassed(p_schema, p_table) THEN
+    RETURN true;
+  END IF;
+  RAISE EXCEPTION 'table %.% is guarded: this transaction has not passed the fence of %', quote_ident(p_schema), quote_ident(p_table),
+      quote_literal(p_resource)
+    USING ERRCODE = 'LK011', DETAIL = 'resource=' || p_resource, SCHEMA = p_schema, TABLE = p_table,
+          HINT = format('Acquire the lock that protects it and pass its fence first, in the same transaction: SELECT %I.fence(…, p_resource => %L). '
+                        'Operators: SELECT %1$I.bypass_guards(reason, actor).', current_schema(), p_resource);
 END $$;
 
 -- guard_statement(resource) is for a table with one resource; it costs the same however many rows a statement writes.
@@ -61,21 +72,25 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- guard_row(resource[, key column]) is for a resource for each row, and for partitioned tables, whose partitions inherit
+-- guard_row(resource[, key column[, alone]]) is for a resource for each row, and for partitioned tables, whose partitions inherit
 -- row triggers alone. It runs AFTER the write, on the row as the other triggers have left it.
 CREATE FUNCTION guard_row() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok     boolean;
-  before text := CASE WHEN TG_OP <> 'INSERT' AND TG_NARGS > 1 THEN to_jsonb(OLD) ->> TG_ARGV[1] END;
-  after  text := CASE WHEN TG_OP <> 'DELETE' AND TG_NARGS > 1 THEN to_jsonb(NEW) ->> TG_ARGV[1] END;
+  before text := CASE WHEN TG_OP <> 'INSERT' AND TG_NARGS = 2 THEN to_jsonb(OLD) ->> TG_ARGV[1] END;
+  after  text := CASE WHEN TG_OP <> 'DELETE' AND TG_NARGS = 2 THEN to_jsonb(NEW) ->> TG_ARGV[1] END;
 BEGIN
   IF TG_NARGS < 2 THEN
     ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
     RETURN NULL;
   END IF;
-  IF TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL THEN
+  IF TG_NARGS = 3 THEN   -- the row has values that jsonb cannot hold: the key alone, which costs a plan
+    IF TG_OP <> 'INSERT' THEN EXECUTE format('SELECT to_jsonb(($1).%I) #>> ''{}''', TG_ARGV[1]) INTO before USING OLD; END IF;
+    IF TG_OP <> 'DELETE' THEN EXECUTE format('SELECT to_jsonb(($1).%I) #>> ''{}''', TG_ARGV[1]) INTO after USING NEW; END IF;
+  END IF;
+  IF (TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL) AND NOT bypassed(TG_TABLE_SCHEMA, TG_TABLE_NAME) THEN
     RAISE EXCEPTION 'key column % of guarded table %.% is NULL or missing: a row without a key has no fence', quote_ident(TG_ARGV[1]),
         quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)
       USING ERRCODE = 'LK011', DETAIL = 'resource=' || TG_ARGV[0], SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = TG_ARGV[1];
@@ -191,7 +206,10 @@ BEGIN
         USING ERRCODE = 'datatype_mismatch';
     END IF;
   END IF;
-  args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key));
+  args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key), CASE WHEN p_key IS NOT NULL AND EXISTS (
+    SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type e ON e.oid = coalesce(nullif(t.typelem, 0), t.typbasetype)
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+      AND ('json'::regtype IN (t.oid, e.oid) OR 'c' IN (t.typtype, e.typtype) OR 'd' = e.typtype)) THEN quote_literal('alone') END);
 
   FOR rel IN
     WITH RECURSIVE below AS (
