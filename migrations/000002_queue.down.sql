@@ -8,6 +8,9 @@ BEGIN
     RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
   END IF;
+  -- The rights of functions that are there already, ours or an application's, are left alone.
+  PERFORM set_config('pglock.before', coalesce((SELECT array_agg(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                                                WHERE n.nspname = current_schema()), '{}')::text, true);
 END $do$;
 -- In the order in which everybody locks them.
 LOCK TABLE locks, fences, waiters, sessions IN ACCESS EXCLUSIVE MODE;
@@ -429,7 +432,7 @@ DECLARE
   f text;
 BEGIN
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-           WHERE n.nspname = current_schema() AND p.xmin = pg_current_xact_id()::xid LOOP   -- what this file has made, and nobody else's
+           WHERE n.nspname = current_schema() AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   GRANT EXECUTE ON FUNCTION acquire(text, uuid, uuid, text, interval, jsonb, boolean), release_all(text[], bigint[], uuid[]), list_locks(text, boolean, text, int), get_lock(text) TO pglock_user, pglock_admin;

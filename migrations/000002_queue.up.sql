@@ -1,6 +1,6 @@
 -- pglock, schema version 2: the queue, the modes, sessions, and watches; and tokens that ascend across failovers.
 --
--- A lock is one row or more: the head, slot 0, which an exclusive lease fills, and slots 1, 2, … for the leases of
+-- A lock is one row or more: the head, slot 0, which an exclusive lease fills, and slots 1, 2, ... for the leases of
 -- readers and of a semaphore's holders. Whatever grants, ends or queues locks the head first, then a slot, then a
 -- ticket, then a session; renewals and the check inside COMMIT lock their own row alone.
 --
@@ -15,6 +15,9 @@ BEGIN
     RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
   END IF;
+  -- The rights of functions that are there already, ours or an application's, are left alone.
+  PERFORM set_config('pglock.before', coalesce((SELECT array_agg(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                                                WHERE n.nspname = current_schema()), '{}')::text, true);
 END $do$;
 
 ALTER TABLE locks
@@ -1344,7 +1347,7 @@ DECLARE
 BEGIN
   REVOKE ALL ON waiters, sessions FROM PUBLIC;
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-           WHERE n.nspname = current_schema() AND p.xmin = pg_current_xact_id()::xid LOOP   -- what this file has made, and nobody else's
+           WHERE n.nspname = current_schema() AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   GRANT EXECUTE ON FUNCTION

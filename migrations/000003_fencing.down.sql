@@ -2,21 +2,26 @@
 -- them in passing would leave the tables open with nobody told.
 
 DO $do$
-DECLARE
-  guarded text;
 BEGIN
   IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
      <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
     RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
   END IF;
-  SELECT string_agg(g.table_name, ', ') INTO guarded FROM list_guards() g;
+END $do$;
+
+-- Also waits for a guard that is being made: it writes to events.
+LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
+
+DO $do$
+DECLARE
+  guarded text := (SELECT string_agg(g.table_name, ', ') FROM list_guards() g);
+BEGIN
   IF guarded IS NOT NULL THEN
     RAISE EXCEPTION 'tables are under guard: %', guarded
       USING ERRCODE = 'dependent_objects_still_exist', HINT = 'Drop the guards first: pglock-admin guard drop TABLE.';
   END IF;
 END $do$;
-LOCK TABLE locks, fences, waiters, sessions IN ACCESS EXCLUSIVE MODE;
 
 DROP FUNCTION diagnose();
 DROP FUNCTION advance_epoch(text, text);

@@ -2,7 +2,7 @@
 -- should know of the server.
 --
 -- More SQLSTATEs of class LK:
---   LK011  a guarded table was written without its fence   DETAIL resource=…
+--   LK011  a guarded table was written without its fence   DETAIL resource=...
 --   LK012  the key is older than done keys are kept
 
 DO $do$
@@ -12,6 +12,9 @@ BEGIN
     RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
   END IF;
+  -- The rights of functions that are there already, ours or an application's, are left alone.
+  PERFORM set_config('pglock.before', coalesce((SELECT array_agg(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                                                WHERE n.nspname = current_schema()), '{}')::text, true);
 END $do$;
 
 CREATE OR REPLACE FUNCTION schema_version() RETURNS int
@@ -58,7 +61,7 @@ BEGIN
   RAISE EXCEPTION 'table %.% is guarded: this transaction has not passed the fence of %', quote_ident(p_schema), quote_ident(p_table),
       quote_literal(p_resource)
     USING ERRCODE = 'LK011', DETAIL = 'resource=' || p_resource, SCHEMA = p_schema, TABLE = p_table,
-          HINT = format('Acquire the lock that protects it and pass its fence first, in the same transaction: SELECT %I.fence(…, p_resource => %L). '
+          HINT = format('Acquire the lock that protects it and pass its fence first, in the same transaction: SELECT %I.fence(..., p_resource => %L). '
                         'Operators: SELECT %1$I.bypass_guards(reason, actor).', current_schema(), p_resource);
 END $$;
 
@@ -409,7 +412,7 @@ BEGIN
     RAISE EXCEPTION 'key is % bytes long: it must have 1 to 512', coalesce(octet_length(p_key)::text, 'NULL, not some number of')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  IF (p_of IS NULL) <> (p_keep IS NULL) OR NOT isfinite(p_of) OR p_keep < interval '1 s' OR p_keep > interval '100 years' THEN
+  IF (p_of IS NULL) <> (p_keep IS NULL) OR NOT isfinite(p_of) OR p_keep < interval '1 s' OR p_keep > interval '36525 days' THEN
     RAISE EXCEPTION 'of and keep are % and %: both or neither, a finite time and 1 s to 100 years', coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
@@ -515,7 +518,7 @@ DECLARE
 BEGIN
   REVOKE ALL ON done_keys FROM PUBLIC;
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-           WHERE n.nspname = current_schema() AND p.xmin = pg_current_xact_id()::xid LOOP   -- what this file has made, and nobody else's
+           WHERE n.nspname = current_schema() AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   GRANT EXECUTE ON FUNCTION
