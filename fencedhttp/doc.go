@@ -49,6 +49,6 @@
 // else's passes. Put the verifier behind what authenticates and authorizes. A client that follows a redirect sends the
 // token to where it leads.
 //
-// All tokens of a resource must come from one pglock schema: those of another database are from another sequence. After
-// a failover that lost commits tokens may repeat; raise the sequence above what the services have seen.
+// All tokens of a resource must come from one pglock schema: those of another database are from another sequence. They
+// ascend across failovers, also those that lose commits; what needs an operator, such as a restore, is in docs/operations.md.
 package fencedhttp

@@ -112,7 +112,8 @@
 //     is then taken for the TTL that it asked for.
 //   - That nobody else believes in the lock: one whose lease has just ended may, up to its deadline. Use a fence.
 //   - Anything about resources that no fence protects.
-//   - Order of tokens after a failover that lost commits. Use synchronous replication, and ObserveCommits.
+//   - That a grant outlives a failover that lost its commit. Tokens ascend all the same, but the lock is free again while
+//     its holder believes in it. Use synchronous replication, and ObserveCommits; or WithGrace.
 //   - Answers from standbys: they are refused with ErrReadOnly.
 //
 // # Failures
