@@ -499,6 +499,47 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 	}
 }
 
+// A column that is added to a guarded table changes nothing for its rows, whatever it holds.
+func TestI3_ColumnsThatComeLaterChangeNoKey(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TYPE mood AS ENUM ('ok'); CREATE TYPE pair AS (a json, b int); CREATE DOMAIN doc AS json; CREATE TABLE t (on_time bool, day date)`)
+	l := b.acquire(t, "holder")
+	for _, column := range []string{"a json", "b json[]", "c pair", "d doc", "e mood", "f jsonb", "g float8"} {
+		for key, value := range map[string]string{"on_time": "true", "day": "2026-03-01"} {
+			b.exec(t, `DROP TABLE t; CREATE TABLE t (on_time bool, day date)`)
+			if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.TableKey(key)); err != nil {
+				t.Fatal(err)
+			}
+			b.exec(t, `ALTER TABLE t ADD `+column)
+			name, kind, _ := strings.Cut(column, " ")
+			var odd string // what jsonb cannot hold, where the type can
+			switch kind {
+			case "json", "doc":
+				odd = `'{"a": "\u0000"}'`
+			case "json[]":
+				odd = `ARRAY['"\u0000"'::json]`
+			case "pair":
+				odd = `('"\u0000"', 1)`
+			case "mood":
+				odd = `'ok'`
+			case "float8":
+				odd = `'NaN'`
+			default:
+				odd = `'{}'`
+			}
+			insert := fmt.Sprintf(`SET LOCAL datestyle = 'German'; INSERT INTO t (on_time, day, %s) VALUES (true, '2026-03-01', %s)`, name, odd)
+			var unfenced *fencedstore.UnfencedError
+			if err := b.write(t, l, "t", insert); !errors.As(err, &unfenced) || unfenced.Resource != "t/"+value {
+				t.Errorf("%s, key %s: %v, want the resource t/%s", column, key, err, value)
+			}
+			if err := b.write(t, l, "t/"+value, insert); err != nil {
+				t.Errorf("%s, key %s: %v", column, key, err)
+			}
+		}
+	}
+}
+
 // Rows without a key from before the guard are an operator's: a bypass reaches them.
 func TestBypassReachesRowsWithoutAKey(t *testing.T) {
 	t.Parallel()

@@ -219,7 +219,8 @@ func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
 
 // Whatever draws the first token after a failover notices the failover: a free lock's grant, a hand-over by a release, a
 // break, a newcomer that serves the queue, a reader's slot, and what only makes a row. Each has a lock of its own, and is
-// rolled back, so that the next is the first again.
+// rolled back, so that the next is the first again. Before that another client is granted a lock: it waits for nobody, and
+// comes to the same epoch by itself.
 func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 	t.Parallel() // it has servers of its own
 	const (
@@ -266,6 +267,8 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	look = standby.promote(t)
+	other := newPeer(t, standby.url)
+	other.exec(t, `SET lock_timeout = '10 s'`)
 	const noticed = `SELECT timeline_since IS NOT NULL FROM pglock.installation`
 	for n, kind := range kinds {
 		look.exec(t, `BEGIN`)
@@ -279,12 +282,15 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 		if !one[bool](t, look, noticed) {
 			t.Errorf("I22: %s has not noticed the failover", kind.what)
 		}
+		if g := other.mustAcquire(t, fmt.Sprint("meanwhile ", n), time.Minute); g.token <= last {
+			t.Errorf("I22: while %s is under way, another grant has token %d, after token %d", kind.what, g.token, last)
+		}
 		look.exec(t, `ROLLBACK`)
 	}
 }
 
-// A dump, taken after a failover, is restored where the timeline begins with 1 again, and there are failovers too that lose
-// what the server had put on record: the tokens of all of these go on ascending, for locks that came along and for new ones,
+// A dump, taken after a failover from a server that goes on, is restored where the timeline begins with 1 again, and there are
+// failovers too that lose what the server had put on record: the tokens of all of these go on ascending, for locks that came along and for new ones,
 // and the fences that came along let the new holders through.
 func TestI22_TokensAscendAfterARestore(t *testing.T) {
 	if testing.Short() {
@@ -309,6 +315,7 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 	server := pgtest.Dedicated(t, map[string]string{"wal_keep_size": "256MB"})
 	restored := &node{server, server.URL()}
 	restore(t, promoted, restored)
+	second = append(second, issue(t, look, "after the dump", 20)...)
 	third := issueTogether(t, restored.url, "third")
 	p := newPeer(t, restored.url)
 	for name, resource := range map[string]string{"fenced": "known", "unheard of": "shared"} {

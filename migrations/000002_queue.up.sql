@@ -120,7 +120,7 @@ BEGIN
   timeline.timeline := current_timeline();
   IF timeline.timeline <> was.timeline THEN
     since_us := 0;
-  ELSIF timeline.timeline IS NOT NULL THEN
+  ELSIF timeline.timeline IS NOT NULL AND was.timeline_since IS NOT NULL THEN
     since_us := GREATEST(0, extract(epoch FROM clock_timestamp() - was.timeline_since) * 1000000)::bigint;
   END IF;
 END $$;

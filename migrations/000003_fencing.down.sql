@@ -24,7 +24,7 @@ BEGIN
 END $do$;
 
 DROP FUNCTION diagnose();
-DROP FUNCTION advance_epoch(text, text);
+DROP FUNCTION advance_epoch(text, text, bigint);
 DROP FUNCTION once(text, text, bigint, uuid, text, timestamptz, interval, uuid);
 DROP FUNCTION fence_all(text[], bigint[], uuid[], text[], boolean, uuid);
 DROP FUNCTION bypass_guards(text, text);

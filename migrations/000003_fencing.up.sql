@@ -437,16 +437,19 @@ BEGIN
   END IF;
 END $$;
 
--- advance_epoch makes every token from now on greater than any that was ever handed out: after a restore, or when a standby
--- was promoted beside another.
-CREATE FUNCTION advance_epoch(p_reason text, p_actor text) RETURNS bigint
+-- advance_epoch makes every token from now on greater than any that this database knows of, and than p_above: after a
+-- restore, or when a standby was promoted beside another.
+CREATE FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint DEFAULT 0) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok boolean := require_operator(p_reason, p_actor) AND require_durable_commit();
   e  bigint;
 BEGIN
-  UPDATE installation i SET epoch = i.epoch + 1 RETURNING i.epoch INTO e;
+  IF p_above IS NULL OR p_above NOT BETWEEN 0 AND (524286::bigint << 44) THEN
+    RAISE EXCEPTION 'above is %: it must be a token, or 0', coalesce(p_above::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  UPDATE installation i SET epoch = LEAST(GREATEST(i.epoch, p_above >> 44) + 1, 524287) RETURNING i.epoch INTO e;
   INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e << 44, p_actor, p_reason);
   RETURN e;
 END $$;
@@ -526,5 +529,5 @@ BEGIN
     guard_statement(), guard_row(), guard_triggers(oid), trigger_arguments(bytea, int), guard_table(regclass, text, text), unguard_table(regclass), list_guards(),
     record_incident(text, text, text, bigint, text, text), diagnose()
     TO pglock_user, pglock_admin;
-  GRANT EXECUTE ON FUNCTION bypass_guards(text, text), advance_epoch(text, text) TO pglock_admin;
+  GRANT EXECUTE ON FUNCTION bypass_guards(text, text), advance_epoch(text, text, bigint) TO pglock_admin;
 END $do$;

@@ -23,7 +23,7 @@ var ofFencing = []mutant{
 		{"pglock/lease.go", "trustDeadline(sent, l.ttl, remaining-l.grace)", "trustDeadline(sent, l.ttl+l.grace, remaining)"},
 	}, library, "Grace"},
 	{"I22 a grant after a failover does not wait for its grace", []edit{
-		{"pglock/grace.go", "case !changed || left <= 0:", "case true:"},
+		{"pglock/grace.go", "case !changed || left <= 0:", "case changed || !changed:"},
 	}, library, "Grace"},
 	{"I3 the fence of any resource opens a guarded table", []edit{
 		{fencing, "f.resource = p_resource AND f.fenced_xact = mine", "f.fenced_xact = mine"},
