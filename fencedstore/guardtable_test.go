@@ -267,6 +267,9 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 					if err != nil || len(guards) != 1 || guards[0].Resource != resource || guards[0].Problem != "" || guards[0].Covered != 1 || (guards[0].Key == name) != keyed {
 						t.Errorf("keyed %v: listed as %+v, %v", keyed, guards, err)
 					}
+					if _, err := b.pool.Exec(t.Context(), `BEGIN; SET LOCAL standard_conforming_strings = off; SET LOCAL escape_string_warning = off; SELECT * FROM pglock.list_guards(); COMMIT`); err != nil {
+						t.Errorf("keyed %v, where backslashes escape: %v", keyed, err)
+					}
 					if len(guards) == 1 { // the name in the list is good for guarding and unguarding
 						table = guards[0].Table
 					}

@@ -76,12 +76,13 @@ func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn fu
 	o := c.openOne(lease)
 	var of, keep *string
 	if c.keep > 0 {
-		moment, microseconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprint(c.keep.Microseconds(), " microseconds")
-		of, keep = &moment, &microseconds
+		// PostgreSQL 14 reads no interval of more than 2^31 of any unit.
+		moment, seconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
+		of, keep = &moment, &seconds
 	}
 	o.sql = inSchema(`SELECT is_first, xact::pg_catalog.text, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
 		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
-			$6::pg_catalog.text::pg_catalog.timestamptz, $7::pg_catalog.text::pg_catalog.interval, $8::pg_catalog.text::pg_catalog.uuid)`, lease.Schema())
+			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid)`, lease.Schema())
 	o.args = []any{key, lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), of, keep, lease.DatabaseID().String()}
 	o.read = func(row pgx.Row) (uint64, error) {
 		var first bool

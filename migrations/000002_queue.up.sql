@@ -1201,8 +1201,9 @@ BEGIN
     RETURN NULL;
   END IF;
   IF current_setting('pglock.together', true) <> '' THEN   -- several leases: all of them, in the order of release_all
-    PERFORM FROM jsonb_to_recordset(current_setting('pglock.together')::jsonb) AS j (name text, token bigint)
-      JOIN locks l ON l.name = j.name AND l.token = j.token ORDER BY l.name, l.token FOR KEY SHARE OF l;
+    PERFORM FROM jsonb_array_elements_text(current_setting('pglock.together')::jsonb) AS j (resource)
+      JOIN fences f ON f.resource = j.resource AND f.fenced_xact = NEW.fenced_xact
+      JOIN locks l ON l.name = f.lock_name AND l.token = f.last_token ORDER BY l.name, l.slot FOR KEY SHARE OF l;
     noted := set_config('pglock.together', '', true);
   END IF;
   SELECT l.token, l.grant_id, l.expires_at INTO r FROM locks l WHERE l.name = NEW.lock_name AND l.token = NEW.last_token FOR KEY SHARE;

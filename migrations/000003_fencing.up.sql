@@ -75,23 +75,36 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- guard_row(resource[, key column[, alone]]) is for a resource for each row, and for partitioned tables, whose partitions inherit
+-- guard_row(resource[, key column]) is for a resource for each row, and for partitioned tables, whose partitions inherit
 -- row triggers alone. It runs AFTER the write, on the row as the other triggers have left it.
 CREATE FUNCTION guard_row() RETURNS trigger
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET datestyle = 'ISO, YMD'
 AS $$
 DECLARE
   ok     boolean;
-  before text := CASE WHEN TG_OP <> 'INSERT' AND TG_NARGS = 2 THEN to_jsonb(OLD) ->> TG_ARGV[1] END;
-  after  text := CASE WHEN TG_OP <> 'DELETE' AND TG_NARGS = 2 THEN to_jsonb(NEW) ->> TG_ARGV[1] END;
+  before text;
+  after  text;
+  key    text;
 BEGIN
   IF TG_NARGS < 2 THEN
     ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
     RETURN NULL;
   END IF;
-  IF TG_NARGS = 3 THEN   -- the row has values that jsonb cannot hold: the key alone, which costs a plan
-    IF TG_OP <> 'INSERT' THEN EXECUTE format('SELECT to_jsonb(($1).%I) #>> ''{}''', TG_ARGV[1]) INTO before USING OLD; END IF;
-    IF TG_OP <> 'DELETE' THEN EXECUTE format('SELECT to_jsonb(($1).%I) #>> ''{}''', TG_ARGV[1]) INTO after USING NEW; END IF;
+  -- to_jsonb looks for casts to json, which may be code of the table's owner and would run with our rights, and refuses some
+  -- values of json. So a row that has more than the server's own types gives its key alone, by the type's output function.
+  IF NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.attnum > 0 AND NOT a.attisdropped
+                 AND (a.atttypid >= 16384 OR a.atttypid IN ('json'::regtype, 'json[]'::regtype))) THEN
+    before := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) ->> TG_ARGV[1] END;
+    after := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) ->> TG_ARGV[1] END;
+  ELSE
+    key := format('SELECT CASE WHEN k IS NOT NULL THEN CASE pg_typeof(k)::oid WHEN 16 THEN CASE format(''%%s'', k) WHEN ''t'' THEN ''true'' ELSE ''false'' END '
+                  'ELSE format(''%%s'', k) END END FROM (SELECT ($1).%I) AS x (k)', TG_ARGV[1]);
+    BEGIN
+      IF TG_OP <> 'INSERT' THEN EXECUTE key INTO before USING OLD; END IF;
+      IF TG_OP <> 'DELETE' THEN EXECUTE key INTO after USING NEW; END IF;
+    EXCEPTION WHEN undefined_column THEN
+      NULL;   -- dropped or renamed: no key, no fence
+    END;
   END IF;
   IF (TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL) AND NOT bypassed(TG_TABLE_SCHEMA, TG_TABLE_NAME) THEN
     RAISE EXCEPTION 'key column % of guarded table %.% is NULL or missing: a row without a key has no fence', quote_ident(TG_ARGV[1]),
@@ -127,7 +140,7 @@ CREATE FUNCTION trigger_arguments(p_bytes bytea, p_count int) RETURNS text[]
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
   SELECT ARRAY(SELECT convert_from(decode(replace(a, ' ', ''), 'hex'), getdatabaseencoding())
-               FROM unnest(string_to_array(regexp_replace(encode(p_bytes, 'hex'), '(..)', '\1 ', 'g'), '00 ')) WITH ORDINALITY AS x (a, n)
+               FROM unnest(string_to_array(regexp_replace(encode(p_bytes, 'hex'), '..', E'\\& ', 'g'), '00 ')) WITH ORDINALITY AS x (a, n)
                WHERE n <= p_count ORDER BY n)
 $$;
 
@@ -139,10 +152,11 @@ LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
   WITH RECURSIVE ours AS (
     SELECT t.oid, t.tgrelid, t.tgparentid, t.tgname, t.tgenabled, p.proname = 'guard_row' AS by_row,
-           trigger_arguments(t.tgargs, t.tgnargs) AS args
+           trigger_arguments(t.tgargs, t.tgnargs) AS args,
+           t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END AS sound
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
     WHERE n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')),
-  guarded AS (SELECT o.tgrelid AS oid, max(o.args[1]) AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
+  guarded AS (SELECT o.tgrelid AS oid, coalesce(max(o.args[1]), '') AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
   below AS (
     SELECT g.oid AS top, g.oid, g.resource, g.key_column FROM guarded g
     UNION SELECT b.top, i.inhrelid, b.resource, b.key_column FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
@@ -151,11 +165,15 @@ AS $$
             SELECT format('trigger %s of %s is not ENABLE ALWAYS', o.tgname, o.tgrelid::regclass) AS what
               FROM below b JOIN ours o ON o.tgrelid = b.oid WHERE b.top = g.oid AND o.tgenabled <> 'A'
             UNION ALL
+            SELECT format('trigger %s of %s is not as guard_table makes it', o.tgname, o.tgrelid::regclass)
+              FROM below b JOIN ours o ON o.tgrelid = b.oid WHERE b.top = g.oid AND NOT o.sound
+            UNION ALL
             SELECT format('%s has no guard for TRUNCATE', b.oid::regclass) FROM below b
               WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.tgrelid = b.oid AND NOT o.by_row)
             UNION ALL
             SELECT format('%s has no guard for rows', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.tgrelid = b.oid AND (o.by_row OR o.tgname = 'pglock_guard'))
+              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.tgrelid = b.oid
+                AND (o.by_row OR o.tgname = 'pglock_guard' AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = b.oid)))
             UNION ALL
             SELECT format('%s has no column %I', b.oid::regclass, g.key_column) FROM below b
               WHERE b.top = g.oid AND g.key_column IS NOT NULL AND NOT EXISTS (
@@ -209,15 +227,13 @@ BEGIN
         USING ERRCODE = 'datatype_mismatch';
     END IF;
   END IF;
-  args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key), CASE WHEN p_key IS NOT NULL AND EXISTS (
-    SELECT FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_type e ON e.oid = coalesce(nullif(t.typelem, 0), t.typbasetype)
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-      AND ('json'::regtype IN (t.oid, e.oid) OR 'c' IN (t.typtype, e.typtype) OR 'd' = e.typtype)) THEN quote_literal('alone') END);
+  args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key));
 
   FOR rel IN
     WITH RECURSIVE below AS (
       SELECT c.oid AS oid, 0 AS depth UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT k.oid, format('%I.%I', s.nspname, k.relname) AS name, k.relkind, k.relispartition AND b.depth > 0 AS inherits
+    SELECT k.oid, format('%I.%I', s.nspname, k.relname) AS name, k.relkind,
+           EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = k.oid) AS inherits   -- a write through a parent fires row triggers alone
     FROM (SELECT oid, min(depth) AS depth FROM below GROUP BY oid) b JOIN pg_class k ON k.oid = b.oid JOIN pg_namespace s ON s.oid = k.relnamespace
     ORDER BY b.depth, k.oid
   LOOP
@@ -227,6 +243,9 @@ BEGIN
       RAISE EXCEPTION 'table % is guarded already, by resource %', rel.name, quote_literal(g.resource || coalesce('/<' || g.key_column || '>', ''))
         USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
     END IF;
+    FOR g IN SELECT t.name FROM guard_triggers(rel.oid) t WHERE NOT t.sound AND NOT t.inherited LOOP
+      EXECUTE format('DROP TRIGGER %I ON %s', g.name, rel.name);
+    END LOOP;
     IF p_key IS NULL AND rel.relkind = 'r' AND NOT rel.inherits AND NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard') THEN
       EXECUTE format('CREATE TRIGGER pglock_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %I.guard_statement(%s)',
                      rel.name, current_schema(), quote_literal(p_resource));
@@ -254,10 +273,11 @@ BEGIN
 END $$;
 
 -- guard_triggers are those of one table, of this schema's guards.
-CREATE FUNCTION guard_triggers(p_table oid) RETURNS TABLE (name name, enabled "char", inherited boolean, args text[])
+CREATE FUNCTION guard_triggers(p_table oid) RETURNS TABLE (name name, enabled "char", inherited boolean, sound boolean, args text[])
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
   SELECT t.tgname, t.tgenabled, t.tgparentid <> 0,
+         t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END,
          trigger_arguments(t.tgargs, t.tgnargs)
   FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
   WHERE t.tgrelid = p_table AND n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')
@@ -330,7 +350,7 @@ BEGIN
       CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(), current_database())
                     ELSE p_reason END
     USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
-          DETAIL = 'reason=' || p_reason, CONSTRAINT = p_name, COLUMN = p_token::text,
+          DETAIL = 'reason=' || p_reason, CONSTRAINT = coalesce(p_name, ''), COLUMN = coalesce(p_token::text, ''),
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
@@ -339,7 +359,7 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
-    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = p_token::text,
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
                       ELSE 'A later holder has written: stop this work.' END;
 END $$;
@@ -358,6 +378,7 @@ DECLARE
   f    record;
   last text;
   noted text;
+  passed text[] := '{}';
 BEGIN
   IF cardinality(p_names) IS NULL OR cardinality(p_names) NOT BETWEEN 1 AND 1000 OR cardinality(p_tokens) IS DISTINCT FROM cardinality(p_names)
      OR cardinality(p_grant_ids) IS DISTINCT FROM cardinality(p_names)
@@ -378,13 +399,12 @@ BEGIN
       RAISE EXCEPTION 'resource % is named twice: one lease passes the fence of a resource', quote_literal(last) USING ERRCODE = 'invalid_parameter_value';
     END IF;
     last := a.resource;
+    passed := passed || a.resource;
     SELECT * INTO f FROM fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id);
     fence_all.xact := f.xact;
     fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
   END LOOP;
-  noted := set_config('pglock.together', (SELECT jsonb_agg(jsonb_build_object('name', g.name, 'token', g.token))::text
-    FROM (SELECT * FROM unnest(p_names, p_tokens) AS u (name, token)
-          UNION SELECT j.name, j.token FROM jsonb_to_recordset(nullif(current_setting('pglock.together', true), '')::jsonb) AS j (name text, token bigint)) g), true);
+  noted := set_config('pglock.together', (to_jsonb(passed) || coalesce(nullif(current_setting('pglock.together', true), ''), '[]')::jsonb)::text, true);
 END $$;
 
 -- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept for

@@ -1,0 +1,187 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// twoPhase starts a server that takes prepared transactions, with a ledger.
+func twoPhase(t *testing.T) *pgserver.Server {
+	t.Helper()
+	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "10", "track_commit_timestamp": "on"})
+	if err := migrations.Up(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	newPeer(t, server.URL()).exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	return server
+}
+
+// prepare ends the transaction by PREPARE TRANSACTION, under the name of its token.
+func (f *fencedTx) prepare(t *testing.T) (id string) {
+	t.Helper()
+	id = fmt.Sprintf("'token %d'", f.g.token)
+	f.exec(t, `PREPARE TRANSACTION `+id)
+	return id
+}
+
+func TestI4_A5_PrepareTransaction(t *testing.T) {
+	server := twoPhase(t)
+	t.Run("holds the lock until it is ended", func(t *testing.T) { preparedHoldsTheLock(t, server) })
+	t.Run("is refused after the lease", func(t *testing.T) { prepareIsRefused(t, server) })
+	t.Run("in the callback of Write", func(t *testing.T) { callbackPrepares(t, server) })
+}
+
+// A fenced transaction that is prepared was checked then, and holds the lock until it is ended, by whoever: safe, and not
+// live. Its lease may end; nobody is granted the lock, no break, release or prune gets at it, and the fence stays closed.
+// Renewals pass. The next grant comes after the end, with a greater token.
+func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
+	for _, end := range []string{"COMMIT PREPARED ", "ROLLBACK PREPARED "} {
+		for _, level := range levels {
+			t.Run(end+string(level), func(t *testing.T) {
+				f := beginFenced(t, server.URL(), level, time.Minute)
+				id := f.prepare(t)
+				f.renew(t) // while the lease runs
+				wantWaits(t, f.look, breakSQL, f.g.name)
+				wantWaits(t, f.look, `SELECT pglock.release($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+
+				endNow(t, f.look, f.g.name)
+				wantNotGranted(t, f.look, f.g)
+				f.look.exec(t, `SELECT pglock.prune_locks('0')`)
+				if !one[bool](t, f.look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1)`, f.g.name) {
+					t.Error("I21: the lock was pruned")
+				}
+				// A caller that waits is not granted it either, and leaves when its context ends.
+				c := newClient(t, newPool(t, server.URL()))
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				if lease, err := c.Acquire(ctx, f.g.name); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("I4: Acquire answered %v, %v while the transaction is prepared", lease, err)
+				}
+				// Another lease meets the closed fence, for no longer than it lasts itself.
+				const ttl = 600 * time.Millisecond
+				other := f.look.mustAcquire(t, t.Name()+"/other", ttl)
+				began := time.Now()
+				if err := f.look.fence(t.Context(), other, f.g.name); state(err) != "55P03" || time.Since(began) > ttl+slack {
+					t.Errorf("I16: the fence of the prepared transaction was waited for %v, then %v", time.Since(began), err)
+				}
+
+				f.look.exec(t, end+id)
+				ended := one[time.Time](t, f.look, `SELECT coalesce((SELECT pg_xact_commit_timestamp(xmin) FROM ledger WHERE token = $1), 'epoch')`, f.g.token)
+				rows := map[string]int{"COMMIT PREPARED ": 1, "ROLLBACK PREPARED ": 0}[end]
+				if n := one[int](t, f.look, `SELECT count(*) FROM ledger WHERE token = $1`, f.g.token); n != rows {
+					t.Errorf("%d rows were committed, want %d", n, rows)
+				}
+				next := f.look.mustAcquire(t, f.g.name, time.Minute)
+				granted := one[time.Time](t, f.look, `SELECT acquired_at FROM pglock.locks WHERE name = $1`, f.g.name)
+				if next.token <= f.g.token || !granted.After(ended) {
+					t.Errorf("token %d, granted at %v, after token %d, committed at %v", next.token, granted, f.g.token, ended)
+				}
+				if err := f.look.fence(t.Context(), next, f.g.name); err != nil {
+					t.Errorf("the fence is closed to the next holder: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// PREPARE TRANSACTION is refused as COMMIT is, when the lease has ended by then.
+func prepareIsRefused(t *testing.T, server *pgserver.Server) {
+	for _, tc := range []struct {
+		row                 string
+		committed, snapshot string
+		ends                func(t *testing.T, f *fencedTx)
+	}{
+		{"expired", "LK001", "LK001", func(t *testing.T, f *fencedTx) { awaitExpiry(t, f.look, f.g.name) }},
+		{"taken over", "LK003", "40001", func(t *testing.T, f *fencedTx) {
+			awaitExpiry(t, f.look, f.g.name)
+			f.look.mustAcquire(t, f.g.name, time.Minute)
+		}},
+		{"broken", "LK003", "40001", func(t *testing.T, f *fencedTx) {
+			f.look.exec(t, breakSQL, f.g.name)
+		}},
+	} {
+		for _, level := range levels {
+			t.Run(tc.row+"/"+string(level), func(t *testing.T) {
+				t.Parallel()
+				f := beginFenced(t, server.URL(), level, time.Second)
+				tc.ends(t, f)
+				want := tc.committed
+				if level != pgx.ReadCommitted {
+					want = tc.snapshot
+				}
+				_, err := f.Exec(t.Context(), fmt.Sprintf(`PREPARE TRANSACTION 'token %d'`, f.g.token))
+				if state(err) != want {
+					t.Errorf("I4: PREPARE TRANSACTION answered %v, want SQLSTATE %s", err, want)
+				}
+				if n := one[int](t, f.look, `SELECT count(*) FROM pg_prepared_xacts WHERE gid = $1`, fmt.Sprintf("token %d", f.g.token)); n != 0 {
+					t.Error("I4: the transaction is prepared")
+				}
+			})
+		}
+	}
+}
+
+// A prepared transaction holds the lock over a crash too, until it is ended.
+func TestI4_PreparedTransactionHoldsTheLockOverACrash(t *testing.T) {
+	server := twoPhase(t)
+	f := beginFenced(t, server.URL(), pgx.ReadCommitted, time.Second)
+	id := f.prepare(t)
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	look := newPeer(t, server.URL())
+	awaitExpiry(t, look, f.g.name)
+	wantNotGranted(t, look, f.g)
+	look.exec(t, `SET lock_timeout = '50ms'`)
+	other := look.mustAcquire(t, "other", time.Minute)
+	if err := look.fence(t.Context(), other, f.g.name); state(err) != "55P03" {
+		t.Errorf("the fence of the prepared transaction answered %v", err)
+	}
+	look.exec(t, `COMMIT PREPARED `+id)
+	if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != 1 {
+		t.Errorf("%d rows were committed, want 1", n)
+	}
+	if next := look.mustAcquire(t, f.g.name, time.Minute); next.token <= f.g.token {
+		t.Errorf("I2: token %d after %d", next.token, f.g.token)
+	}
+}
+
+// A callback that prepares its transaction is told that it has left the fence; what it prepared stays prepared, and holds
+// the lock.
+func callbackPrepares(t *testing.T, server *pgserver.Server) {
+	look := newPeer(t, server.URL())
+	pool := newPool(t, server.URL())
+	c := newClient(t, pool)
+	lease := mustTry(t, c, "x", pglock.WithTTL(time.Minute))
+	err := fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `INSERT INTO ledger VALUES ($1)`, lease.Token()); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, `PREPARE TRANSACTION 'mine'`)
+		return err
+	})
+	if !errors.Is(err, fencedstore.ErrLeftFence) {
+		t.Errorf("Write answered %v", err)
+	}
+	endNow(t, look, "x")
+	if g, err := look.acquire(t.Context(), "x", uuid.New(), time.Minute, false); err != nil || g.granted {
+		t.Errorf("I4: the lock was granted while the transaction is prepared: %+v, %v", g, err)
+	}
+	look.exec(t, `ROLLBACK PREPARED 'mine'`)
+	look.mustAcquire(t, "x", time.Minute)
+}

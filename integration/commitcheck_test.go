@@ -1,0 +1,336 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// fencedTx is an open transaction under the fence of its lease, with a row written. Lock and resource have the test's
+// name.
+type fencedTx struct {
+	*peer
+	look *peer // another program
+	g    grant
+	ends time.Time // the lease, as the transaction's snapshot shows it
+}
+
+// newFencedTx acquires the lock, for a test that begins the transaction itself.
+func newFencedTx(t *testing.T, url string, ttl time.Duration) *fencedTx {
+	t.Helper()
+	return newFencedTxOn(t, newPeer(t, url), newPeer(t, url), ttl)
+}
+
+func newFencedTxOn(t *testing.T, p, look *peer, ttl time.Duration) *fencedTx {
+	t.Helper()
+	f := &fencedTx{peer: p, look: look}
+	f.exec(t, `ROLLBACK`)                     // of a test before that failed
+	f.look.exec(t, `SET lock_timeout = '3s'`) // no wait is for ever, should one be wrong
+	f.g = f.mustAcquire(t, t.Name(), ttl)
+	return f
+}
+
+// beginFenced acquires the lock and begins the transaction.
+func beginFenced(t *testing.T, url string, level pgx.TxIsoLevel, ttl time.Duration) *fencedTx {
+	t.Helper()
+	f := newFencedTx(t, url, ttl)
+	f.begin(t, level)
+	return f
+}
+
+// begin begins the transaction, passes the fence and writes the row. The fence's time limits are lifted, so that the check
+// inside COMMIT is what refuses.
+func (f *fencedTx) begin(t *testing.T, level pgx.TxIsoLevel) {
+	t.Helper()
+	f.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
+	if err := f.fence(t.Context(), f.g, f.g.name); err != nil {
+		t.Fatal(err)
+	}
+	f.ends = one[time.Time](t, f.peer, `SELECT expires_at FROM pglock.locks WHERE name = $1 AND token = $2`, f.g.name, f.g.token)
+	liftLimits(t, f.peer)
+	f.exec(t, `INSERT INTO public.ledger (token) VALUES ($1)`, f.g.token)
+}
+
+// liftLimits takes back the limits that the fence has set for the transaction, as no program may.
+func liftLimits(t *testing.T, p *peer) {
+	t.Helper()
+	p.exec(t, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout',
+		'idle_in_transaction_session_timeout', 'transaction_timeout')`)
+}
+
+// endNow ends a lease as if its time had passed: no key is changed, and nobody waits.
+func endNow(t *testing.T, look *peer, name string) {
+	t.Helper()
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, name)
+}
+
+// renew renews the lease for its TTL.
+func (f *fencedTx) renew(t *testing.T) {
+	t.Helper()
+	f.look.exec(t, `SELECT FROM pglock.renew($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+}
+
+const breakSQL = `SELECT FROM pglock.break_lock($1, 'test', 'test')`
+
+// wantWaits fails unless a statement waits for the fenced transaction, for as long as lock_timeout lets it.
+func wantWaits(t *testing.T, look *peer, sql string, args ...any) {
+	t.Helper()
+	look.exec(t, `BEGIN; SET LOCAL lock_timeout = '50ms'`)
+	defer look.exec(t, `ROLLBACK`)
+	if _, err := look.Exec(t.Context(), sql, args...); state(err) != "55P03" {
+		t.Errorf("I4: %s answered %v, want to wait for the fenced transaction", sql, err)
+	}
+}
+
+// wantNotGranted fails if the lock is granted to another although the fenced transaction has its row.
+func wantNotGranted(t *testing.T, look *peer, g grant) {
+	t.Helper()
+	if again, err := look.acquire(t.Context(), g.name, uuid.New(), time.Minute, false); err != nil || again.granted {
+		t.Errorf("I4: the lock was granted before the transaction of the holder before had ended: %+v, %v", again, err)
+	}
+}
+
+type commitAnswer struct {
+	tag string
+	err error
+}
+
+// sendCommit sends COMMIT and does not wait for its answer; the end of the test does.
+func sendCommit(t *testing.T, p *peer) <-chan commitAnswer {
+	ctx, cancel := context.WithCancel(context.Background())
+	answered, done := make(chan commitAnswer, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		tag, err := p.Exec(ctx, `COMMIT`)
+		answered <- commitAnswer{tag.String(), err}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return answered
+}
+
+// wantCommit sends COMMIT and compares its answer with an SQLSTATE, "" for committed, and the rows with the answer.
+func (f *fencedTx) wantCommit(t *testing.T, want string) {
+	t.Helper()
+	tag, err := f.Exec(t.Context(), `COMMIT`)
+	wantAnswer(t, f.look, f.g, tag.String(), err, want)
+}
+
+func wantAnswer(t *testing.T, look *peer, g grant, tag string, err error, want string) {
+	t.Helper()
+	if got := state(err); got != want || (err == nil) != (want == "") || err == nil && tag != "COMMIT" {
+		t.Errorf("I4: COMMIT was answered %q, %v; want SQLSTATE %q", tag, err, want)
+	}
+	rows := 0
+	if want == "" {
+		rows = 1
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE token = $1`, g.token); n != rows {
+		t.Errorf("I4: %d rows were committed, want %d", n, rows)
+	}
+}
+
+// detail is the DETAIL of a server's error, or "".
+func detail(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Detail
+	}
+	return ""
+}
+
+// What may happen to a lease between the fence and COMMIT, and what COMMIT answers then: an SQLSTATE, or "" for done.
+// Short leases end by the clock: an UPDATE of the row would be hidden from a snapshot, as time is not.
+var checks = []struct {
+	row       string
+	ttl       time.Duration
+	meanwhile func(t *testing.T, f *fencedTx)
+	committed string // at READ COMMITTED, with the reason below
+	snapshot  string // at REPEATABLE READ and SERIALIZABLE
+	reason    string
+}{
+	{"expired before COMMIT", time.Second, func(t *testing.T, f *fencedTx) { awaitExpiry(t, f.look, f.g.name) },
+		"LK001", "LK001", "expired"},
+	{"taken over before COMMIT", time.Second, func(t *testing.T, f *fencedTx) {
+		awaitExpiry(t, f.look, f.g.name)
+		f.look.mustAcquire(t, f.g.name, time.Minute)
+	}, "LK003", "40001", "taken over"},
+	{"broken: new token", time.Minute, func(t *testing.T, f *fencedTx) {
+		f.look.exec(t, breakSQL, f.g.name)
+	}, "LK003", "40001", "broken"},
+	{"broken and granted to another", time.Minute, func(t *testing.T, f *fencedTx) {
+		f.look.exec(t, breakSQL, f.g.name)
+		f.look.mustAcquire(t, f.g.name, time.Minute)
+	}, "LK003", "40001", "broken"},
+	{"released", time.Minute, func(t *testing.T, f *fencedTx) {
+		if released, err := f.look.release(t.Context(), f.g); err != nil || !released {
+			t.Fatal(released, err)
+		}
+	}, "LK003", "40001", "released"},
+	{"released and granted to the same holder again", time.Minute, func(t *testing.T, f *fencedTx) {
+		if released, err := f.look.release(t.Context(), f.g); err != nil || !released {
+			t.Fatal(released, err)
+		}
+		again := &peer{f.look.Conn, f.session}
+		again.mustAcquire(t, f.g.name, time.Minute)
+	}, "LK003", "40001", "taken over"},
+	{"released and handed to the next in the queue", time.Minute, func(t *testing.T, f *fencedTx) {
+		waiter, err := f.look.enqueue(t.Context(), f.g.name, uuid.New(), "exclusive", nil)
+		if err != nil || waiter.ticket == 0 {
+			t.Fatal(waiter, err)
+		}
+		if released, err := f.look.release(t.Context(), f.g); err != nil || !released {
+			t.Fatal(released, err)
+		}
+	}, "LK003", "40001", "taken over"},
+	{"expired and pruned", time.Second, func(t *testing.T, f *fencedTx) { // as prune_locks does, which would take the others too
+		awaitExpiry(t, f.look, f.g.name)
+		f.look.exec(t, `DELETE FROM pglock.locks WHERE name = $1`, f.g.name)
+	}, "LK003", "40001", "unknown"},
+	{"heartbeat renewed meanwhile", time.Minute, func(t *testing.T, f *fencedTx) { f.renew(t) },
+		"", "", ""},
+	{"heartbeat renewed meanwhile, COMMIT after the expiry that its snapshot shows", time.Second, func(t *testing.T, f *fencedTx) {
+		eventually(t, "the first expiry to pass", func() bool {
+			f.renew(t)
+			return one[bool](t, f.look, `SELECT $1 <= clock_timestamp()`, f.ends)
+		})
+	}, "", "LK001", ""},
+	{"heartbeat renewed meanwhile, then expired", time.Second, func(t *testing.T, f *fencedTx) {
+		f.renew(t)
+		awaitExpiry(t, f.look, f.g.name)
+	}, "LK001", "LK001", "expired"},
+	{"heartbeat renewed meanwhile, then taken over", time.Second, func(t *testing.T, f *fencedTx) {
+		f.renew(t)
+		awaitExpiry(t, f.look, f.g.name)
+		f.look.mustAcquire(t, f.g.name, time.Minute)
+	}, "LK003", "40001", "taken over"},
+}
+
+// What COMMIT answers, for everything that may happen to the lease after the fence, at every isolation level.
+func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	for _, c := range checks {
+		for _, level := range levels {
+			t.Run(c.row+"/"+string(level), func(t *testing.T) {
+				t.Parallel() // most of it is waiting for leases to end
+				f := beginFenced(t, db.URL(), level, c.ttl)
+				c.meanwhile(t, f)
+				want := c.committed
+				if level != pgx.ReadCommitted {
+					want = c.snapshot
+				}
+				tag, err := f.Exec(t.Context(), `COMMIT`)
+				wantAnswer(t, f.look, f.g, tag.String(), err, want)
+				if reason := "reason=" + c.reason; level == pgx.ReadCommitted && want != "" && detail(err) != reason {
+					t.Errorf("the refusal has DETAIL %q, want %q", detail(err), reason)
+				}
+			})
+		}
+	}
+}
+
+// A COMMIT that the network delivers after the expiry and a takeover is refused, however early it was sent.
+func TestI4_A5_LateCommitIsRefused(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	l := newLine(t, db.URL())
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			f := beginFenced(t, l.url, level, time.Second)
+			f.look = newPeer(t, db.URL()) // past the line
+			l.toxic(t, "latency", "upstream", `{"latency": 3600000}`)
+			answered := sendCommit(t, f.peer)
+			awaitExpiry(t, f.look, f.g.name)
+			next := f.look.mustAcquire(t, f.g.name, time.Minute)
+			select {
+			case a := <-answered:
+				t.Fatalf("COMMIT was answered before the line was mended: %+v", a)
+			default:
+			}
+			l.mend() // what was held up arrives
+			a := <-answered
+			want := "LK003"
+			if level != pgx.ReadCommitted {
+				want = "40001"
+			}
+			wantAnswer(t, f.look, f.g, a.tag, a.err, want)
+			if next.token <= f.g.token {
+				t.Errorf("I2: token %d after %d", next.token, f.g.token)
+			}
+		})
+	}
+}
+
+// A transaction under the fences of two leases needs both of them at COMMIT.
+func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	for _, which := range []string{"first", "second", "none"} {
+		for _, level := range levels {
+			t.Run(fmt.Sprintf("%s ended/%s", which, level), func(t *testing.T) {
+				a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
+				other := a.mustAcquire(t, t.Name()+"/other", time.Minute)
+				f := beginFenced(t, db.URL(), level, time.Minute)
+				if err := f.fence(t.Context(), other, other.name); err != nil {
+					t.Fatal(err)
+				}
+				ended, want := f.g, "LK003"
+				switch {
+				case which == "second":
+					ended = other
+				case which == "none":
+					ended, want = b.mustAcquire(t, t.Name()+"/unrelated", time.Minute), ""
+				}
+				if want != "" && level != pgx.ReadCommitted {
+					want = "40001"
+				}
+				if released, err := b.release(t.Context(), ended); err != nil || !released {
+					t.Fatal(released, err)
+				}
+				f.wantCommit(t, want)
+			})
+		}
+	}
+}
+
+// Of several holders of one lock, COMMIT asks for the lease of its own: what became of another one does not touch it.
+func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	for _, level := range levels {
+		t.Run(string(level), func(t *testing.T) {
+			look := newPeer(t, db.URL())
+			var fs [2]*fencedTx
+			for i := range fs {
+				f := &fencedTx{peer: newPeer(t, db.URL()), look: look}
+				f.g = grant{name: t.Name(), id: uuid.New()}
+				if err := f.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire($1, $2, $3, 'peer', '1 min',
+					p_mode => 'limit', p_capacity => 2)`, f.g.name, f.g.id.String(), f.session.String()).Scan(&f.g.granted, &f.g.token); err != nil {
+					t.Fatal(err)
+				}
+				f.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
+				f.exec(t, `SELECT FROM pglock.fence($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+				f.exec(t, `INSERT INTO ledger (token) VALUES ($1)`, f.g.token)
+				fs[i] = f
+			}
+			look.exec(t, `SELECT FROM pglock.break_lock($1, 'test', 'test', $2)`, fs[0].g.name, fs[0].g.token)
+			fs[1].wantCommit(t, "")
+			want := "LK003"
+			if level != pgx.ReadCommitted {
+				want = "40001"
+			}
+			fs[0].wantCommit(t, want)
+		})
+	}
+}

@@ -1,0 +1,387 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// newJobs makes the table in which a test sees how often work was done.
+func newJobs(t *testing.T, db *pgtest.DB) *peer {
+	t.Helper()
+	look := newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE jobs (key text, worker text)`)
+	return look
+}
+
+// job notes that worker has done the work of the key.
+func job(key, worker string) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO jobs VALUES ($1, $2)`, key, worker)
+		return err
+	}
+}
+
+// onceAt is Once at an isolation level. A transaction of SERIALIZABLE may fail for its neighbours' sake: then again.
+func onceAt(ctx context.Context, store *fencedstore.Store, lease *pglock.Lease, key string, work func(context.Context, pgx.Tx) error, level pgx.TxIsoLevel) error {
+	for {
+		err := store.Once(ctx, lease, key, work, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+		if state(err) != "40001" || level != pgx.Serializable {
+			return err
+		}
+	}
+}
+
+func wantDoneOnce(t *testing.T, look *peer, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		if n := one[int](t, look, `SELECT count(*) FROM jobs WHERE key = $1`, key); n != 1 {
+			t.Errorf("the work of %q was done %d times", key, n)
+		}
+		if n := one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key = $1`, key); n != 1 {
+			t.Errorf("key %q is noted %d times", key, n)
+		}
+	}
+}
+
+// Three processes' worth of clients, each with locks of its own and shared places of one, ask for the same keys from many
+// goroutines at every isolation level: each key's work is done once, and everybody else hears by whom.
+func TestOnceIsOnceWhoeverAsks(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newJobs(t, db)
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	type worker struct {
+		store *fencedstore.Store
+		lease *pglock.Lease
+		level pgx.TxIsoLevel
+	}
+	var workers []worker
+	for process := range 3 {
+		pool := newPool(t, db.URL(), maxConnections(8))
+		c := newClient(t, pool, pglock.WithDefaultTTL(time.Minute))
+		own, shared := mustTry(t, c, fmt.Sprint("own ", process)), mustTry(t, c, "shared", pglock.Shared())
+		for i := range 6 {
+			lease := own
+			if i%2 == 1 {
+				lease = shared
+			}
+			workers = append(workers, worker{fencedstore.New(pool), lease, levels[(process+i)%3]})
+		}
+	}
+	workers = workers[:16]
+	for _, key := range keys {
+		var first atomic.Pointer[pglock.Lease]
+		var done sync.Map
+		start := make(chan struct{})
+		var wg sync.WaitGroup
+		for i, w := range workers {
+			wg.Go(func() {
+				<-start
+				err := onceAt(t.Context(), w.store, w.lease, key, job(key, fmt.Sprint(i)), w.level)
+				var d *fencedstore.DoneError
+				switch {
+				case err == nil:
+					if !first.CompareAndSwap(nil, w.lease) {
+						t.Errorf("key %q: done by two", key)
+					}
+				case errors.As(err, &d) && errors.Is(err, fencedstore.ErrDone):
+					done.Store(i, d)
+				default:
+					t.Errorf("key %q, worker %d at %s: %v", key, i, w.level, err)
+				}
+			})
+		}
+		close(start)
+		wg.Wait()
+		if first.Load() == nil {
+			t.Fatalf("key %q: done by nobody", key)
+		}
+		done.Range(func(_, value any) bool {
+			if d := value.(*fencedstore.DoneError); d.Key != key || d.Lock != first.Load().Name() || d.Token != first.Load().Token() || time.Since(d.At).Abs() > time.Minute {
+				t.Errorf("key %q: %+v, want %s", key, d, first.Load())
+			}
+			return true
+		})
+	}
+	wantDoneOnce(t, look, keys...)
+}
+
+// Who asks while another does the work waits for the end of that transaction, and does it if that one was rolled back.
+func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newJobs(t, db)
+	pool := db.Pool(t)
+	boom := errors.New("boom")
+	for _, level := range levels {
+		for what, end := range map[string]error{"commits": nil, "fails": boom} {
+			for _, locks := range [][2]string{{"one", "other"}, {"same", "same"}} {
+				t.Run(fmt.Sprintf("%s/%s/%v", level, what, locks), func(t *testing.T) {
+					key := t.Name()
+					c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Minute)), fencedstore.New(pool)
+					a := mustTry(t, c, key+locks[0])
+					b := a
+					if locks[0] != locks[1] {
+						b = mustTry(t, c, key+locks[1])
+					}
+					second := make(chan error, 1)
+					var asked sync.Once
+					err := onceAt(t.Context(), store, a, key, func(ctx context.Context, tx pgx.Tx) error {
+						if err := job(key, "first")(ctx, tx); err != nil {
+							return err
+						}
+						asked.Do(func() {
+							go func() { second <- onceAt(context.Background(), store, b, key, job(key, "second"), level) }()
+						})
+						eventually(t, "the second to wait for the first", func() bool {
+							return one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE $1 = ANY (pg_blocking_pids(a.pid)))`, tx.Conn().PgConn().PID())
+						})
+						return end
+					}, level)
+					if !errors.Is(err, end) {
+						t.Errorf("the first: %v", err)
+					}
+					err, by := <-second, "second"
+					if end == nil {
+						by = "first"
+					}
+					if (end == nil) != errors.Is(err, fencedstore.ErrDone) || end != nil && err != nil {
+						t.Errorf("the second: %v", err)
+					}
+					wantDoneOnce(t, look, key)
+					if worker := one[string](t, look, `SELECT worker FROM jobs WHERE key = $1`, key); worker != by {
+						t.Errorf("the %s did it", worker)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A worker that dies in the middle has done nothing, and the next does it.
+func TestOnceIsDoneByAnotherWhenTheWorkerDies(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newJobs(t, db)
+	pool := db.Pool(t)
+	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Minute)), fencedstore.New(pool)
+	a, b := mustTry(t, c, "a"), mustTry(t, c, "b")
+	err := store.Once(t.Context(), a, "job", func(ctx context.Context, tx pgx.Tx) error {
+		if err := job("job", "first")(ctx, tx); err != nil {
+			return err
+		}
+		look.exec(t, `SELECT pg_terminate_backend($1, 10000)`, tx.Conn().PgConn().PID())
+		return nil // and COMMIT meets a dead connection
+	})
+	if err == nil || errors.Is(err, fencedstore.ErrDone) {
+		t.Errorf("the worker that died: %v", err)
+	}
+	if err := store.Once(t.Context(), b, "job", job("job", "second")); err != nil {
+		t.Errorf("the next: %v", err)
+	}
+	if err := store.Once(t.Context(), a, "job", job("job", "third")); !errors.Is(err, fencedstore.ErrDone) {
+		t.Errorf("the one after: %v", err)
+	}
+	wantDoneOnce(t, look, "job")
+}
+
+// Whatever became of a COMMIT whose answer was lost, asking again does the work once.
+func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newJobs(t, db)
+	line := newLine(t, db.URL())
+	leases := newClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Minute))
+	for what, direction := range map[string]string{"committed": "downstream", "never arrived": "upstream"} {
+		t.Run(what, func(t *testing.T) {
+			lease, key := mustTry(t, leases, what), what
+			store := fencedstore.New(newPool(t, line.url, maxConnections(1)))
+			if err := store.Once(t.Context(), lease, key+" before", func(context.Context, pgx.Tx) error { return nil }); err != nil {
+				t.Fatal(err)
+			}
+			var pid uint32
+			mended := make(chan struct{})
+			err := store.Once(t.Context(), lease, key, func(ctx context.Context, tx pgx.Tx) error {
+				err := job(key, "first")(ctx, tx)
+				pid = tx.Conn().PgConn().PID()
+				line.cut(t, direction)
+				go func() {
+					defer close(mended)
+					eventually(t, "the COMMIT to be cut off", func() bool {
+						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`, pid) == 0
+					})
+					line.mend()
+				}()
+				return err
+			})
+			<-mended
+			if rows := one[int](t, look, `SELECT count(*) FROM jobs WHERE key = $1`, key); (err == nil) != (rows == 1) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+				t.Errorf("I17: answered %v, and the work was done %d times", err, rows)
+			}
+			again := store.Once(t.Context(), lease, key, job(key, "again"))
+			if (err == nil) != errors.Is(again, fencedstore.ErrDone) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+				t.Errorf("answered %v, and then %v", err, again)
+			}
+			wantDoneOnce(t, look, key)
+		})
+	}
+}
+
+// A key with an end is refused after it, and never done again: neither while its row is there nor when it is gone.
+func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newJobs(t, db)
+	pool := db.Pool(t)
+	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
+	lease := mustTry(t, c, "x")
+	now := one[time.Time](t, look, `SELECT clock_timestamp()`)
+	once := func(key string, of time.Time, keep time.Duration) error {
+		return store.Once(t.Context(), lease, key, job(key, "x"), fencedstore.Keep(of, keep))
+	}
+	for what, err := range map[string]error{
+		"long ago": once("long ago", now.Add(-2*time.Hour), time.Hour), "just now": once("just now", now.Add(-time.Hour), time.Hour), "a second ago": once("a second ago", now.Add(-time.Second), time.Second),
+	} {
+		if !errors.Is(err, fencedstore.ErrKeyTooOld) || errors.Is(err, fencedstore.ErrDone) || errors.Is(err, pglock.ErrInvalid) || state(err) != "LK012" {
+			t.Errorf("a key whose time was over %s: %v", what, err)
+		}
+	}
+	for key, of := range map[string]time.Time{"soon over": now.Add(-time.Hour + time.Minute), "now": now, "to come": now.Add(24 * time.Hour)} {
+		if err := once(key, of, time.Hour); err != nil {
+			t.Errorf("a key that is %s: %v", key, err)
+		}
+	}
+	// Two hours later.
+	look.exec(t, `UPDATE pglock.done_keys SET keep_until = keep_until - interval '2 hours' WHERE key = 'now'`)
+	if err := once("now", now.Add(-2*time.Hour), time.Hour); !errors.Is(err, fencedstore.ErrDone) {
+		t.Errorf("while its row is there: %v", err)
+	}
+	look.exec(t, `DELETE FROM pglock.done_keys WHERE key = 'now'`)
+	if err := once("now", now.Add(-2*time.Hour), time.Hour); !errors.Is(err, fencedstore.ErrKeyTooOld) {
+		t.Errorf("when its row is gone: %v", err)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM jobs`); n != 3 {
+		t.Errorf("%d jobs were done, want 3", n)
+	}
+}
+
+// Later calls remove what has been over for a day, ten at a time, whether or not they have an end themselves; a clock that
+// is set back by less than a day brings nothing back.
+func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	pool := db.Pool(t)
+	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
+	lease := mustTry(t, c, "x")
+	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'over for a day ' || n, 'x', 1, now(), now() - interval '24 hours 1 second' - n * interval '1 s' FROM generate_series(1, 25) n
+		UNION ALL SELECT 'over for less ' || n, 'x', 1, now(), now() - interval '23 hours 59 minutes' FROM generate_series(1, 5) n
+		UNION ALL SELECT 'for ever ' || n, 'x', 1, '2000-01-01', NULL FROM generate_series(1, 5) n`)
+	counts := func() string {
+		return one[string](t, look, `SELECT concat_ws(' ', count(*) FILTER (WHERE key LIKE 'over for a day%'), count(*) FILTER (WHERE key LIKE 'over for less%'), count(*) FILTER (WHERE key LIKE 'for ever%')) FROM pglock.done_keys`)
+	}
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	if err := store.Once(t.Context(), lease, "for ever 1", nothing); !errors.Is(err, fencedstore.ErrDone) || counts() != "25 5 5" {
+		t.Errorf("a call that finds its key: %v, %s", err, counts())
+	}
+	if err := store.Once(t.Context(), lease, "undone", func(context.Context, pgx.Tx) error { return context.Canceled }); err == nil || counts() != "25 5 5" {
+		t.Errorf("a call that fails: %v, %s", err, counts())
+	}
+	for i, want := range []string{"15 5 5", "5 5 5", "0 5 5", "0 5 5"} {
+		var opts []fencedstore.Option
+		if i%2 == 0 {
+			opts = append(opts, fencedstore.Keep(time.Now(), time.Hour))
+		}
+		if err := store.Once(t.Context(), lease, fmt.Sprint(i), nothing, opts...); err != nil || counts() != want {
+			t.Errorf("call %d: %v, %s are left, want %s", i, err, counts(), want)
+		}
+		if i == 0 && one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key IN ('over for a day 16', 'over for a day 25')`) != 0 {
+			t.Error("the oldest are not the first to go")
+		}
+	}
+}
+
+// Removing old keys waits for nobody, and so do calls that remove at the same time.
+func TestI25_OnceDoesNotWaitForOldKeys(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	pool := db.Pool(t, noticesDeadlocksSoon, maxConnections(8))
+	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Minute)), fencedstore.New(pool)
+	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 400) n`)
+	var leases []*pglock.Lease
+	for i := range 6 {
+		leases = append(leases, mustTry(t, c, fmt.Sprint(i)))
+	}
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	if err := store.Once(t.Context(), leases[0], "outside", func(ctx context.Context, _ pgx.Tx) error {
+		ctx, cancel := context.WithTimeout(ctx, patience) // while the first ten are locked
+		defer cancel()
+		return store.Once(ctx, leases[1], "inside", nothing)
+	}); err != nil {
+		t.Errorf("I25: one that removes old keys while another does: %v", err)
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key LIKE 'old %'`); n != 380 {
+		t.Errorf("%d old keys are left, want 380", n)
+	}
+	var wg sync.WaitGroup
+	for i, lease := range leases {
+		wg.Go(func() {
+			for n := range 10 {
+				if err := onceAt(context.Background(), store, lease, fmt.Sprint(i, " ", n), nothing, levels[i%3]); err != nil {
+					t.Errorf("I25: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := deadlocks(t, look); n != 0 {
+		t.Errorf("I25: %d deadlocks", n)
+	}
+}
+
+// In SQL: what once answers, and that a key is done though the transaction forgets its fence's lock.
+func TestOnceInSQL(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	g := p.mustAcquire(t, "x", time.Hour)
+	ask := func(key string, more string) string {
+		t.Helper()
+		return one[string](t, p, `SELECT concat_ws('|', is_first, xact IS NOT NULL, lock_name, token = $2, done_at BETWEEN now() - interval '1 minute' AND clock_timestamp())
+			FROM pglock.once($1, 'x', $2, $3::text::uuid`+more+`)`, key, g.token, g.id.String())
+	}
+	if got := ask("k", ""); got != "t|t|x|t|t" {
+		t.Errorf("first: %s", got)
+	}
+	if got := ask("k", ""); got != "f|f|x|t|t" {
+		t.Errorf("again: %s", got)
+	}
+	if got := ask("k", ", p_of => '2000-01-01', p_keep => '1 s'"); got != "f|f|x|t|t" { // what is there is told
+		t.Errorf("again, with an end that is over: %s", got)
+	}
+	for what, c := range map[string]struct{ call, want string }{
+		"NULL key":        {`NULL, 'x', 1, NULL`, "22023"},
+		"empty key":       {`'', 'x', 1, NULL`, "22023"},
+		"long key":        {`repeat('x', 513), 'x', 1, NULL`, "22023"},
+		"of alone":        {`'n', 'x', 1, NULL, p_of => now()`, "22023"},
+		"keep alone":      {`'n', 'x', 1, NULL, p_keep => '1 h'`, "22023"},
+		"infinite of":     {`'n', 'x', 1, NULL, p_of => 'infinity', p_keep => '1 h'`, "22023"},
+		"keep too short":  {`'n', 'x', 1, NULL, p_of => now(), p_keep => '999 ms'`, "22023"},
+		"keep negative":   {`'n', 'x', 1, NULL, p_of => now(), p_keep => '-1 h'`, "22023"},
+		"keep too long":   {`'n', 'x', 1, NULL, p_of => now(), p_keep => '110 years'`, "22023"},
+		"too old":         {`'n', 'x', 1, NULL, p_of => now() - interval '2 s', p_keep => '1 s'`, "LK012"},
+		"no such lease":   {`'n', 'x', 1, gen_random_uuid()`, "LK003"},
+		"another's lease": {fmt.Sprintf(`'n', 'x', %d, gen_random_uuid()`, g.token), "LK003"},
+	} {
+		if _, err := p.Exec(t.Context(), `SELECT pglock.once(`+c.call+`)`); state(err) != c.want {
+			t.Errorf("%s: %v, want %s", what, err, c.want)
+		}
+	}
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.done_keys`); n != 1 {
+		t.Errorf("I11: %d keys", n)
+	}
+}

@@ -1,0 +1,346 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// owner is a user with a role, who owns a schema with a table accounts.
+type owner struct {
+	name string
+	pool *pgxpool.Pool
+}
+
+func newTableOwner(t *testing.T, db *pgtest.DB, roles ...string) owner {
+	t.Helper()
+	o := owner{pool: db.Pool(t, login(t, db, roles...))}
+	if err := o.pool.QueryRow(t.Context(), "SELECT session_user::text").Scan(&o.name); err != nil {
+		t.Fatal(err)
+	}
+	conn := db.Conn(t)
+	execute(t, conn, fmt.Sprintf("CREATE SCHEMA %[1]s AUTHORIZATION %[1]s; CREATE TABLE %[1]s.accounts (id int, balance int); ALTER TABLE %[1]s.accounts OWNER TO %[1]s", o.name))
+	t.Cleanup(func() { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP SCHEMA "+o.name+" CASCADE") }) // before its owner goes
+	return o
+}
+
+func (o owner) table() string { return o.name + ".accounts" }
+
+func sqlState(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+func TestOnlyOperatorsBypassGuards(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	o := newTableOwner(t, db, "pglock_user")
+	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT INSERT ON %s TO PUBLIC", o.name, o.table()))
+	write := "BEGIN; SELECT pglock.bypass_guards('because', 'alice'); INSERT INTO " + o.table() + " VALUES (1); COMMIT"
+	for who, pool := range map[string]*pgxpool.Pool{"nobody": db.Pool(t, login(t, db)), "a user": db.Pool(t, login(t, db, "pglock_user")), "the table's owner": o.pool} {
+		if _, err := pool.Exec(t.Context(), write); !denied(err) {
+			t.Errorf("%s: %v, want permission denied", who, err)
+		}
+		// Who has no right to pass a fence is told of the guard all the same.
+		if _, err := pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); sqlState(err) != "LK011" {
+			t.Errorf("%s without a fence: %v, want LK011", who, err)
+		}
+	}
+	admin := db.Pool(t, login(t, db, "pglock_admin"))
+	if _, err := admin.Exec(t.Context(), write); err != nil {
+		t.Errorf("an operator: %v", err)
+	}
+	var events string
+	if err := conn.QueryRow(t.Context(), "SELECT string_agg(concat_ws('|', actor, db_user LIKE 'pglock_test_%', reason, resource), ' ') FROM pglock.events WHERE kind = 'bypass'").Scan(&events); err != nil ||
+		events != "alice|t|because|"+o.table() {
+		t.Errorf("the audit has %q, %v", events, err)
+	}
+}
+
+func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	execute(t, conn, "CREATE TABLE accounts (id int)")
+	l := mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
+	execute(t, conn, fmt.Sprintf("SELECT pglock.once('done', 'held', %d, '%s')", l.Token(), l.GrantID()))
+	before := rows(t, conn)
+	for _, role := range []string{"pglock_user", "pglock_admin"} {
+		pool := db.Pool(t, login(t, db, role))
+		for _, sql := range []string{
+			"SELECT * FROM pglock.done_keys", "INSERT INTO pglock.done_keys VALUES ('k', 'l', 1, now(), NULL)", "UPDATE pglock.done_keys SET keep_until = now()", "DELETE FROM pglock.done_keys", "TRUNCATE pglock.done_keys",
+			"SELECT * FROM pglock.fences", "INSERT INTO pglock.fences VALUES ('accounts', 1, 'l', gen_random_uuid(), pg_current_xact_id(), now())", "UPDATE pglock.fences SET fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()",
+			"DELETE FROM pglock.fences", "TRUNCATE pglock.fences", "BEGIN; LOCK TABLE pglock.fences IN SHARE MODE; COMMIT",
+			"SELECT * FROM pglock.events", "INSERT INTO pglock.events (kind, lock_name, token, xact) VALUES ('bypass', '', 0, pg_current_xact_id())", "UPDATE pglock.events SET xact = pg_current_xact_id()",
+			"DELETE FROM pglock.events", "TRUNCATE pglock.events", "ALTER TABLE pglock.fences DISABLE TRIGGER ALL", "CREATE TRIGGER t AFTER INSERT ON pglock.fences EXECUTE FUNCTION pglock.guard_statement('x')",
+			"SELECT pglock.require_fence('accounts', 'public', 'accounts')", "SELECT pglock.fence_commit()", "CREATE OR REPLACE FUNCTION pglock.guard_statement() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+			"DROP FUNCTION pglock.guard_row() CASCADE", "SET session_replication_role = replica",
+		} {
+			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
+				t.Errorf("%s as %s: %v, want permission denied", sql, role, err)
+			}
+		}
+		for _, f := range []string{"guard_statement", "guard_row"} {
+			if _, err := pool.Exec(t.Context(), "SELECT pglock."+f+"()"); sqlState(err) != "0A000" {
+				t.Errorf("%s() as %s: %v, want to be refused but for a trigger", f, role, err)
+			}
+		}
+		for _, kind := range []string{"bypass", "break", "takeover", "stale write", "epoch", ""} {
+			if _, err := pool.Exec(t.Context(), "SELECT pglock.record_incident($1, NULL, NULL, NULL, NULL, NULL)", kind); sqlState(err) != "22023" {
+				t.Errorf("record_incident of kind %q as %s: %v", kind, role, err)
+			}
+		}
+		if after := rows(t, conn); after != before {
+			t.Fatalf("as %s, rows before:\n%s\nafter:\n%s", role, before, after)
+		}
+	}
+}
+
+func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	o := newTableOwner(t, db, "pglock_user")
+	stranger := newTableOwner(t, db)
+	other := db.Pool(t, login(t, db, "pglock_user"))
+	all := db.Pool(t, login(t, db, "pglock_admin"))
+	var trusted string
+	if err := all.QueryRow(t.Context(), "SELECT session_user::text").Scan(&trusted); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, conn, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO PUBLIC; GRANT ALL ON %s TO %s", o.name, o.table(), trusted))
+	triggers := func() (n int) {
+		t.Helper()
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%'").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	refused := func(when string, guarded bool) {
+		t.Helper()
+		before := triggers()
+		for who, c := range map[string]struct {
+			pool  *pgxpool.Pool
+			table string
+		}{"another user": {other, o.table()}, "an operator with every right on the table": {all, o.table()}, "the owner without the role": {stranger.pool, stranger.table()}} {
+			for _, opts := range [][]fencedstore.TableOption{nil, {fencedstore.TableKey("id")}} {
+				err := fencedstore.GuardTable(t.Context(), c.pool, c.table, opts...)
+				switch {
+				case errors.Is(err, pglock.ErrPermission) && strings.Contains(err.Error(), "pglock_user"):
+				case guarded && (err == nil && opts != nil || errors.Is(err, fencedstore.ErrGuarded)): // nothing is missing
+				default:
+					t.Errorf("%s guards, %s: %v", who, when, err)
+				}
+			}
+			if err := fencedstore.UnguardTable(t.Context(), c.pool, c.table); !errors.Is(err, pglock.ErrPermission) && !errors.Is(err, fencedstore.ErrNotGuarded) {
+				t.Errorf("%s unguards, %s: %v", who, when, err)
+			}
+		}
+		if after := triggers(); after != before {
+			t.Errorf("%s: %d triggers became %d", when, before, after)
+		}
+	}
+	refused("before it is guarded", false)
+	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table(), fencedstore.TableKey("id")); err != nil {
+		t.Fatal(err)
+	}
+	refused("while it is guarded", true)
+	for _, pool := range []*pgxpool.Pool{o.pool, other, all} { // every user may see what is guarded
+		if guards, err := fencedstore.TableGuards(t.Context(), pool); err != nil || len(guards) != 1 || guards[0].Table != o.table() || guards[0].Problem != "" {
+			t.Errorf("the list: %+v, %v", guards, err)
+		}
+	}
+	c := startClient(t, o.pool)
+	if err := fencedstore.New(o.pool).Write(t.Context(), mustAcquire(t, c, "accounts/1"), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO "+o.table()+" VALUES (1)")
+		return err
+	}); err != nil {
+		t.Errorf("a fenced write of a plain user: %v", err)
+	}
+	if err := fencedstore.New(o.pool).Once(t.Context(), mustAcquire(t, c, "accounts/2"), "k", func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO "+o.table()+" VALUES (2)")
+		return err
+	}); err != nil {
+		t.Errorf("work that is done once by a plain user: %v", err)
+	}
+	if err := fencedstore.UnguardTable(t.Context(), o.pool, o.table()); err != nil {
+		t.Error(err)
+	}
+	var audit string
+	if err := conn.QueryRow(t.Context(), "SELECT string_agg(kind || ' ' || db_user, ', ' ORDER BY id) FROM pglock.events").Scan(&audit); err != nil || audit != fmt.Sprintf("guard %[1]s, unguard %[1]s", o.name) {
+		t.Errorf("the audit has %q, %v", audit, err)
+	}
+}
+
+// A partition that belongs to somebody else cannot be put under guard by the root's owner, and nothing is done by halves.
+func TestGuardOfPartitionsNeedsThemAll(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	o := newTableOwner(t, db, "pglock_user")
+	execute(t, conn, fmt.Sprintf(`CREATE TABLE %[1]s.root (id int) PARTITION BY LIST (id); CREATE TABLE %[1]s.mine PARTITION OF %[1]s.root FOR VALUES IN (1);
+		CREATE TABLE %[1]s.foreign PARTITION OF %[1]s.root FOR VALUES IN (2); ALTER TABLE %[1]s.root OWNER TO %[1]s; ALTER TABLE %[1]s.mine OWNER TO %[1]s`, o.name))
+	if err := fencedstore.GuardTable(t.Context(), o.pool, o.name+".root"); !errors.Is(err, pglock.ErrPermission) {
+		t.Errorf("%v, want permission denied", err)
+	}
+	var n int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'pglock%'").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d triggers, %v", n, err)
+	}
+}
+
+// The guard looks at the rows of tables whose owners are not trusted with pglock: code of theirs, such as a cast of a type,
+// does not run with the rights of its owner, whatever the columns are and whenever they were made.
+func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	victim := mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "victim")
+	o := newTableOwner(t, db, "pglock_user")
+	c := startClient(t, o.pool)
+	for _, target := range []string{"json", "jsonb", "text"} {
+		kind := "kind_of_" + target
+		if _, err := o.pool.Exec(t.Context(), fmt.Sprintf(`SET search_path = %[1]s;
+			CREATE TYPE %[2]s AS ENUM ('x'); CREATE TABLE loot_%[2]s (who text, stolen text);
+			CREATE FUNCTION steal(%[2]s) RETURNS %[3]s LANGUAGE plpgsql AS $$
+			BEGIN
+				EXECUTE 'INSERT INTO %[1]s.loot_%[2]s SELECT current_user, (SELECT string_agg(grant_id::text, '' '') FROM pglock.locks)';
+				RETURN '"x"';
+			EXCEPTION WHEN insufficient_privilege THEN RETURN '"x"';
+			END $$;
+			CREATE CAST (%[2]s AS %[3]s) WITH FUNCTION steal(%[2]s);
+			CREATE DOMAIN domain_of_%[2]s AS %[2]s; CREATE TYPE pair_of_%[2]s AS (a int, b %[2]s)`, o.name, kind, target)); err != nil {
+			t.Fatal(err)
+		}
+		for columns, value := range map[string]string{
+			"k %s": "'x'", "k %s, other %s": "'x', 'x'", "k int, e %s": "1, 'x'", "k int, e %s[]": "1, '{x}'", "k int, e domain_of_%s": "1, 'x'", "k int, e pair_of_%s": "1, (1, 'x')", "k domain_of_%s": "'x'",
+		} {
+			for _, when := range []string{"from the begin", "later", "by hand"} {
+				columns := strings.ReplaceAll(columns, "%s", kind)
+				table := o.name + ".t"
+				later := strings.SplitN(columns, ", ", 2)
+				if when == "from the begin" || len(later) == 1 {
+					later = []string{columns}
+				}
+				if _, err := o.pool.Exec(t.Context(), "SET search_path = "+o.name+"; CREATE TABLE t ("+later[0]+")"); err != nil {
+					t.Fatal(err)
+				}
+				var err error
+				if when == "by hand" {
+					_, err = o.pool.Exec(t.Context(), "CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON "+table+" FOR EACH ROW EXECUTE FUNCTION pglock.guard_row('trap', 'k')")
+				} else {
+					err = fencedstore.GuardTable(t.Context(), o.pool, table, fencedstore.TableResource("trap"), fencedstore.TableKey("k"))
+				}
+				if err != nil && !errors.Is(err, pglock.ErrInvalid) { // a type that is no key
+					t.Fatal(err)
+				}
+				if len(later) > 1 {
+					if _, err := o.pool.Exec(t.Context(), "SET search_path = "+o.name+"; ALTER TABLE t ADD "+later[1]); err != nil {
+						t.Fatal(err)
+					}
+				}
+				l := mustAcquire(t, c, fmt.Sprint(target, columns, when))
+				for _, resource := range []string{"trap/1", "trap/x"} {
+					_ = fencedstore.New(o.pool).Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+						_, err := tx.Exec(ctx, "INSERT INTO "+table+" VALUES ("+value+")")
+						return err
+					}, fencedstore.WithResource(resource))
+				}
+				var written, stolen int
+				if err := conn.QueryRow(t.Context(), fmt.Sprintf("SELECT (SELECT count(*) FROM %s), (SELECT count(*) FROM %s.loot_%s WHERE who <> $1 OR stolen LIKE '%%' || $2 || '%%')", table, o.name, kind),
+					o.name, victim.GrantID().String()).Scan(&written, &stolen); err != nil {
+					t.Fatal(err)
+				}
+				if written == 0 || stolen != 0 {
+					t.Errorf("(%s) %s: %d rows were written, and the owner's code ran %d times with other rights", columns, when, written, stolen)
+				}
+				execute(t, conn, "DROP TABLE "+table+"; TRUNCATE "+o.name+".loot_"+kind)
+			}
+		}
+	}
+}
+
+// Whatever triggers a user makes with pglock's functions, on tables of their own, the lists of everybody else still work.
+func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	o, other := newTableOwner(t, db, "pglock_user"), newTableOwner(t, db, "pglock_user")
+	if err := fencedstore.GuardTable(t.Context(), other.pool, other.table()); err != nil {
+		t.Fatal(err)
+	}
+	for i, arguments := range []string{``, `''`, `'a\000b'`, `'\'`, `'\\000', '\', ''`, `'a', 'b', 'c', 'd'`, `'ü%s'`, `'` + strings.Repeat("x", 600) + `'`, `42, id`, `'a', 'NOSUCH'`} {
+		for _, f := range []string{"guard_statement", "guard_row"} {
+			when := map[string]string{"guard_statement": "BEFORE TRUNCATE ON %s FOR EACH STATEMENT", "guard_row": "AFTER INSERT ON %s FOR EACH ROW"}[f]
+			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("CREATE TRIGGER %s_%d "+when+" EXECUTE FUNCTION pglock.%s(%s)", f, i, o.table(), f, arguments)); err != nil {
+				t.Fatal(err)
+			}
+			guards, err := fencedstore.TableGuards(t.Context(), other.pool)
+			found := false
+			for _, g := range guards {
+				found = found || g.Table == other.table() && g.Resource == "accounts" && g.Problem == ""
+			}
+			if err != nil || !found {
+				t.Errorf("%s(%s): %+v, %v", f, arguments, guards, err)
+			}
+			if _, err := other.pool.Exec(t.Context(), "SELECT * FROM pglock.diagnose()"); err != nil {
+				t.Errorf("%s(%s): diagnose: %v", f, arguments, err)
+			}
+			if _, err := o.pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); err == nil && f == "guard_row" {
+				t.Errorf("%s(%s) lets everything pass", f, arguments)
+			}
+			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("DROP TRIGGER %s_%d ON %s", f, i, o.table())); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A hole: the right TRIGGER, which GRANT ALL gives too, is enough to put another trigger in the place of the guard's. It is no
+// trigger that ALWAYS fires then, and the list says so; guard_table by the owner mends it.
+func TestHole_WhoMayMakeTriggersCanReplaceTheGuard(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	o, mallory := newTableOwner(t, db, "pglock_user"), newTableOwner(t, db, "pglock_user")
+	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db.Conn(t), fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s TO %[2]s; GRANT INSERT, TRIGGER ON %[1]s.accounts TO %[2]s", o.name, mallory.name))
+	insert := "INSERT INTO " + o.table() + " VALUES (1)"
+	if _, err := mallory.pool.Exec(t.Context(), insert); sqlState(err) != "LK011" {
+		t.Fatalf("before: %v", err)
+	}
+	if _, err := mallory.pool.Exec(t.Context(), "CREATE OR REPLACE TRIGGER pglock_guard BEFORE INSERT ON "+o.table()+" WHEN (false) EXECUTE FUNCTION pglock.guard_statement('accounts')"); err != nil {
+		t.Fatalf("the hole is closed: strike it from the documentation: %v", err)
+	}
+	if _, err := mallory.pool.Exec(t.Context(), insert); err != nil {
+		t.Fatalf("the hole is closed: strike it from the documentation: %v", err)
+	}
+	guards, err := fencedstore.TableGuards(t.Context(), o.pool)
+	if err != nil || len(guards) != 1 || !strings.Contains(guards[0].Problem, "not ENABLE ALWAYS") {
+		t.Errorf("the list: %+v, %v", guards, err)
+	}
+	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table()); err != nil {
+		t.Error(err)
+	}
+	if _, err := mallory.pool.Exec(t.Context(), insert); sqlState(err) != "LK011" {
+		t.Errorf("guarded again: %v", err)
+	}
+}
