@@ -56,10 +56,13 @@
 // and, from PostgreSQL 17 on, transaction_timeout; and client_connection_check_interval to a second. A limit that the
 // user has set lower stays. All of them end with the transaction.
 //
-// A fenced transaction may therefore last no longer than the lease had left when it began. Renewals do not move the
-// limit: for a long write call lease.Renew first, and choose the TTL for it. Before PostgreSQL 17 a transaction that runs
-// one short statement after the other escapes the limits; it cannot commit after its lease, but until it ends the next
-// holder waits at the fence, for as long as that one's own lease lasts.
+// From PostgreSQL 17 on a fenced transaction therefore lasts no longer than the lease had left when it began. Before, each
+// limit counts from when its statement, or its pause between two statements, has begun: a holder that works first and hangs
+// then is ended later than its lease by as much as it has worked; one short statement after the other, and work inside
+// COMMIT, are not bounded. Such a transaction cannot commit after its lease, but until it ends the next holder waits at the
+// fence, for as long as that one's own lease lasts. A client that does not read what it is sent is ended over TCP alone.
+//
+// Renewals do not move the limits: for a long write call lease.Renew first, and choose the TTL for it.
 //
 // Under REPEATABLE READ and SERIALIZABLE a write that outlives the expiry which its snapshot shows is refused, also when
 // the lease was renewed meanwhile.
@@ -79,10 +82,12 @@
 //
 // # What the callback must not do
 //
-//   - COMMIT or ROLLBACK. Write then fails with ErrLeftFence, but what was written after a raw COMMIT stays, unfenced.
-//   - PREPARE TRANSACTION: the last check runs then, and not at COMMIT PREPARED; the lock cannot be granted in between.
+//   - COMMIT or ROLLBACK. Write then fails with ErrLeftFence, but what commits by itself after a raw COMMIT stays, unfenced.
+//   - PREPARE TRANSACTION: the last check runs then, and not at COMMIT PREPARED; the lock cannot be granted, broken or
+//     released in between. Write fails with ErrLeftFence, and somebody has to end the prepared transaction.
 //   - Raise the limits that the fence has set: the next holder would wait for longer.
-//   - With Guard or GuardSQL, SET CONSTRAINTS ALL IMMEDIATE: it uses up the check inside COMMIT. In Write it does no harm.
+//   - With Guard or GuardSQL, SET CONSTRAINTS ALL IMMEDIATE: it uses up the check inside COMMIT. In Write it only
+//     makes breaks and releases of the lease wait for the end of the transaction.
 //   - After Guard or GuardSQL, ROLLBACK TO a savepoint from before it: the fence goes with it, and nobody notices. Guard the
 //     outermost transaction, not a nested one. Seal, as the last statement before COMMIT, closes this hole and the one
 //     before, as it does in Write.

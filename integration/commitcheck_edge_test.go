@@ -140,7 +140,8 @@ func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	committed := one[int](t, look, `SELECT count(*) FROM edge`)
 	atTheEdge := one[int](t, look, `SELECT count(*) FROM edge WHERE expires_at - before_check < interval '2 ms'`)
 	after := one[int](t, look, `SELECT count(*) FROM edge WHERE pg_xact_commit_timestamp(xmin) > expires_at`)
-	t.Logf("%d committed, %d of them were checked in the last 2 ms of their lease, and %d committed after it; %d refused", committed, atTheEdge, after, refused)
+	t.Logf("%d committed, %d of them were checked in the last 2 ms of their lease, and %d committed after it; %d refused",
+		committed, atTheEdge, after, refused)
 	if atTheEdge < 20 || after < 20 || refused < 20 {
 		t.Error("these are too few to show anything")
 	}

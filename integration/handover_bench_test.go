@@ -327,7 +327,7 @@ func (p *pace) perSecond() float64 { return float64(p.total) / p.lasted.Seconds(
 // processes; and the same by hand, in turns, so that both have the same share of a busy machine. Run it with -benchtime
 // 4000x or more: a few hand-overs say nothing.
 func BenchmarkHandOver(b *testing.B) {
-	pool := benchServer(b)
+	pool := benchServer(b, nil)
 	if _, err := pool.Exec(b.Context(), bareQueue); err != nil {
 		b.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 // BenchmarkExpiryToNextGrant measures, by the server's clock, how long after the end of a dead holder's lease the first in
 // the queue has its grant. Eight locks at a time, each with four waiters in two clients.
 func BenchmarkExpiryToNextGrant(b *testing.B) {
-	pool := benchServer(b)
+	pool := benchServer(b, nil)
 	var clients []*pglock.Client
 	for range 2 {
 		c, err := pglock.New(b.Context(), pool)
