@@ -155,7 +155,8 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
 			c := newClient(t, db.Pool(t), pglock.WithDefaultGrace(graceOf))
-			stop, stopped := func() {}, func() bool { return true }
+			var stop func()
+			stopped := func() bool { return true }
 			if how == "killed" {
 				holder := startProcess(t, "graceful holder", db.URL())
 				holder.await("granted")
