@@ -20,6 +20,7 @@ type config struct {
 	of            time.Time     // Keep
 	keep          time.Duration // Keep; 0: for ever
 	transactionOp pgx.TxOptions
+	inTransaction bool // WithTxOptions was given
 }
 
 // WithResource names what the fence protects, 1 to 512 bytes. Every writer of the resource must use the same name.
@@ -57,6 +58,17 @@ func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
 	return c, lease.Err()
 }
 
+// refuse names an option that the call has no use for.
+func (c config) refuse(transaction, key bool) error {
+	switch {
+	case c.inTransaction && !transaction:
+		return &pglock.ArgumentError{Field: "WithTxOptions", Value: "given", Rule: "be left out: the transaction has begun already, or is none of the caller's"}
+	case c.keep > 0 && !key:
+		return &pglock.ArgumentError{Field: "Keep", Value: "given", Rule: "be given to Once only"}
+	}
+	return nil
+}
+
 // Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
 // that the write depends on. The server checks the token and the lease now, and the lease again inside the COMMIT, which
 // fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
@@ -72,6 +84,9 @@ func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) 
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
 	c, err := newConfig(lease, opts)
+	if err == nil {
+		err = c.refuse(false, false)
+	}
 	if err != nil {
 		return err
 	}
@@ -88,6 +103,9 @@ func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Opti
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
 	}
 	c, err := newConfig(lease, opts)
+	if err == nil {
+		err = c.refuse(false, false)
+	}
 	if err != nil {
 		return err
 	}
@@ -100,7 +118,8 @@ func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Opti
 
 // Seal is the last statement of a guarded transaction whose own code may have moved its constraints or rolled back to a
 // savepoint: it queues the check inside COMMIT again where SET CONSTRAINTS ALL IMMEDIATE has used it up, and refuses a
-// transaction that has left the fence (ErrLeftFence). Store.Write does it by itself.
+// transaction that is under no fence any more (ErrLeftFence). It cannot know of one of several fences that a rolled back
+// savepoint took away: pass all of them in the outermost transaction. Store.Write does it by itself.
 func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}

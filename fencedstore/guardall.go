@@ -32,7 +32,7 @@ func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Co
 	if err := s.check(fn); err != nil {
 		return err
 	}
-	c, o, err := openAll(fences, opts)
+	c, o, err := openAll(fences, opts, true)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...Option) er
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
-	_, o, err := openAll(fences, opts)
+	_, o, err := openAll(fences, opts, false)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func GuardAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence, opts ...Option
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
 	}
-	_, o, err := openAll(fences, opts)
+	_, o, err := openAll(fences, opts, false)
 	if err != nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func (o opening) refusal(err error) error {
 }
 
 // openAll refuses what can be known to be wrong without asking the server.
-func openAll(fences []Fence, opts []Option) (c config, o opening, err error) {
+func openAll(fences []Fence, opts []Option, transaction bool) (c config, o opening, err error) {
 	if len(fences) == 0 || len(fences) > maxFences {
-		return c, o, &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " of them"), Rule: fmt.Sprint("be 1 to ", maxFences)}
+		return c, o, &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " long"), Rule: fmt.Sprint("have 1 to ", maxFences, " elements")}
 	}
 	var names, grantIDs []string
 	var resources []*string
@@ -107,6 +107,9 @@ func openAll(fences []Fence, opts []Option) (c config, o opening, err error) {
 	seen := make(map[string]bool, len(fences))
 	for i, f := range fences {
 		one, err := newConfig(f.Lease, opts)
+		if err == nil {
+			err = one.refuse(transaction, false)
+		}
 		if err != nil {
 			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
 		}

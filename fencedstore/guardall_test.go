@@ -48,7 +48,7 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		says   string
 	}{
 		"none":                          {nil, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1 to 1000"},
-		"too many":                      {many, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1001 of them"},
+		"too many":                      {many, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1001 long"},
 		"no lease":                      {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1]"},
 		"one resource twice":            {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
 		"one lease twice":               {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},

@@ -146,3 +146,38 @@ func TestExplainingTwiceIsExplainingOnce(t *testing.T) {
 		}
 	}
 }
+
+// An option that a call has no use for is refused, not left out in silence.
+func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t)
+	l, store := acquired(t, pool), fencedstore.New(pool)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context()) //nolint:errcheck // it did nothing
+	nothing := func(context.Context, pgx.Tx) error { t.Error("called"); return nil }
+	step := func(context.Context) error { t.Error("called"); return nil }
+	serializable := fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})
+	keep := fencedstore.Keep(time.Now(), time.Hour)
+	for what, call := range map[string]struct {
+		err   error
+		field string
+	}{
+		"transaction of Guard":    {fencedstore.Guard(t.Context(), tx, l, serializable), "WithTxOptions"},
+		"none of Guard":           {fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
+		"transaction of GuardAll": {fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, serializable), "WithTxOptions"},
+		"transaction of Run":      {store.Run(t.Context(), l, fencedstore.Reversible{Apply: step, Restore: step}, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
+		"Keep of Write":           {store.Write(t.Context(), l, nothing, keep), "Keep"},
+		"Keep of WriteAll":        {store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}}, nothing, keep), "Keep"},
+		"Keep of Guard":           {fencedstore.Guard(t.Context(), tx, l, keep), "Keep"},
+		"read only":               {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})), "access mode"},
+		"no level":                {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})), "isolation level"},
+	} {
+		var bad *pglock.ArgumentError
+		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {
+			t.Errorf("%s: %v, want an ArgumentError for %s", what, call.err, call.field)
+		}
+	}
+}

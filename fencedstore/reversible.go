@@ -131,8 +131,8 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 	if err != nil {
 		return err
 	}
-	if c.transactionOp != (pgx.TxOptions{}) {
-		return &pglock.ArgumentError{Field: "transaction options", Value: "given to Run", Rule: "be given to Write only"}
+	if err := c.refuse(false, false); err != nil {
+		return err
 	}
 	pass := func(context.Context, pgx.Tx) error { return nil }
 	err = s.Write(ctx, lease, pass, WithResource(c.resource), AllowSameToken(),

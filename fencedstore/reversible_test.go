@@ -369,7 +369,7 @@ func TestRunRefusesBadArgumentsBeforeAnythingIsSent(t *testing.T) {
 		{"RestoreTimeout", s.store, s.lease, slow, nil},
 		{"option", s.store, s.lease, good, []fencedstore.Option{nil}},
 		{"resource", s.store, s.lease, good, []fencedstore.Option{fencedstore.WithResource("")}},
-		{"transaction options", s.store, s.lease, good, []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
+		{"WithTxOptions", s.store, s.lease, good, []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
 	} {
 		var argument *pglock.ArgumentError
 		if err := tc.store.Run(t.Context(), tc.lease, tc.op, tc.opts...); !errors.As(err, &argument) || argument.Field != tc.field {

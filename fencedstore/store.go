@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,7 +39,14 @@ func WithTxOptions(o pgx.TxOptions) Option {
 		if o.BeginQuery != "" || o.CommitQuery != "" {
 			return &pglock.ArgumentError{Field: "transaction options", Value: "with a BeginQuery or CommitQuery", Rule: "have neither"}
 		}
-		c.transactionOp = o
+		levels := []pgx.TxIsoLevel{"", pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+		if !slices.Contains(levels, o.IsoLevel) {
+			return &pglock.ArgumentError{Field: "isolation level", Value: string(o.IsoLevel), Rule: "be one of pgx's"}
+		}
+		if o.AccessMode == pgx.ReadOnly {
+			return &pglock.ArgumentError{Field: "access mode", Value: string(o.AccessMode), Rule: "be read write: passing a fence writes"}
+		}
+		c.transactionOp, c.inTransaction = o, true
 		return nil
 	}
 }
@@ -63,6 +71,9 @@ func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.
 		return err
 	}
 	c, err := newConfig(lease, opts)
+	if err == nil {
+		err = c.refuse(true, false)
+	}
 	if err != nil {
 		return err
 	}
@@ -234,6 +245,9 @@ func explain(err error, o opening) error {
 // explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the server
 // ends a fenced transaction when its lease ends.
 func explainFailure(err error, o opening) error {
+	if s := state(err); s == "25P03" || s == "25P04" || s == "57014" || s == "55P03" {
+		err = fmt.Errorf("%w (a fenced transaction may last no longer than its lease had left: Renew before a long one, or choose a longer TTL)", err)
+	}
 	err = explain(err, o)
 	if lost := o.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
 		return errors.Join(err, lost)

@@ -1141,6 +1141,11 @@ BEGIN
     RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512', coalesce(octet_length(res)::text, 'NULL, not some number of')
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
+    RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
+        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   SELECT l.expires_at, l.slot INTO ends, slot FROM locks l WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id;
   IF slot > 0 AND p_resource IS NULL THEN
     res := p_name || '#' || slot;

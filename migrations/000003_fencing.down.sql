@@ -34,6 +34,7 @@ DROP FUNCTION guard_table(regclass, text, text);
 DROP FUNCTION list_guards();
 DROP FUNCTION guard_triggers(oid);
 DROP FUNCTION trigger_arguments(bytea, int);
+DROP FUNCTION can_be_key(oid);
 DROP FUNCTION record_incident(text, text, text, bigint, text, text);
 DROP FUNCTION guard_row();
 DROP FUNCTION guard_statement();

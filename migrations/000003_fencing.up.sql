@@ -58,6 +58,11 @@ BEGIN
      OR bypassed(p_schema, p_table) THEN
     RETURN true;
   END IF;
+  IF octet_length(p_resource) > 512 THEN
+    RAISE EXCEPTION 'table %.% is guarded, and the resource of this row has % bytes: fences have at most 512, so nobody can write it without a bypass',
+        quote_ident(p_schema), quote_ident(p_table), octet_length(p_resource)
+      USING ERRCODE = 'LK011', DETAIL = 'resource=' || left(p_resource, 200), SCHEMA = p_schema, TABLE = p_table;
+  END IF;
   RAISE EXCEPTION 'table %.% is guarded: this transaction has not passed the fence of %', quote_ident(p_schema), quote_ident(p_table),
       quote_literal(p_resource)
     USING ERRCODE = 'LK011', DETAIL = 'resource=' || p_resource, SCHEMA = p_schema, TABLE = p_table,
@@ -144,6 +149,14 @@ AS $$
                WHERE n <= p_count ORDER BY n)
 $$;
 
+-- One value of a key must have one text, whatever the session's settings.
+CREATE FUNCTION can_be_key(p_type oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT EXISTS (SELECT FROM pg_type t JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+                 WHERE t.oid = p_type AND (b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid,bool,date}'::regtype[])))
+$$;
+
 -- The guards of the database: one row for each table that was put under guard, partitions and children with it. problem
 -- says what is missing; guard_table again adds it.
 CREATE FUNCTION list_guards()
@@ -177,7 +190,11 @@ AS $$
             UNION ALL
             SELECT format('%s has no column %I', b.oid::regclass, g.key_column) FROM below b
               WHERE b.top = g.oid AND g.key_column IS NOT NULL AND NOT EXISTS (
-                SELECT FROM pg_attribute a WHERE a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped)) w)
+                SELECT FROM pg_attribute a WHERE a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped)
+            UNION ALL
+            SELECT format('key column %I of %s is of type %s: drop the guard', a.attname, b.oid::regclass, format_type(a.atttypid, NULL))
+              FROM below b JOIN pg_attribute a ON a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped
+              WHERE b.top = g.oid AND NOT can_be_key(a.atttypid)) w)
   FROM guarded g JOIN pg_class c ON c.oid = g.oid JOIN pg_namespace s ON s.oid = c.relnamespace
   WHERE NOT EXISTS (SELECT FROM below b WHERE b.oid = g.oid AND b.top <> g.oid
                     AND b.resource = g.resource AND b.key_column IS NOT DISTINCT FROM g.key_column)
@@ -214,14 +231,12 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   IF p_key IS NOT NULL THEN
-    SELECT a.atttypid, coalesce(nullif(t.typbasetype, 0), t.oid) AS base, a.attname INTO g FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    SELECT a.atttypid INTO g FROM pg_attribute a
       WHERE a.attrelid = c.oid AND a.attname = p_key AND a.attnum > 0 AND NOT a.attisdropped;
     IF NOT FOUND THEN
       RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), c.name USING ERRCODE = 'undefined_column';
     END IF;
-    -- One row, one text, whatever the session's settings.
-    IF NOT g.base = ANY ('{int2,int4,int8,numeric,text,varchar,uuid,bool,date}'::regtype[])
-       AND NOT EXISTS (SELECT FROM pg_type t WHERE t.oid = g.base AND t.typtype = 'e') THEN
+    IF NOT can_be_key(g.atttypid) THEN
       RAISE EXCEPTION 'key column % of % is of type %: it must be an integer, numeric, text, varchar, uuid, bool, date or an enum', quote_ident(p_key), c.name,
           format_type(g.atttypid, NULL)
         USING ERRCODE = 'datatype_mismatch';
@@ -291,9 +306,18 @@ DECLARE
   t record;
   n int := 0;
 BEGIN
-  IF EXISTS (SELECT FROM guard_triggers(p_table) g WHERE g.inherited) THEN
-    RAISE EXCEPTION 'table % is guarded through the table that it is a partition of: nothing was dropped', p_table
-      USING ERRCODE = 'wrong_object_type', HINT = 'Drop the guard of that table.';
+  SELECT format('%I.%I', s.nspname, k.relname) AS part, w.whole INTO t
+    FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace, LATERAL (
+      WITH RECURSIVE up AS (
+        SELECT g.tgrelid, g.tgparentid FROM pg_trigger g WHERE g.tgrelid = k.oid AND g.tgparentid <> 0
+          AND g.tgname IN (SELECT o.name FROM guard_triggers(k.oid) o WHERE o.inherited)
+        UNION SELECT g.tgrelid, g.tgparentid FROM up u JOIN pg_trigger g ON g.oid = u.tgparentid)
+      SELECT format('%I.%I', n.nspname, c.relname) AS whole FROM up u JOIN pg_class c ON c.oid = u.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+      WHERE u.tgparentid = 0 LIMIT 1) w
+    WHERE k.oid = p_table;
+  IF FOUND THEN
+    RAISE EXCEPTION 'table % is guarded as a part of table %, whose guard would be left with a hole; nothing was changed', t.part, t.whole
+      USING ERRCODE = 'wrong_object_type', HINT = format('Drop the guard of %s, or detach %s from it first.', t.whole, t.part), TABLE = t.whole;
   END IF;
   FOR t IN
     WITH RECURSIVE below AS (
@@ -546,7 +570,7 @@ BEGIN
   END LOOP;
   GRANT EXECUTE ON FUNCTION
     fence_all(text[], bigint[], uuid[], text[], boolean, uuid), once(text, text, bigint, uuid, text, timestamptz, interval, uuid),
-    guard_statement(), guard_row(), guard_triggers(oid), trigger_arguments(bytea, int), guard_table(regclass, text, text), unguard_table(regclass), list_guards(),
+    guard_statement(), guard_row(), guard_triggers(oid), trigger_arguments(bytea, int), can_be_key(oid), guard_table(regclass, text, text), unguard_table(regclass), list_guards(),
     record_incident(text, text, text, bigint, text, text), diagnose()
     TO pglock_user, pglock_admin;
   GRANT EXECUTE ON FUNCTION bypass_guards(text, text), advance_epoch(text, text, bigint) TO pglock_admin;

@@ -53,6 +53,12 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 				if errors.Is(err, pglock.ErrInvalid) && !cmd.Flags().Changed("token") {
 					err = o.nameOneOf(ctx, client, args[0], reason, err)
 				}
+				if errors.Is(err, context.DeadlineExceeded) {
+					return &advised{code: exitFailure, err: fmt.Errorf("%w; nothing was broken: a transaction keeps the lease until it ends", err),
+						hint: "see who keeps it: SELECT * FROM pg_prepared_xacts; and\n" +
+							"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
+							"  it is committing, prepared, or past its last check. If nothing is: psql -c 'SELECT 1', for a server that hangs"}
+				}
 				if err != nil {
 					return err
 				}

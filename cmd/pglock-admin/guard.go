@@ -240,6 +240,11 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 		return guardView{}, err
 	}
 	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.TableSchema(o.schema)); err != nil {
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" { // the whole that it is a part of
+			err = &advised{code: exitUsage, err: err, hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
+				shellQuote(pgErr.TableName), o.sameDatabase(), table)}
+		}
 		return guardView{}, err
 	}
 	name, after, err := afterwards(ctx, tx, table, fencedstore.TableSchema(o.schema))
@@ -415,6 +420,9 @@ func drawGuards(w io.Writer, o *options, v guardsView) {
 		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again adds what is missing:\n", len(gaps), len(v.Guards))
 		for _, g := range gaps {
 			fmt.Fprintln(w, addAgain(g, o))
+		}
+		if slices.ContainsFunc(gaps, func(g guardView) bool { return strings.Contains(g.Problem, "column ") }) {
+			fmt.Fprint(w, "\nA key column that is gone, or of a type that can be no key, needs another\nguard: guard drop, then guard add.\n")
 		}
 	}
 }

@@ -142,7 +142,7 @@ func TestGuardDropMakesNoHoleInTheGuardOfTheWhole(t *testing.T) {
 	in(t, db.URL(), "guard", "add", "other", "--resource", "accounts").want(t, exitOK)
 	before := guards(t, db)
 	in(t, db.URL(), "guard", "drop", "accounts_1", "--yes").want(t, exitUsage, "table public.accounts_1 is guarded as a part of table public.accounts,",
-		"nothing was changed", "try: pglock-admin guard drop public.accounts --yes, or detach public.accounts_1")
+		"nothing was changed", "try: pglock-admin guard drop public.accounts --yes, or detach accounts_1")
 	if after := guards(t, db); !slices.Equal(before, after) || after[1].Problem != "" {
 		t.Errorf("the guards are %+v", after)
 	}
