@@ -174,7 +174,8 @@ func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 				time.Sleep(time.Minute)
 				before := len(s.of("watch"))
 				time.Sleep(time.Minute)
-				if n, want := len(s.of("watch"))-before, int(time.Minute/watchLook); n < want-1 || n > want+1 {
+				// A listener that tries to listen again makes it look too, a few times a minute.
+				if n, want := len(s.of("watch"))-before, int(time.Minute/watchLook); n < want-1 || n > want+5 {
 					t.Errorf("%d looks in a minute, want %d", n, want)
 				}
 				w.becomes(held(0, 6, "b"))
