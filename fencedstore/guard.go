@@ -74,7 +74,8 @@ func (c config) refuse(transaction, key bool) error {
 // fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
 // transaction is aborted: roll it back.
 //
-// The transaction may last no longer than the lease has left now: the server ends it then. SET CONSTRAINTS ALL IMMEDIATE
+// The transaction should last no longer than the lease has left now: the server ends one that hangs for so long, and from
+// PostgreSQL 17 on any. SET CONSTRAINTS ALL IMMEDIATE
 // after Guard uses up the check inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence back: where
 // the transaction's code may do such things, end it with Seal. Store.Write does so by itself.
 //

@@ -26,7 +26,7 @@ type Fence struct {
 // circle; passing one fence after the other with Guard leaves the order to you. Of the options WithResource is refused:
 // each Fence has its own. A resource may be named once, and all leases must be of one schema of one database.
 //
-// The transaction may last no longer than the lease that ends first has left. Errors are those of Write, of the fence that
+// The time limits are those of the lease that ends first. Errors are those of Write, of the fence that
 // was refused.
 func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
 	if err := s.check(fn); err != nil {

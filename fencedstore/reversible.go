@@ -55,8 +55,7 @@ func (e *RestoreError) Is(target error) bool { return target == ErrNotRestored }
 func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
 
 // Reversible is an operation outside the database, on a file, an object or a service, that can be undone. Its functions
-// share their state as closures; Run calls each at most once, in the
-// goroutine of its caller.
+// share their state as closures; Run calls each at most once, in the goroutine of its caller.
 //
 // Restore is dangerous. It runs when the lease has ended, so the next holder may have written already, or may write at
 // this very moment: a Restore that puts back blindly what Capture saw destroys the next holder's work. So:

@@ -57,8 +57,8 @@ func WithTxOptions(o pgx.TxOptions) Option {
 //
 // First the fence row is taken, which may wait for a predecessor's open transaction; then the token must be greater than
 // every one that has passed; then the lease is checked; then fn runs. fn must neither commit nor roll back, and its
-// transaction may last no longer than the lease has left when it begins: the server ends it then. fn's context ends
-// with ctx and with the lease.
+// transaction should last no longer than the lease has left when it begins: the server ends one that hangs for so long, and
+// from PostgreSQL 17 on any. fn's context ends with ctx and with the lease.
 //
 // An error or a panic of fn, or the end of ctx, rolls back; fn's error is returned as it is, joined with the loss when
 // the lease is lost by then. A nil return means committed. Errors: ErrStaleToken (StaleTokenError; the refusal is noted

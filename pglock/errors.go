@@ -48,8 +48,8 @@ var (
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
 	Name      string
-	Holder    string    // "" in the instant in which the lock is being granted to somebody
-	Token     Token     // of the holder's lease; 0 when Holder is ""
+	Holder    string    // "" in the instant in which the lock is being granted to somebody; says so in a grace after a failover
+	Token     Token     // of the holder's lease; 0 when there is none
 	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when Holder is ""
 	Place     int       // in the queue when it was left, else when it was joined, counted up to 100: 1 is next; 0 when not queued
 }
