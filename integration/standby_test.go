@@ -385,6 +385,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		"TryAcquire, held lock": func() error { _, err := c.TryAcquire(t.Context(), "x"); return err },
 		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(time.Second)); return err },
 		"Renew":                 func() error { return lease.Renew(t.Context()) },
+		"Check":                 func() error { _, err := lease.Check(t.Context()); return err },
 		"Write":                 func() error { return <-write(pool, lease) },
 		"Break":                 func() error { _, err := c.Break(t.Context(), "x", "stuck"); return err },
 	} {

@@ -149,6 +149,18 @@ AS $$
                WHERE n <= p_count ORDER BY n)
 $$;
 
+-- guard_triggers are the triggers of this schema's guards, of one table or of all. A sound one is as guard_table makes it.
+CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL)
+RETURNS TABLE (on_table oid, name name, enabled "char", inherited boolean, by_row boolean, sound boolean, args text[])
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT t.tgrelid, t.tgname, t.tgenabled, t.tgparentid <> 0, p.proname = 'guard_row',
+         t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END,
+         trigger_arguments(t.tgargs, t.tgnargs)
+  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+  WHERE (p_table IS NULL OR t.tgrelid = p_table) AND n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')
+$$;
+
 -- One value of a key must have one text, whatever the session's settings.
 CREATE FUNCTION can_be_key(p_type oid) RETURNS boolean
 LANGUAGE sql STABLE SET search_path FROM CURRENT
@@ -163,30 +175,25 @@ CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
-  WITH RECURSIVE ours AS (
-    SELECT t.oid, t.tgrelid, t.tgparentid, t.tgname, t.tgenabled, p.proname = 'guard_row' AS by_row,
-           trigger_arguments(t.tgargs, t.tgnargs) AS args,
-           t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END AS sound
-    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')),
-  guarded AS (SELECT o.tgrelid AS oid, coalesce(max(o.args[1]), '') AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
+  WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM guard_triggers()),
+  guarded AS (SELECT o.on_table AS oid, coalesce(max(o.args[1]), '') AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
   below AS (
     SELECT g.oid AS top, g.oid, g.resource, g.key_column FROM guarded g
     UNION SELECT b.top, i.inhrelid, b.resource, b.key_column FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
   SELECT format('%I.%I', s.nspname, c.relname), g.resource, g.key_column, (SELECT count(*)::int FROM below b WHERE b.top = g.oid),
          (SELECT string_agg(w.what, '; ' ORDER BY w.what) FROM (
-            SELECT format('trigger %s of %s is not ENABLE ALWAYS', o.tgname, o.tgrelid::regclass) AS what
-              FROM below b JOIN ours o ON o.tgrelid = b.oid WHERE b.top = g.oid AND o.tgenabled <> 'A'
+            SELECT format('trigger %s of %s is not ENABLE ALWAYS', o.name, o.on_table::regclass) AS what
+              FROM below b JOIN ours o ON o.on_table = b.oid WHERE b.top = g.oid AND o.enabled <> 'A'
             UNION ALL
-            SELECT format('trigger %s of %s is not as guard_table makes it', o.tgname, o.tgrelid::regclass)
-              FROM below b JOIN ours o ON o.tgrelid = b.oid WHERE b.top = g.oid AND NOT o.sound
+            SELECT format('trigger %s of %s is not as guard_table makes it', o.name, o.on_table::regclass)
+              FROM below b JOIN ours o ON o.on_table = b.oid WHERE b.top = g.oid AND NOT o.sound
             UNION ALL
             SELECT format('%s has no guard for TRUNCATE', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.tgrelid = b.oid AND NOT o.by_row)
+              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.on_table = b.oid AND NOT o.by_row)
             UNION ALL
             SELECT format('%s has no guard for rows', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.tgrelid = b.oid
-                AND (o.by_row OR o.tgname = 'pglock_guard' AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = b.oid)))
+              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.on_table = b.oid
+                AND (o.by_row OR o.name = 'pglock_guard' AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = b.oid)))
             UNION ALL
             SELECT format('%s has no column %I', b.oid::regclass, g.key_column) FROM below b
               WHERE b.top = g.oid AND g.key_column IS NOT NULL AND NOT EXISTS (
@@ -286,17 +293,6 @@ BEGIN
   END IF;
   RETURN n;
 END $$;
-
--- guard_triggers are those of one table, of this schema's guards.
-CREATE FUNCTION guard_triggers(p_table oid) RETURNS TABLE (name name, enabled "char", inherited boolean, sound boolean, args text[])
-LANGUAGE sql STABLE SET search_path FROM CURRENT
-AS $$
-  SELECT t.tgname, t.tgenabled, t.tgparentid <> 0,
-         t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END,
-         trigger_arguments(t.tgargs, t.tgnargs)
-  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-  WHERE t.tgrelid = p_table AND n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')
-$$;
 
 -- unguard_table takes the guard away, from partitions and children too. Answers how many triggers it dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
