@@ -32,7 +32,7 @@ import (
 var files embed.FS
 
 // Latest is the version that Up reaches.
-const Latest = 3
+const Latest = 4
 
 const versionTable = "pglock_schema_migrations"
 

@@ -18,7 +18,7 @@ import (
 type Token int64
 
 // SchemaVersion is the version of the database schema that this library needs.
-const SchemaVersion = 3
+const SchemaVersion = 4
 
 // closeGrace bounds what a client says to the server when its caller has no time to wait: a release, or giving back a
 // grant whose caller went away. Never longer than the lease, which ends by itself.
@@ -70,7 +70,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 	if err != nil {
 		return nil, err
 	}
-	store := &pgStore{pool: pool, queries: newQueries(config.schema), ears: config.listen}
+	store := newPgStore(pool, newQueries(config.schema), config.listen)
 	databaseID, isolation, err := start(ctx, store, config.schema)
 	if err != nil {
 		return nil, err
@@ -141,11 +141,13 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Unlock()
 	if already {
 		c.tasks.Wait()
+		c.store.close()
 		return nil
 	}
 	c.cancel(ErrClosed)
 	err := c.farewell(ctx, leases, names, grantIDs)
 	c.tasks.Wait()
+	c.store.close()
 	return err
 }
 

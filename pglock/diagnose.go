@@ -32,7 +32,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	if err != nil {
 		return nil, err
 	}
-	store := &pgStore{pool: pool, queries: newQueries(config.schema)}
+	store := newPgStore(pool, newQueries(config.schema), nil)
 	_, _, err = start(ctx, store, config.schema)
 	findings := foundAtStart(config.schema, err)
 	if findings == nil {

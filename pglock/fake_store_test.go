@@ -306,6 +306,8 @@ func (e *fakeEar) next(ctx context.Context) (channel, payload string, err error)
 
 func (s *fakeStore) rest() { s.note(call{what: "rest"}) }
 
+func (s *fakeStore) close() {}
+
 // sqlError is a server's refusal.
 type sqlError string
 

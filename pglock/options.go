@@ -120,6 +120,7 @@ type request struct {
 	mode     Mode
 	capacity int // of ModeLimit
 	wait     bool
+	turns    int // how many tokens the grant is to carry; 0 or 1: one
 	owner    *owner
 }
 

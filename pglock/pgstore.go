@@ -27,6 +27,10 @@ type pgStore struct {
 	// connections between transactions: statements then go without a name.
 	unnamed atomic.Bool
 
+	acquires, requests *lane[ask, answer]
+	releases           *lane[claim, ending]
+	checks             *lane[claim, time.Duration]
+
 	ears     *pgx.ConnConfig // for LISTEN; nil: made as the pool makes its connections
 	beatConn *pgx.Conn       // owned by the heartbeat's goroutine
 }

@@ -13,9 +13,10 @@ import (
 // form has the session's DateStyle. What each function locks, reads and returns is said in the
 // migration that makes it.
 type queries struct {
-	start, acquire, renewAll, look, beat, renew, check, timeline, release, releaseAll, abandon, leave, leaveAll string
-	announce, announceNext, notify, watch                                                                       string
-	get, list, waiters, breakLock, events, fences, diagnose                                                     string
+	start, acquire, acquireMany, acquireEach, renewAll, look, beat, renew, check, checkMany, timeline string
+	release, releaseMany, releaseAll, abandon, leave, leaveAll                                        string
+	announce, announceNext, notify, watch                                                             string
+	get, list, waiters, breakLock, events, fences, diagnose                                           string
 }
 
 // times finds where a query says {{at column}}.
@@ -25,6 +26,8 @@ func newQueries(schema string) *queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
 				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
+		q = strings.ReplaceAll(q, "{{answer}}", `a.granted, a.token, a.holder, {{at a.expires_at}}, a.remaining_us, a.slot, a.ticket, a.place,
+				a.is_first, a.hints, a.handed, a.watched, a.first_token`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
@@ -32,21 +35,31 @@ func newQueries(schema string) *queries {
 		start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
 			FROM {{schema}}.start_client()`),
 		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended.
-		acquire: in(`SELECT a.granted, a.token, a.holder, {{at a.expires_at}}, a.remaining_us, a.slot, a.ticket, a.place, a.is_first,
-				a.hints, a.handed, a.watched,
+		acquire: in(`SELECT {{answer}},
 				CASE WHEN a.ticket IS NOT NULL AND NOT a.granted AND a.hints IS NULL AND a.handed IS NULL
 					THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
-			FROM {{schema}}.acquire($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
+			FROM {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
 				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
-				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool) a`),
+				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, $14::pg_catalog.int4) a`),
+		acquireMany: in(`SELECT n, granted, token, holder, {{at expires_at}}, remaining_us, watched
+			FROM {{schema}}.acquire_many($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text[]::pg_catalog.uuid[],
+				$4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.interval)`),
+		// Tickets alone do not wait for the disk.
+		acquireEach: in(`SELECT a.n, {{answer}},
+				CASE WHEN NOT pg_catalog.bool_or(a.granted OR a.hints IS NOT NULL OR a.handed IS NOT NULL) OVER ()
+					THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
+			FROM {{schema}}.acquire_each($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text::pg_catalog.uuid,
+				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
+				$7::pg_catalog.text[], $8::pg_catalog.int4[], $9::pg_catalog.bool[], $10::pg_catalog.text::pg_catalog.interval,
+				$11::pg_catalog.text[]::pg_catalog.uuid[], $12::pg_catalog.bool[], $13::pg_catalog.int4[]) a`),
 		renewAll: in(`SELECT name, token, outcome, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_all($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])`),
+			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		look: in(`SELECT NULL::pg_catalog.text, ticket, NULL::pg_catalog.text, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL`),
 		beat: in(`SELECT name, token, outcome, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_all($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[])
+			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[])
 			UNION ALL
 			SELECT NULL::pg_catalog.text, ticket, NULL::pg_catalog.text, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
@@ -54,6 +67,8 @@ func newQueries(schema string) *queries {
 			FROM {{schema}}.renew($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
 		check: in(`SELECT remaining_us
 			FROM {{schema}}.check_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
+		checkMany: in(`SELECT n, remaining_us
+			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
 		// that hands the lock over is a grant, and waits. The setting is made here, in a statement that is its own
@@ -61,6 +76,9 @@ func newQueries(schema string) *queries {
 		release: in(`SELECT r.released, r.hints, r.handed, r.watched,
 				CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
 			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4) r`),
+		releaseMany: in(`WITH s AS MATERIALIZED (SELECT pg_catalog.set_config('synchronous_commit', 'off', true) AS x)
+			SELECT n, watched FROM s, {{schema}}.release_many($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])
+			WHERE s.x IS NOT NULL`),
 		releaseAll: in(`SELECT r.name, r.handed, r.watched, NULL::pg_catalog.text
 			FROM {{schema}}.release_all($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[]) r`),
 		abandon: in(`SELECT r.ended, r.handed, r.watched,

@@ -11,42 +11,76 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func (s *pgStore) acquire(ctx context.Context, w who, r request, grantID uuid.UUID, retry bool) (a answer, err error) {
+// ask is one request for a lock as it is sent.
+type ask struct {
+	who     who
+	request request
+	grantID uuid.UUID
+	retry   bool
+}
+
+// plain requests can be granted many in one statement: first askings for exclusive locks that carry nothing along.
+func (q ask) plain() bool {
+	return !q.retry && q.request.mode == ModeExclusive && q.request.metadata == nil && q.request.turns <= 1
+}
+
+func (s *pgStore) acquire(ctx context.Context, w who, r request, grantID uuid.UUID, retry bool) (answer, error) {
+	q := ask{w, r, grantID, retry}
+	switch {
+	case q.plain():
+		return s.acquires.do(ctx, q)
+	case retry:
+		return s.acquireAlone(ctx, q)
+	}
+	return s.requests.do(ctx, q)
+}
+
+func (s *pgStore) acquireAlone(ctx context.Context, q ask) (a answer, err error) {
+	r := q.request
 	var metadata *string
 	if r.metadata != nil {
 		text := string(r.metadata)
 		metadata = &text
-	}
-	var capacity *int
-	if r.mode == ModeLimit {
-		capacity = &r.capacity
 	}
 	limit := never
 	if r.wait {
 		limit = patience
 	}
 	err = s.pooledFor(ctx, limit, s.queries.acquire,
-		[]any{r.name, grantID.String(), w.session.String(), r.holder, interval(r.ttl + r.grace), metadata, retry, string(r.mode), capacity,
-			r.wait, interval(w.ttl), r.owner.id.String(), r.owner.nested()},
+		[]any{r.name, q.grantID.String(), q.who.session.String(), r.holder, interval(r.ttl + r.grace), metadata, q.retry, string(r.mode), r.limit(),
+			r.wait, interval(q.who.ttl), r.owner.id.String(), r.owner.nested(), max(1, r.turns)},
 		func(rows pgx.Rows) error {
-			var token, expiresAt, remaining, ticket *int64
-			var holder *string
-			var slot, place *int
-			var first, watched *bool
-			a = answer{}
-			if err := rows.Scan(&a.granted, &token, &holder, &expiresAt, &remaining, &slot, &ticket, &place, &first,
-				&a.handed.hints, &a.handed.tokens, &watched, nil); err != nil {
-				return err
-			}
-			if holder != nil {
-				a.token, a.holder, a.expiresAt = Token(*token), *holder, moment(expiresAt)
-			}
-			a.remaining = time.Duration(orZero(remaining)) * time.Microsecond
-			a.slot, a.ticket, a.place, a.first = orZero(slot), orZero(ticket), orZero(place), orZero(first)
-			a.handed.watched = orZero(watched)
-			return nil
+			a, err = scanAnswer(rows, nil)
+			return err
 		})
 	return a, err
+}
+
+// limit is the capacity for the server, NULL where the mode has none.
+func (r request) limit() *int {
+	if r.mode == ModeLimit {
+		return &r.capacity
+	}
+	return nil
+}
+
+// scanAnswer reads what the server says to one request, with others in columns before and after it.
+func scanAnswer(rows pgx.Rows, last any, first ...any) (a answer, err error) {
+	var token, expiresAt, remaining, ticket, firstToken *int64
+	var holder *string
+	var slot, place *int
+	var isFirst, watched *bool
+	if err := rows.Scan(append(first, &a.granted, &token, &holder, &expiresAt, &remaining, &slot, &ticket, &place, &isFirst,
+		&a.handed.hints, &a.handed.tokens, &watched, &firstToken, last)...); err != nil {
+		return a, err
+	}
+	if holder != nil {
+		a.token, a.holder, a.expiresAt = Token(*token), *holder, moment(expiresAt)
+	}
+	a.remaining = time.Duration(orZero(remaining)) * time.Microsecond
+	a.slot, a.ticket, a.place, a.first = orZero(slot), orZero(ticket), orZero(place), orZero(isFirst)
+	a.handed.watched, a.firstToken = orZero(watched), Token(orZero(firstToken))
+	return a, nil
 }
 
 // moment is a time from the server, in UTC; zero when there is none.
@@ -68,6 +102,10 @@ func (s *pgStore) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, 
 		return nil, nil, err
 	}
 	names, tokens, grantIDs := columns(p.claims)
+	slots := make([]int, len(p.claims))
+	for i, c := range p.claims {
+		slots[i] = c.slot
+	}
 	type key struct {
 		name  string
 		token Token
@@ -81,11 +119,11 @@ func (s *pgStore) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, 
 	looking := []any{w.session.String(), w.holder, interval(w.ttl), p.nested}
 	switch {
 	case !p.look:
-		sql, args = s.queries.renewAll, []any{names, tokens, grantIDs}
+		sql, args = s.queries.renewAll, []any{names, tokens, grantIDs, slots}
 	case len(p.claims) == 0:
 		sql, args = s.queries.look, looking
 	default:
-		sql, args = s.queries.beat, append(looking, names, tokens, grantIDs)
+		sql, args = s.queries.beat, append(looking, names, tokens, grantIDs, slots)
 	}
 	verdicts, sightings := make(map[claim]verdict, len(p.claims)), make(map[int64]sighting)
 	err = s.query(ctx, conn, sql, args, func(rows pgx.Rows) error {
@@ -147,7 +185,7 @@ func (s *pgStore) timeline(ctx context.Context) (time.Duration, bool, error) {
 }
 
 func (s *pgStore) check(ctx context.Context, c claim) (time.Duration, error) {
-	return s.remaining(ctx, s.queries.check, c)
+	return s.checks.do(ctx, c)
 }
 
 func (s *pgStore) remaining(ctx context.Context, sql string, c claim) (time.Duration, error) {
@@ -159,6 +197,14 @@ func (s *pgStore) remaining(ctx context.Context, sql string, c claim) (time.Dura
 }
 
 func (s *pgStore) release(ctx context.Context, c claim, announce *who) (released bool, h handed, err error) {
+	if announce == nil && c.slot == 0 {
+		end, err := s.releases.do(ctx, c)
+		return end.released, end.handed, err
+	}
+	return s.releaseAlone(ctx, c, announce)
+}
+
+func (s *pgStore) releaseAlone(ctx context.Context, c claim, announce *who) (released bool, h handed, err error) {
 	args := []any{c.name, int64(c.token), c.grantID.String(), c.slot}
 	scan := func(rows pgx.Rows) error {
 		var watched *bool

@@ -28,6 +28,8 @@ type answer struct {
 	place  int
 	first  bool
 
+	firstToken Token // of the block that the grant carries, whose last is token; 0: token is alone
+
 	handed handed
 }
 
@@ -103,7 +105,8 @@ type store interface {
 	notify(ctx context.Context, channel, payload string) error
 	watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error)
 	listen(ctx context.Context) (ear, error)
-	rest() // closes the heartbeat's connection until the next beat
+	rest()  // closes the heartbeat's connection until the next beat
+	close() // waits for statements that nobody waits for any more
 }
 
 // ear is a connection that listens. One goroutine uses it.
