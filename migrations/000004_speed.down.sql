@@ -18,6 +18,7 @@ DROP FUNCTION release_lease(text, bigint, uuid, int);
 DROP FUNCTION release_many(text[], bigint[], uuid[]);
 DROP FUNCTION check_leases(text[], bigint[], uuid[]);
 DROP FUNCTION renew_leases(text[], bigint[], uuid[], int[]);
+DROP FUNCTION own_lease(text, bigint, uuid, uuid);
 DROP FUNCTION check_batch(int, int, int);
 DROP FUNCTION last_of_block(bigint, int);
 DROP FUNCTION widen(text, bigint, int);

@@ -396,6 +396,15 @@ BEGIN
   END LOOP;
 END $$;
 
+-- own_lease says whose a lease is, of which the server knew the session alone: for circles of waiters.
+CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+BEGIN
+  UPDATE locks l SET owner_id = p_owner_id WHERE l.name = p_name AND l.slot = 0 AND l.token = p_token AND l.grant_id = p_grant_id;
+  RETURN FOUND;
+END $$;
+
 -- renew_leases is renew_all for who knows the slots: a lock with many holders is not read for each of them. It is planned
 -- for as many leases as there are.
 CREATE FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
@@ -694,6 +703,6 @@ BEGIN
     acquire_many(text[], uuid[], uuid[], uuid, text, interval),
     acquire_each(text[], uuid[], uuid, text[], interval[], jsonb[], text[], int[], boolean[], interval, uuid[], boolean[], int[]),
     release_lease(text, bigint, uuid, int), release_many(text[], bigint[], uuid[]), check_leases(text[], bigint[], uuid[]),
-    renew_leases(text[], bigint[], uuid[], int[])
+    renew_leases(text[], bigint[], uuid[], int[]), own_lease(text, bigint, uuid, uuid)
     TO pglock_user, pglock_admin;
 END $do$;

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,6 +79,7 @@ type asked struct {
 	inDoubt bool          // an earlier attempt may still be on its way, or was answered with a ticket
 	bears   time.Duration // how long it bears a server that cannot be reached
 	renewed func()        // the grant ID had to be chosen anew
+	line    *line         // that it asks for, if it does
 }
 
 func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, error) {
@@ -97,8 +99,10 @@ func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, er
 	if q.wait = wait; wait {
 		q.bears = outage
 	}
-	q.grantID, err = newGrantID()
-	return q, err
+	if q.grantID, err = newGrantID(); err != nil {
+		return nil, err
+	}
+	return q, c.makeKnown(ctx, q.owner)
 }
 
 // try asks once for a new grant, without queueing.
@@ -109,7 +113,7 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 	}
 	a, sent, err := c.ask(ctx, q)
 	if err == nil && a.granted {
-		return c.settled(ctx, q)(c.grant(parent, q, a.token, a.slot, a.remaining, sent))
+		return c.settled(ctx, q)(c.grant(parent, q, a.granting(sent)))
 	}
 	if q.inDoubt {
 		c.giveBack(q.request, q.grantID) // it may have been granted, or may yet be: nobody would know that they hold it
@@ -180,10 +184,15 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
 // it is no lease any more.
-func (c *Client) grant(parent context.Context, q *asked, token Token, slot int, remaining time.Duration, sent instant) (*Lease, error) {
-	l := newLease(c, parent, q.request, q.grantID, token, slot)
-	l.queued = q.queued
-	l.extend(sent, remaining)
+func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, error) {
+	l := newLease(c, parent, q.request, q.grantID, g.first, g.slot)
+	l.row, l.queued, l.line = g.token, q.queued, q.line
+	if l.line != nil && g.first < g.token {
+		l.block = &block{next: g.first + 1, last: g.token, half: (g.first + g.token) / 2,
+			until: c.now().add(cmp.Or(c.config.turnsWithin, q.ttl))}
+		q.owner.turns.Add(1)
+	}
+	l.extend(g.seen, g.left)
 	if !l.Valid() {
 		c.giveBack(q.request, q.grantID)
 		return nil, l.Err()

@@ -52,6 +52,7 @@ type Client struct {
 	plannedBeat     time.Duration // on the monotonic clock: when the heartbeat wakes by itself
 	plannedDeadline time.Duration
 	queue           queue
+	lines           map[lineKey]*line
 	watchers        map[string]map[*watcher]struct{} // by channel
 	listening       bool                             // the listener's goroutine was started
 }
@@ -93,7 +94,7 @@ func newClient(config config, s store, now clock) (*Client, error) {
 		config: config, session: session, store: s, now: now,
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
 		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
-		queue: newQueue(config.sessionTTL), watchers: make(map[string]map[*watcher]struct{}),
+		queue: newQueue(config.sessionTTL), lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
 	c.tasks.Go(c.heartbeat)
@@ -187,6 +188,9 @@ func (c *Client) adopt(l *Lease) error {
 		return ErrClosed
 	}
 	c.leases[l] = struct{}{}
+	if l.line != nil {
+		l.line.holder = l
+	}
 	beatSooner, deadlineSooner := l.due.mono < c.plannedBeat, l.deadline.mono < c.plannedDeadline
 	c.mu.Unlock()
 	if beatSooner {
@@ -201,6 +205,10 @@ func (c *Client) adopt(l *Lease) error {
 func (c *Client) forget(l *Lease) {
 	c.mu.Lock()
 	delete(c.leases, l)
+	if ln := l.line; ln != nil && ln.holder == l {
+		ln.holder = nil
+		c.tidy(ln)
+	}
 	c.mu.Unlock()
 }
 

@@ -308,6 +308,8 @@ func (s *fakeStore) rest() { s.note(call{what: "rest"}) }
 
 func (s *fakeStore) close() {}
 
+func (s *fakeStore) own(context.Context, claim, uuid.UUID) error { return nil }
+
 // sqlError is a server's refusal.
 type sqlError string
 

@@ -153,6 +153,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 	var busy []*Lease
 	for _, l := range due {
 		v, known := verdicts[l.claim()]
+		l = c.current(l)
 		switch {
 		case err != nil:
 			l.renewLater(fmt.Errorf("renew: %w", err))
@@ -177,6 +178,7 @@ func (c *Client) renewBusy(l *Lease, wait time.Duration) {
 	defer cancel()
 	sent := c.now()
 	remaining, err := c.store.renewBusy(ctx, l.claim())
+	l = c.current(l)
 	switch translated := ErrorFromSQL(err, l.name, l.token); {
 	case err == nil:
 		l.extend(sent, remaining)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,7 +24,11 @@ type Lease struct {
 	mode    Mode
 	slot    int
 	owner   *owner
-	queued  bool // it was waited for
+	queued  bool        // it was waited for
+	row     Token       // what the server knows the lease by: token, or the last of its block
+	block   *block      // the turns after this one; nil: there are none
+	line    *line       // the calls that can have them; nil: none
+	owned   atomic.Bool // the server was told whose it is
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -31,13 +36,14 @@ type Lease struct {
 	mu       sync.Mutex // guards what follows; never held across I/O
 	deadline instant    // trust ends here
 	due      instant    // the next renewal
+	known    bool       // the server or others know this lease as its own: its end goes through the server
 	failure  error      // of the last renewal
 	ended    error      // ErrReleased or *LostError; once set it stays
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl, grace: r.grace,
-		mode: r.mode, slot: slot, owner: r.owner}
+		mode: r.mode, slot: slot, owner: r.owner, row: token}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
 	return l
@@ -73,7 +79,16 @@ func (l *Lease) TTL() time.Duration { return l.ttl }
 
 // GrantID is what proves to the server that this lease is its caller's own. Whoever knows it can renew and release the
 // lease: give it to other processes on purpose only, and never print it.
-func (l *Lease) GrantID() uuid.UUID { return l.grantID }
+// After the end of a lease that shared its grant with other leases of its client it proves nothing: it is uuid.Nil then.
+func (l *Lease) GrantID() uuid.UUID {
+	if l.block == nil {
+		return l.grantID
+	}
+	if !l.makeKnown() {
+		return uuid.Nil
+	}
+	return l.grantID
+}
 
 // Schema is the database schema of the lock.
 func (l *Lease) Schema() string { return l.client.config.schema }
@@ -160,6 +175,9 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context, cl
 // was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or the loss again, and change
 // nothing. Another error means that the server could not be told: the lease then ends with its TTL.
 func (l *Lease) Release(ctx context.Context) error {
+	if l.passOn() {
+		return nil
+	}
 	if !l.end(ErrReleased) {
 		return l.Err()
 	}
@@ -200,7 +218,7 @@ func (l *Lease) whyLost(ctx context.Context) error {
 	return lost
 }
 
-func (l *Lease) claim() claim { return claim{l.name, l.token, l.grantID, l.slot} }
+func (l *Lease) claim() claim { return claim{l.name, l.row, l.grantID, l.slot} }
 
 // extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended.

@@ -16,7 +16,7 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, systemClock(), WithTurns(1, 0))
 		_, before := waiting(t.Context(), t, c, "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")

@@ -16,18 +16,20 @@ import (
 type Option func(*config) error
 
 type config struct {
-	schema     string
-	holder     string
-	ttl        time.Duration
-	grace      time.Duration
-	sessionTTL time.Duration
-	listen     *pgx.ConnConfig // nil: made as the pool makes its connections
+	schema      string
+	holder      string
+	ttl         time.Duration
+	grace       time.Duration
+	sessionTTL  time.Duration
+	turns       int             // that a grant passes through in this client
+	turnsWithin time.Duration   // 0: a lease's TTL
+	listen      *pgx.ConnConfig // nil: made as the pool makes its connections
 }
 
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL}
+	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL, turns: DefaultTurns}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, errNilOption
@@ -82,6 +84,24 @@ func WithSessionTTL(ttl time.Duration) Option {
 	}
 }
 
+// WithTurns bounds how a lock passes from one waiting call of this client to the next in memory, without the server: at most
+// turns times in a row, from 1 to MaxTurns, and for at most within since the server granted it; within 0 means the TTL of
+// the lease. Then calls of other clients that wait longer are served first. Each turn is a lease with a token of its own.
+// Calls that ask with metadata, with a grace, with Shared or Limit, for another TTL or label, or by an owner who holds
+// another lock, have their own place in the queue. 1 gives every call its own place. Defaults to DefaultTurns and 0.
+func WithTurns(turns int, within time.Duration) Option {
+	return func(c *config) error {
+		if turns < 1 || turns > MaxTurns {
+			return &ArgumentError{"turns", strconv.Itoa(turns), fmt.Sprintf("be from 1 to %d", MaxTurns)}
+		}
+		if within < 0 {
+			return &ArgumentError{"within", within.String(), "not be negative"}
+		}
+		c.turns, c.turnsWithin = turns, within
+		return nil
+	}
+}
+
 // WithListenConfig gives the connection for LISTEN a configuration of its own, made by pgx.ParseConfig: to the server
 // itself where the pool goes through a pooler that shares connections between transactions, and so has no LISTEN. It must
 // lead to the same database. Defaults to the pool's configuration. A client that hears nothing notices it by itself and
@@ -120,7 +140,8 @@ type request struct {
 	mode     Mode
 	capacity int // of ModeLimit
 	wait     bool
-	turns    int // how many tokens the grant is to carry; 0 or 1: one
+	apart    bool // never shares a grant with other calls
+	turns    int  // how many tokens the grant is to carry; 0 or 1: one
 	owner    *owner
 }
 

@@ -13,10 +13,10 @@ import (
 // form has the session's DateStyle. What each function locks, reads and returns is said in the
 // migration that makes it.
 type queries struct {
-	start, acquire, acquireMany, acquireEach, renewAll, look, beat, renew, check, checkMany, timeline string
-	release, releaseMany, releaseAll, abandon, leave, leaveAll                                        string
-	announce, announceNext, notify, watch                                                             string
-	get, list, waiters, breakLock, events, fences, diagnose                                           string
+	start, acquire, acquireMany, acquireEach, renewAll, look, beat, renew, check, checkMany, timeline, own string
+	release, releaseMany, releaseAll, abandon, leave, leaveAll                                             string
+	announce, announceNext, notify, watch                                                                  string
+	get, list, waiters, breakLock, events, fences, diagnose                                                string
 }
 
 // times finds where a query says {{at column}}.
@@ -69,6 +69,8 @@ func newQueries(schema string) *queries {
 			FROM {{schema}}.check_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
 		checkMany: in(`SELECT n, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])`),
+		own: in(`SELECT o.done, pg_catalog.set_config('synchronous_commit', 'off', true)
+			FROM {{schema}}.own_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text::pg_catalog.uuid) AS o (done)`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
 		// that hands the lock over is a grant, and waits. The setting is made here, in a statement that is its own

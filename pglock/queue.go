@@ -56,6 +56,7 @@ type waiter struct {
 	seen   instant // when the last request was sent whose answer said that the ticket is still queued
 	askAt  instant // for the first in the queue
 	first  bool
+	answer answer // that told the ticket
 	news   news
 	left   bool // Close has left the queue for it
 }
@@ -69,6 +70,7 @@ type news struct {
 
 // hint is a grant as the server tells it to its waiter.
 type hint struct {
+	first Token // of a block; 0: token is alone
 	token Token
 	slot  int
 	left  time.Duration // of the lease, when it was told
@@ -121,6 +123,9 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 	now := c.now()
 	c.mu.Lock()
 	delete(c.queue.tickets, w.ticket)
+	if w.answer = a; w.line != nil {
+		w.line.ticket = w
+	}
 	w.ticket, w.seen, w.first, w.askAt = a.ticket, sent, a.first, now.add(a.remaining+askLate)
 	w.news.ask = false
 	c.queue.tickets[w.ticket] = w
@@ -260,13 +265,21 @@ func (w *waiter) tell(n news) {
 // heard takes the hint of a grant to its waiter; sent is a local moment before the grant, nil when it is not known.
 func (c *Client) heard(text string, sent *instant) {
 	fields := strings.Fields(text)
-	if len(fields) != 4 {
+	var first int64
+	switch len(fields) {
+	case 4:
+	case 5:
+		var err error
+		if first, err = strconv.ParseInt(fields[4], 10, 64); err != nil {
+			return
+		}
+	default:
 		return
 	}
 	token, err1 := strconv.ParseInt(fields[1], 10, 64)
 	slot, err2 := strconv.Atoi(fields[2])
 	left, err3 := strconv.ParseInt(fields[3], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil {
+	if err1 != nil || err2 != nil || err3 != nil || len(fields) == 5 && (first < 1 || first > token || token-first >= MaxTurns) {
 		return
 	}
 	c.mu.Lock()
@@ -275,7 +288,7 @@ func (c *Client) heard(text string, sent *instant) {
 	if w == nil {
 		return // it has left, or knows already
 	}
-	w.tell(news{hint: &hint{Token(token), slot, time.Duration(left) * time.Microsecond, sent}})
+	w.tell(news{hint: &hint{Token(first), Token(token), slot, time.Duration(left) * time.Microsecond, sent}})
 }
 
 // tell passes on what a statement granted to waiters on its way: to our own at once, to others through the server, in a

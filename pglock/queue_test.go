@@ -140,7 +140,7 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 		for _, text := range []string{
 			digest(uuid.New()) + " 7 0 30000000", id.String() + " 7 0 30000000", strings.ToUpper(ours) + " 7 0 30000000",
 			ours[:63] + " 7 0 30000000", ours + "0 7 0 30000000",
-			"", " ", "x", ours, ours + " 7", ours + " 7 0", ours + " 7 0 30000000 1", ours + " 7 0 x", ours + " 7 x 30000000", ours + " x 0 30000000",
+			"", " ", "x", ours, ours + " 7", ours + " 7 0", ours + " 7 0 30000000 1 1", ours + " 7 0 30000000 x", ours + " 7 0 30000000 8", ours + " 2000 0 30000000 7", ours + " 7 0 x", ours + " 7 x 30000000", ours + " x 0 30000000",
 			ours + " 9223372036854775808 0 30000000", ours + " 7 0 1e6", ours + " 7 9223372036854775808 1", probeWord + "1", probeWord,
 			strings.Repeat("7 ", 4000), "\xff\x00",
 		} {

@@ -144,7 +144,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"abandon", "acquire", "acquire_each", "acquire_lease", "acquire_many", "announce", "announce_next", "can_be_key", "check_lease", "check_leases", "database_id", "diagnose", "fence", "fence_all",
 		"get_lock", "give_back", "guard_row", "guard_statement", "guard_table", "guard_triggers", "leave", "leave_all", "list_fences", "list_guards",
-		"list_locks", "list_waiters", "look", "once", "record_incident", "record_refusal", "release", "release_all", "release_lease", "release_many", "renew", "renew_all", "renew_leases",
+		"list_locks", "list_waiters", "look", "once", "own_lease", "record_incident", "record_refusal", "release", "release_all", "release_lease", "release_many", "renew", "renew_all", "renew_leases",
 		"schema_version", "seal", "start_client", "sweep_waiters", "timeline", "trigger_arguments", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)

@@ -294,6 +294,10 @@ func (s *pgStore) abandon(ctx context.Context, name string, grantID uuid.UUID) (
 	return h, err
 }
 
+func (s *pgStore) own(ctx context.Context, c claim, owner uuid.UUID) error {
+	return s.pooled(ctx, s.queries.own, []any{c.name, int64(c.token), c.grantID.String(), owner.String()}, func(pgx.Rows) error { return nil })
+}
+
 func (s *pgStore) announce(ctx context.Context, names []string, tokens []int64) error {
 	return s.pooled(ctx, s.queries.announce, []any{names, tokens}, func(pgx.Rows) error { return nil })
 }

@@ -101,6 +101,8 @@ type store interface {
 	leave(ctx context.Context, name string, grantID uuid.UUID) (left, error)
 	leaveAll(ctx context.Context, session uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error)
 	abandon(ctx context.Context, name string, grantID uuid.UUID) (handed, error)
+	// own tells that the lease is its owner's.
+	own(ctx context.Context, c claim, owner uuid.UUID) error
 	announce(ctx context.Context, names []string, tokens []int64) error
 	notify(ctx context.Context, channel, payload string) error
 	watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error)

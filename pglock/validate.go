@@ -18,6 +18,8 @@ const (
 	MaxMetadataBytes = 8192 // of a lease's metadata
 	MaxReasonBytes   = 1024 // of the reason for a break
 	MaxLimit         = 1000 // of the holders that Limit allows
+	DefaultTurns     = 64   // of a grant within its client
+	MaxTurns         = 1000
 
 	MinTTL     = 100 * time.Millisecond
 	MaxTTL     = 24 * time.Hour

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -10,9 +11,7 @@ import (
 // and its place; after it the queue is left in the background.
 const leavePatience = 250 * time.Millisecond
 
-// wait queues until the lock is granted, ctx or the request's own wait ends, or waiting makes no sense. The server is asked
-// once to be queued; then the grant comes with a hint. It is asked again only where the hint did not come or came too
-// late to be trusted, and by the first in the queue when the holder's lease ends.
+// wait queues until the lock is granted, ctx or the request's own wait ends, or waiting makes no sense.
 func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 	if r.maxWait == 0 {
 		return c.try(ctx, parent, r)
@@ -26,9 +25,39 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.linable(q) {
+		return c.waitInLine(ctx, parent, q)
+	}
+	return c.waitAlone(ctx, parent, q)
+}
+
+func (c *Client) waitAlone(ctx, parent context.Context, q *asked) (*Lease, error) {
+	g, err := c.queueUp(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return c.settled(ctx, q)(c.grant(parent, q, g))
+}
+
+// granted is a grant as the server tells of it, counted from a local moment before it.
+type granted struct {
+	first, token Token // of a block; else both are the token
+	slot         int
+	left         time.Duration
+	seen         instant
+}
+
+func (a answer) granting(sent instant) granted {
+	return granted{first: cmp.Or(a.firstToken, a.token), token: a.token, slot: a.slot, left: a.remaining, seen: sent}
+}
+
+// queueUp queues the request until it is granted. The server is asked once to be queued; then the grant comes with a hint.
+// It is asked again only where the hint did not come or came too late to be trusted, and by the first in the queue when the
+// holder's lease ends.
+func (c *Client) queueUp(ctx context.Context, q *asked) (granted, error) {
 	w := newWaiter(q)
 	if err := c.enqueue(w); err != nil {
-		return nil, err
+		return granted{}, err
 	}
 	defer c.dequeue(w)
 	q.renewed = func() { c.rename(w) }
@@ -38,14 +67,14 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 		switch {
 		case err != nil && c.hasLeft(w): // Close has left the queue, but this request may be on its way yet
 			c.giveBack(q.request, q.grantID)
-			return nil, err
+			return granted{}, err
 		case err != nil:
-			return nil, c.giveUpWait(ctx, w, last, err)
+			return granted{}, c.giveUpWait(ctx, w, last, err)
 		case a.granted:
-			return c.settled(ctx, q)(c.grant(parent, q, a.token, a.slot, a.remaining, sent))
+			return a.granting(sent), nil
 		case a.ticket == 0: // freed while we asked: nobody is to wait for
 			if !pause(ctx, busy) {
-				return nil, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
+				return granted{}, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
 			}
 			busy = min(2*busy, 100*time.Millisecond)
 			continue
@@ -54,12 +83,11 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 		c.queuedAs(w, a, sent)
 		news, err := c.await(ctx, w)
 		if err != nil {
-			return nil, c.giveUpWait(ctx, w, last, err)
+			return granted{}, c.giveUpWait(ctx, w, last, err)
 		}
-		if news.hint != nil {
-			h := news.hint
+		if h := news.hint; h != nil {
 			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
-				return c.settled(ctx, q)(c.grant(parent, q, h.token, h.slot, h.left, *h.seen))
+				return granted{first: cmp.Or(h.first, h.token), token: h.token, slot: h.slot, left: h.left, seen: *h.seen}, nil
 			}
 			// Too long ago to be trusted for long: the next asking renews it.
 		}
