@@ -95,21 +95,20 @@ CREATE OR REPLACE FUNCTION grant_head(w waiters, p_ended_at timestamptz) RETURNS
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  was record;
-  got bigint;
+  was   record;
+  first bigint;
+  got   bigint;
 BEGIN
   IF p_ended_at IS NULL THEN
     SELECT l.token, l.holder, l.expires_at INTO was FROM locks l WHERE l.name = w.name AND l.slot = 0;
   END IF;
+  first := next_token((SELECT max(o.token) FROM locks o WHERE o.name = w.name));
+  got := CASE WHEN w.turns > 1 THEN last_of_block(first, w.turns) ELSE first END;
   UPDATE locks l SET
     holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id, mode = 'exclusive', capacity = NULL,
-    token = next_token(CASE WHEN l.top_slot > 0 THEN (SELECT max(o.token) FROM locks o WHERE o.name = w.name) ELSE l.token END),
-    ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
+    token = got, block = CASE WHEN w.turns > 1 THEN int8range(first, got, '[]') ELSE l.block END, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + w.ttl, ended_at = p_ended_at, metadata = w.metadata
-    WHERE l.name = w.name AND l.slot = 0 RETURNING l.token INTO got;
-  IF w.turns > 1 THEN
-    got := widen(w.name, got, w.turns);
-  END IF;
+    WHERE l.name = w.name AND l.slot = 0;
   IF p_ended_at IS NULL THEN
     IF was.expires_at > '-infinity' THEN
       INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', w.name, was.token, got, was.holder, w.holder);
@@ -135,20 +134,27 @@ CREATE FUNCTION acquire_lease(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
+DECLARE
+  above bigint;
 BEGIN
   -- A lock that was released and that nobody waits for. Arguments that are not plain, or not right, are not looked at here.
-  PERFORM FROM locks l
+  SELECT l.token INTO above FROM locks l
     WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at = '-infinity'
-      AND p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns = 1 AND NOT p_retry AND p_session_id IS NOT NULL
+      AND p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 AND NOT p_retry AND p_session_id IS NOT NULL
       AND octet_length(p_holder) BETWEEN 1 AND 256 AND p_ttl BETWEEN '100 ms' AND '24 hours' AND p_session_ttl BETWEEN '100 ms' AND '24 hours'
       AND (p_metadata IS NULL OR octet_length(p_metadata::text) <= 16384)
       AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') NOT IN ('off', 'local')
       AND l.grant_id <> p_grant_id AND (SELECT b.base FROM token_base b) IS NOT NULL
     FOR UPDATE OF l SKIP LOCKED;
   IF FOUND THEN
+    IF p_turns > 1 THEN
+      acquire_lease.first_token := GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), above + 1);
+      above := last_of_block(acquire_lease.first_token, p_turns);
+    END IF;
     UPDATE locks l SET
       holder = p_holder, session_id = p_session_id, grant_id = p_grant_id, owner_id = p_owner_id,
-      token = GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), l.token + 1),
+      token = CASE WHEN p_turns = 1 THEN GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), l.token + 1) ELSE above END,
+      block = CASE WHEN p_turns = 1 THEN l.block ELSE int8range(acquire_lease.first_token, above, '[]') END,
       ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + p_ttl,
       ended_at = NULL, metadata = p_metadata
       WHERE l.name = p_name AND l.slot = 0
@@ -158,6 +164,7 @@ BEGIN
     IF FOUND THEN
       RETURN;
     END IF;
+    acquire_lease.first_token := NULL;
   END IF;
 
   IF p_turns IS NULL OR p_turns NOT BETWEEN 1 AND 1000 OR p_turns > 1 AND p_mode <> 'exclusive' THEN
@@ -301,6 +308,7 @@ DECLARE
   r     record;
   w     waiters%ROWTYPE;
   first bigint;
+  last  bigint;
   ended timestamptz;
 BEGIN
   SELECT l.ticket, l.token, l.session_id, l.watched_until INTO r FROM locks l
@@ -324,20 +332,18 @@ BEGIN
         RETURNING q.* INTO w;
       IF FOUND THEN
         ended := clock_timestamp();
+        first := GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), r.token + 1);
+        last := CASE WHEN w.turns > 1 THEN last_of_block(first, w.turns) ELSE first END;
         UPDATE locks l SET
           holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id, mode = 'exclusive', capacity = NULL,
-          token = GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), l.token + 1),
+          token = last, block = CASE WHEN w.turns > 1 THEN int8range(first, last, '[]') ELSE l.block END,
           ticket = w.ticket, ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
           expires_at = clock_timestamp() + w.ttl, ended_at = ended, metadata = w.metadata
-          WHERE l.name = p_name AND l.slot = 0 RETURNING true, l.token, l.watched_until > clock_timestamp() INTO released, r.token, watched;
-        IF w.turns > 1 THEN
-          first := r.token;
-          r.token := widen(p_name, first, w.turns);
-        END IF;
+          WHERE l.name = p_name AND l.slot = 0 RETURNING true, l.watched_until > clock_timestamp() INTO released, watched;
         IF w.session_id = r.session_id THEN
-          hints := ARRAY[hint(w.grant_id, r.token, 0, w.ttl, CASE WHEN first IS NOT NULL THEN int8range(first, r.token, '[]') END)];
+          hints := ARRAY[hint(w.grant_id, last, 0, w.ttl, CASE WHEN w.turns > 1 THEN int8range(first, last, '[]') END)];
         ELSE
-          handed := ARRAY[r.token];
+          handed := ARRAY[last];
         END IF;
         RETURN;
       END IF;
