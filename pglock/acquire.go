@@ -192,7 +192,7 @@ func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, err
 			until: c.now().add(cmp.Or(c.config.turnsWithin, q.ttl))}
 		q.owner.turns.Add(1)
 	}
-	l.extend(g.seen, g.left)
+	l.extend(g.seen, g.left, sooner())
 	if !l.Valid() {
 		c.giveBack(q.request, q.grantID)
 		return nil, l.Err()

@@ -1,11 +1,13 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -22,10 +24,17 @@ const (
 // never is the plan of a loop that waits for nothing but a wake-up.
 const never = time.Duration(math.MaxInt64)
 
-// beatInterval is a third of the TTL, less up to a tenth of it, so that sessions spread out.
-func beatInterval(ttl time.Duration) time.Duration {
+// beatMost is how many leases one statement renews at most: about a tenth of a second of the server's time.
+const beatMost = 10_000
+
+// sooner is the part of its interval by which a renewal comes earlier, from 0 to a tenth. It is drawn once for a beat: sessions
+// spread out, and so do the beats of one that has more leases than one beat renews, while the leases of a beat stay together.
+func sooner() float64 { return rand.Float64() / 10 }
+
+// beatInterval is a third of the TTL, less a part of it.
+func beatInterval(ttl time.Duration, sooner float64) time.Duration {
 	third := ttl / 3
-	return third - rand.N(third/10+1)
+	return third - time.Duration(sooner*float64(third))
 }
 
 // heartbeat renews every lease of the client and looks after every call that waits: one statement for all that is due,
@@ -101,8 +110,18 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
 	if next > 0 {
 		due = nil
 	}
+	if len(due) > beatMost {
+		slices.SortFunc(due, func(a, b *Lease) int { return cmp.Compare(a.dueAt(), b.dueAt()) })
+		due = due[:beatMost]
+	}
 	c.plannedBeat = now.plan(min(next, c.queue.untilLook(now)))
 	return due, shortest, next
+}
+
+func (l *Lease) dueAt() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.due.mono
 }
 
 // expiredLeases are the leases whose local deadline has come; with none, it plans the next look.
@@ -151,6 +170,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 		c.looked(look, sightings, sent, err)
 	}
 	var busy []*Lease
+	sooner := sooner()
 	for _, l := range due {
 		v, known := verdicts[l.claim()]
 		l = c.current(l)
@@ -160,7 +180,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 		case !known:
 			l.renewLater(errors.New("renew: the server did not answer for this lease"))
 		case v.outcome == outcomeRenewed:
-			l.extend(sent, v.remaining)
+			l.extend(sent, v.remaining, sooner)
 		case v.outcome == outcomeBusy:
 			busy = append(busy, l)
 		default:
@@ -181,7 +201,7 @@ func (c *Client) renewBusy(l *Lease, wait time.Duration) {
 	l = c.current(l)
 	switch translated := ErrorFromSQL(err, l.name, l.token); {
 	case err == nil:
-		l.extend(sent, remaining)
+		l.extend(sent, remaining, sooner())
 	case errors.Is(translated, ErrLost):
 		l.end(translated)
 	default:

@@ -147,7 +147,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.extend(sent, remaining+l.grace)
+	l.extend(sent, remaining+l.grace, sooner())
 	return l.Err()
 }
 
@@ -221,8 +221,8 @@ func (l *Lease) whyLost(ctx context.Context) error {
 func (l *Lease) claim() claim { return claim{l.name, l.row, l.grantID, l.slot} }
 
 // extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
-// has ended, nor shortens one that a later request has extended.
-func (l *Lease) extend(sent instant, remaining time.Duration) {
+// has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
+func (l *Lease) extend(sent instant, remaining time.Duration, sooner float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended != nil {
@@ -232,7 +232,7 @@ func (l *Lease) extend(sent instant, remaining time.Duration) {
 	if deadline.mono > l.deadline.mono {
 		l.deadline, l.failure = deadline, nil
 	}
-	if due := sent.add(beatInterval(l.ttl)); due.mono > l.due.mono { // also after an answer that brought nothing
+	if due := sent.add(beatInterval(l.ttl, sooner)); due.mono > l.due.mono { // also after an answer that brought nothing
 		l.due = due
 	}
 }
