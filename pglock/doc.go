@@ -61,6 +61,11 @@
 // and then notifies the waiter's client. When a lease runs out, whoever asks first does that; the first in the queue asks
 // as soon as the server's clock says so.
 //
+// Calls of one client that wait for the same lock in the same way share a ticket. The lock then passes from one to the next in
+// memory, in the order in which they called, each with a lease and a token of its own, until a bound is reached (WithTurns)
+// and calls of other clients that wait longer are served. A lease whose grant ID was asked for, as fencedstore does, is not
+// passed on that way: its release goes through the server.
+//
 // The notification is a hint, which nobody can forge and which may be lost. While calls wait, the client looks at its
 // tickets every second, and less often where looks take long; where it hears no notifications, as behind a pooler that
 // shares connections between transactions, it looks after 20 ms first, and then at intervals that grow to a second.
