@@ -136,6 +136,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   above bigint;
+  r     record;
 BEGIN
   -- A lock that was released and that nobody waits for. Arguments that are not plain, or not right, are not looked at here.
   SELECT l.token INTO above FROM locks l
@@ -165,6 +166,37 @@ BEGIN
       RETURN;
     END IF;
     acquire_lease.first_token := NULL;
+  END IF;
+
+  -- A ticket for a lock that is held, by a session that has been heard of lately. It is written under the row's lock, so that a
+  -- release comes after it and sees it, or before it and is seen.
+  IF p_wait AND NOT p_retry AND NOT p_nested AND p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 THEN
+    SELECT l.ticket, l.token, l.holder, l.expires_at INTO r FROM locks l
+      WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at > clock_timestamp() AND l.grant_id <> p_grant_id
+        AND p_ttl BETWEEN '100 ms' AND '24 hours' AND p_session_ttl BETWEEN '100 ms' AND '24 hours' AND octet_length(p_holder) BETWEEN 1 AND 256
+        AND (p_metadata IS NULL OR octet_length(p_metadata::text) <= 16384)
+        AND current_setting('transaction_isolation') = 'read committed'
+        AND EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl * 0.7)
+      FOR SHARE OF l;
+    IF FOUND THEN
+      INSERT INTO waiters AS q (name, ticket, mode, grant_id, session_id, owner_id, nested, holder, ttl, metadata, enqueued_at, turns)
+        SELECT p_name, CASE WHEN n.t > r.ticket THEN n.t ELSE r.ticket + n.t END, p_mode, p_grant_id, p_session_id, p_owner_id, false,
+               p_holder, p_ttl, p_metadata, clock_timestamp(), p_turns
+        FROM (SELECT nextval('ticket_seq') AS t) n
+        WHERE r.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id)
+        ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket,
+          (SELECT count(*) + 1 FROM (SELECT FROM waiters o WHERE o.name = p_name AND o.ticket > r.ticket AND o.ticket < q.ticket LIMIT 99) ahead)
+        INTO acquire_lease.ticket, acquire_lease.place;
+      IF FOUND THEN
+        acquire_lease.granted := false;
+        acquire_lease.token := r.token;
+        acquire_lease.holder := r.holder;
+        acquire_lease.expires_at := r.expires_at;
+        acquire_lease.remaining_us := microseconds_until(r.expires_at);
+        acquire_lease.is_first := acquire_lease.place = 1;
+        RETURN;
+      END IF;
+    END IF;
   END IF;
 
   IF p_turns IS NULL OR p_turns NOT BETWEEN 1 AND 1000 OR p_turns > 1 AND p_mode <> 'exclusive' THEN
