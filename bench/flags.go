@@ -1,0 +1,69 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/bench/internal/peer"
+	"github.com/pglock-dev/pglock/bench/internal/run"
+)
+
+// smokeDuration is that of one measurement where everything is to be short.
+const smokeDuration = 80 * time.Millisecond
+
+// parse reads the arguments. out is where the results are written; "" means nowhere.
+func parse(args []string, usage io.Writer) (o run.Options, out string, err error) {
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(usage)
+	workloads := f.String("workloads", "W1,W2,W3,W4,W5", "what to measure, by commas")
+	peers := f.String("peers", "", "whom to measure, by commas; all by default: "+strings.Join(names(peer.All()), ","))
+	f.IntVar(&o.Repetitions, "repetitions", 3, "how often each figure is measured, in turns")
+	f.DurationVar(&o.Duration, "duration", time.Second, "of one measurement of W1, W2 and W5, after its warm-up")
+	f.BoolVar(&o.Smoke, "smoke", false, "everything once and short, to see that it works; writes no results")
+	f.StringVar(&out, "out", "../docs/benchmarks", "the `folder` for results.txt, results.json and charts")
+	if err := f.Parse(args); err != nil {
+		return o, "", err
+	}
+	if f.NArg() > 0 {
+		return o, "", fmt.Errorf("argument %q: only flags are known", f.Arg(0))
+	}
+	for _, w := range split(*workloads) {
+		if !slices.Contains(peer.Workloads(), peer.Workload(w)) {
+			return o, "", fmt.Errorf("workload %q: must be one of W1, W2, W3, W4, W5", w)
+		}
+		o.Workloads = append(o.Workloads, peer.Workload(w))
+	}
+	if o.Peers, err = peer.Named(split(*peers)); err != nil {
+		return o, "", err
+	}
+	if o.Smoke {
+		o.Repetitions, o.Duration, out = 1, smokeDuration, ""
+	}
+	if o.Repetitions < 1 {
+		return o, "", fmt.Errorf("repetitions %d: must be 1 or more", o.Repetitions)
+	}
+	if o.Duration < 10*time.Millisecond {
+		return o, "", fmt.Errorf("duration %v: must be 10ms or more", o.Duration)
+	}
+	return o, out, nil
+}
+
+func split(list string) (words []string) {
+	for word := range strings.SplitSeq(list, ",") {
+		if word = strings.TrimSpace(word); word != "" {
+			words = append(words, word)
+		}
+	}
+	return words
+}
+
+func names(kinds []peer.Kind) (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.Name)
+	}
+	return names
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/bench/internal/peer"
+)
+
+func TestArgumentsThatCannotBeAreRefusedByName(t *testing.T) {
+	for _, c := range []struct{ arg, says string }{
+		{"-workloads=W1,W6", `workload "W6"`},
+		{"-peers=etcd,consul", `peer "consul"`},
+		{"-repetitions=0", "repetitions 0"},
+		{"-duration=1ms", "duration 1ms"},
+		{"more", `argument "more"`},
+	} {
+		if _, _, err := parse([]string{c.arg}, io.Discard); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %s in it", c.arg, err, c.says)
+		}
+	}
+}
+
+func TestSmokeRunsEverythingOnceAndWritesNothing(t *testing.T) {
+	o, out, err := parse([]string{"-smoke", "-repetitions", "5", "-out", "somewhere"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Repetitions != 1 || out != "" || len(o.Workloads) != len(peer.Workloads()) || len(o.Peers) != len(peer.All()) {
+		t.Errorf("%d repetitions into %q, %d workloads, %d peers", o.Repetitions, out, len(o.Workloads), len(o.Peers))
+	}
+}
+
+func TestEveryPeerIsWholeAndNamedOnce(t *testing.T) {
+	var seen []string
+	for _, k := range peer.All() {
+		if slices.Contains(seen, k.Name) {
+			t.Errorf("peer %s is there twice", k.Name)
+		}
+		seen = append(seen, k.Name)
+		g := k.Guarantees
+		for what, said := range map[string]string{
+			"Is": k.Is, "Server": string(k.Server), "Settings": k.Settings,
+			"Durable": g.Durable, "Fair": g.Fair, "Token": g.Token, "Bound": g.Bound,
+		} {
+			if said == "" {
+				t.Errorf("peer %s: %s is empty", k.Name, what)
+			}
+		}
+		if len(k.In) == 0 || k.Open == nil {
+			t.Errorf("peer %s takes part in nothing, or has no Open", k.Name)
+		}
+	}
+}

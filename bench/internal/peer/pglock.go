@@ -1,0 +1,86 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Pglock is this project's own library, by its public functions alone.
+func Pglock() Kind {
+	return Kind{
+		Name: "pglock", Is: "this library", Server: Postgres,
+		Settings: fmt.Sprintf("one Client for each process; pool of %d", MostConnections),
+		Guarantees: Guarantees{
+			Durable: "yes, flushed before the answer",
+			Fair:    "yes, a queue on the server",
+			Token:   "yes, checked inside COMMIT",
+			Bound:   "lease",
+		},
+		In:      Workloads(),
+		Modules: []string{"github.com/jackc/pgx/v5"},
+		Open:    openPglock,
+	}
+}
+
+type pglockClient struct {
+	*counter
+	config Config
+	pool   *pgxpool.Pool
+	client *pglock.Client
+	store  *fencedstore.Store
+}
+
+func openPglock(ctx context.Context, c Config) (Client, error) {
+	counted := newCounter(c)
+	p, err := pool(ctx, c, counted, MostConnections)
+	if err != nil {
+		return nil, err
+	}
+	client, err := pglock.New(ctx, p, pglock.WithDefaultTTL(c.TTL), pglock.WithHolder("bench"))
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return &pglockClient{counted, c, p, client, fencedstore.New(p)}, nil
+}
+
+func (c *pglockClient) Caller(context.Context) (Caller, error) {
+	acquire := c.client.TryAcquire
+	if c.config.waits() {
+		acquire = c.client.Acquire
+	}
+	return Func(func(ctx context.Context, name string) (func(context.Context) error, error) {
+		lease, err := acquire(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return lease.Release, nil
+	}), nil
+}
+
+func (c *pglockClient) Writer(ctx context.Context, n int) (func(context.Context) error, error) {
+	lease, err := c.client.TryAcquire(ctx, fmt.Sprint("account/", n))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		add := func(ctx context.Context, tx pgx.Tx) error { return addOne(ctx, tx, n) }
+		return c.store.Write(ctx, lease, add, fencedstore.AllowSameToken())
+	}, nil
+}
+
+func (c *pglockClient) Expiry(ctx context.Context, d Death) (at time.Time, err error) {
+	return at, c.pool.QueryRow(ctx, `SELECT expires_at FROM pglock.locks WHERE name = $1`, d.Name).Scan(&at)
+}
+
+func (c *pglockClient) Close(ctx context.Context) error {
+	defer c.pool.Close()
+	return c.client.Close(ctx)
+}

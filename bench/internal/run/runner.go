@@ -1,0 +1,72 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pglock-dev/pglock/bench/internal/peer"
+	"github.com/pglock-dev/pglock/bench/internal/report"
+	"github.com/pglock-dev/pglock/bench/internal/server"
+)
+
+// Runner has the steps of a run done.
+type Runner struct {
+	options  Options
+	servers  *server.Set
+	own      map[string]*server.Running // W3's PostgreSQL servers, one for each peer, by its name
+	results  *report.Results
+	progress *Progress
+	runs     int // measurements so far; no two use the same lock names
+}
+
+// New makes a runner over servers that run; they stay the caller's.
+func New(o Options, servers *server.Set, results *report.Results, p *Progress) *Runner {
+	return &Runner{options: o, servers: servers, own: make(map[string]*server.Running), results: results, progress: p}
+}
+
+// Run does all steps. A measurement that fails is put down as failed, and the others go on; the error then is
+// ErrIncomplete.
+func (r *Runner) Run(ctx context.Context) (err error) {
+	defer func() {
+		for _, s := range r.own {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	r.progress.Say("warming the servers up")
+	if err := r.warmServers(ctx); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.progress.Say("%v", err) // who cannot be measured is told below
+	}
+	steps := r.plan()
+	failed := 0
+	for i, s := range steps {
+		r.progress.Begins(i+1, len(steps), s, r.options.Repetitions)
+		err := s.run(ctx, s)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err != nil {
+			failed++
+			s.lines[0].Failed = append(s.lines[0].Failed, err.Error())
+		}
+		r.progress.Ended(s, err)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%w: %d of %d", ErrIncomplete, failed, len(steps))
+	}
+	return nil
+}
+
+// ErrIncomplete says that some measurements failed; the results tell which.
+var ErrIncomplete = errors.New("measurements failed")
+
+// name is what the locks of the next measurement begin with.
+func (r *Runner) name(w peer.Workload) string {
+	r.runs++
+	return fmt.Sprintf("%s/%d", w, r.runs)
+}
+
+func (r *Runner) server(k peer.Kind) *server.Running { return r.servers.Running[k.Server] }

@@ -1,0 +1,67 @@
+package worker
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pglock-dev/pglock/bench/internal/peer"
+	"github.com/pglock-dev/pglock/bench/internal/procfs"
+)
+
+// measure reads figures at the begin and at the end of the window; the function that it gives waits for the second
+// reading and has the differences.
+func measure(w Window, requests func() int64, cpu func() time.Duration) func() (time.Duration, int64) {
+	done := make(chan struct{})
+	var used time.Duration
+	var sent int64
+	go func() {
+		defer close(done)
+		time.Sleep(time.Until(w.Begin))
+		began, usedBefore, sentBefore := time.Now(), cpu(), requests()
+		time.Sleep(time.Until(w.End))
+		used, sent = cpu()-usedBefore, requests()-sentBefore
+		// On a busy machine the second reading is late: what was used is that of a window of the right length.
+		part := float64(w.End.Sub(w.Begin)) / float64(time.Since(began))
+		used, sent = time.Duration(float64(used)*part), int64(math.Round(float64(sent)*part))
+	}()
+	return func() (time.Duration, int64) {
+		<-done
+		return used, sent
+	}
+}
+
+// ownCPU is the processor time of this process.
+func ownCPU() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0 // it knows no error for this process
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// pairsOutside is W1 of a peer that is a program of its own.
+func pairsOutside(ctx context.Context, runner peer.PairRunner, o Order, w Window) (r Result, err error) {
+	var pid atomic.Int64
+	stop := measure(w, func() int64 { return 0 }, func() time.Duration {
+		used, err := procfs.TreeCPU(int(pid.Load()))
+		if err != nil {
+			return 0
+		}
+		return used
+	})
+	pairs, err := runner.RunPairs(ctx, o.Name, w.End, func(p int) { pid.Store(int64(p)) })
+	r.CPU, _ = stop()
+	if err != nil {
+		return r, err
+	}
+	r.Total = len(pairs)
+	for _, p := range pairs {
+		if w.has(p.Done) {
+			r.Took = append(r.Took, p.Took)
+		}
+	}
+	return r, nil
+}
