@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,63 @@ func TestBeatsOfClientsSpreadOut(t *testing.T) {
 		}
 		if farthest < time.Second {
 			t.Errorf("after %d beats they are %v apart at most", len(a), farthest)
+		}
+	})
+}
+
+// Leases that were granted at different times come to be renewed together, by one statement in each interval.
+func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		for i := range 100 {
+			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
+			time.Sleep(95 * time.Millisecond)
+		}
+		before := len(s.of("renewAll"))
+		time.Sleep(10 * time.Minute)
+		beats := s.of("renewAll")[before:]
+		if len(beats) < 60 || len(beats) > 67 {
+			t.Errorf("%d renewals in 10 minutes, want one every 9 to 10 s", len(beats))
+		}
+		for _, b := range beats {
+			if len(b.names) != 100 {
+				t.Errorf("a renewal at %v of %d leases, want all", b.at, len(b.names))
+			}
+		}
+	})
+}
+
+// A lease that cannot be renewed is tried again soon, and the others are left alone meanwhile.
+func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		for i := range 100 {
+			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
+		}
+		s.set(func() {
+			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+				verdicts := make(map[claim]verdict)
+				for _, c := range claims {
+					verdicts[c] = verdict{outcomeRenewed, 30 * time.Second}
+					if c.name == "report 7" {
+						verdicts[c] = verdict{outcome: outcomeBusy}
+					}
+				}
+				return verdicts, nil
+			}
+			s.onRenewBusy = func(context.Context, claim) (time.Duration, error) { return 0, errReset }
+		})
+		time.Sleep(19 * time.Second)
+		whole := 0
+		for _, b := range s.of("renewAll") {
+			if len(b.names) > 50 {
+				whole++
+			}
+		}
+		if n := len(s.of("renewAll")); whole > 2 || n < 4 {
+			t.Errorf("%d renewals in 19 s, %d of them of nearly all leases, want 2 of all and more of the one", n, whole)
 		}
 	})
 }

@@ -91,30 +91,42 @@ func (c *Client) sleep(d time.Duration, wake chan struct{}) bool {
 	}
 }
 
-// dueLeases are the leases to renew now: when one is due, also those that would be due soon after; and the shortest TTL
-// of all leases, due or not. With none due, it plans the next beat.
+// dueLeases are the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about its
+// TTL are renewed with it, so that they come together whenever they were granted; of others, and where it is due again
+// because its renewal has failed, those that would be due soon. With none due, it plans the next beat.
 func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	shortest, next = MaxTTL, never
+	var together time.Duration
+	for l := range c.leases {
+		l.mu.Lock()
+		left, failed := now.until(l.due), l.failure != nil
+		l.mu.Unlock()
+		shortest = min(shortest, l.ttl)
+		if left < next {
+			if next, together = left, 2*l.ttl; failed {
+				together = 0
+			}
+		}
+	}
+	c.plannedBeat = now.plan(min(next, c.queue.untilLook(now)))
+	if next > 0 {
+		return nil, shortest, next
+	}
 	for l := range c.leases {
 		l.mu.Lock()
 		left := now.until(l.due)
 		l.mu.Unlock()
-		shortest, next = min(shortest, l.ttl), min(next, left)
-		if left <= l.ttl/12 {
+		if l.ttl <= together || left <= l.ttl/12 {
 			due = append(due, l)
 		}
-	}
-	if next > 0 {
-		due = nil
 	}
 	if len(due) > beatMost {
 		slices.SortFunc(due, func(a, b *Lease) int { return cmp.Compare(a.dueAt(), b.dueAt()) })
 		due = due[:beatMost]
 	}
-	c.plannedBeat = now.plan(min(next, c.queue.untilLook(now)))
 	return due, shortest, next
 }
 
