@@ -19,6 +19,7 @@ DROP FUNCTION release_many(text[], bigint[], uuid[]);
 DROP FUNCTION check_leases(text[], bigint[], uuid[]);
 DROP FUNCTION renew_leases(text[], bigint[], uuid[], int[]);
 DROP FUNCTION own_lease(text, bigint, uuid, uuid);
+DROP FUNCTION prune_locks(interval, int, text);
 DROP FUNCTION check_batch(int, int, int);
 DROP FUNCTION last_of_block(bigint, int);
 DROP FUNCTION widen(text, bigint, int);

@@ -722,6 +722,48 @@ BEGIN
   SELECT h.handed INTO break_lock.handed FROM hand_over(p_name, NULL) h;
 END $$;
 
+-- prune_locks with a limit is one step of it: at most p_limit names after p_after, in the order of names. It looks for them
+-- without a lock, and takes the table's only to remove them: for as long as that takes. Give it next until that is NULL,
+-- each time in a transaction of its own.
+CREATE FUNCTION prune_locks(p_idle interval, p_limit int, p_after text DEFAULT '', OUT removed bigint, OUT next text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET lock_timeout = '100ms' SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+DECLARE
+  ok    boolean := require_read_committed();
+  since timestamptz;
+  names text[];
+BEGIN
+  IF p_idle IS NULL OR p_idle < interval '0' THEN
+    RAISE EXCEPTION 'idle is %: it must not be negative', coalesce(p_idle::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 100000 THEN
+    RAISE EXCEPTION 'limit is %: it must be from 1 to 100000', coalesce(p_limit::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  since := clock_timestamp() - p_idle;
+  removed := 0;
+  SELECT array_agg(c.name ORDER BY c.name) INTO names FROM (
+    SELECT i.name FROM locks i
+    WHERE i.name > coalesce(p_after, '') AND i.slot = 0 AND i.expires_at <= since AND GREATEST(i.ended_at, i.expires_at) <= since
+    ORDER BY i.name LIMIT p_limit) c;
+  IF names IS NULL THEN
+    RETURN;
+  END IF;
+  LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
+  DELETE FROM locks l USING (
+      SELECT i.name FROM unnest(names) AS c (name) JOIN locks i ON i.name = c.name
+      WHERE i.slot = 0 AND i.expires_at <= clock_timestamp() AND GREATEST(i.ended_at, i.expires_at) <= since
+        AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
+                        AND (o.expires_at > clock_timestamp() OR GREATEST(o.ended_at, o.expires_at) > since))
+        AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
+      FOR UPDATE OF i SKIP LOCKED) idle   -- whoever has locked a head waits for our table lock: never wait for them
+    WHERE l.name = idle.name;
+  GET DIAGNOSTICS removed = ROW_COUNT;
+  IF cardinality(names) = p_limit THEN
+    next := names[p_limit];
+  END IF;
+END $$;
+
 -- release_lease alone calls it now: with its rights, and its path.
 ALTER FUNCTION release_carefully(text, bigint, uuid, int) SECURITY INVOKER RESET search_path;
 
@@ -734,6 +776,7 @@ BEGIN
            WHERE n.nspname = current_schema() AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
+  GRANT EXECUTE ON FUNCTION prune_locks(interval, int, text) TO pglock_admin;
   REVOKE ALL ON token_base FROM PUBLIC;
   REVOKE ALL ON FUNCTION release_carefully(text, bigint, uuid, int) FROM pglock_user, pglock_admin;
   GRANT EXECUTE ON FUNCTION

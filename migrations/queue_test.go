@@ -120,7 +120,7 @@ func firstDifference(got, want string) string {
 func content(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	return text(t, conn, `SELECT string_agg(x, E'\n' ORDER BY x) FROM (
-		SELECT 'lock ' || (to_jsonb(l) - '{slot,top_slot,mode,capacity,ticket,owner_id,watched_until}'::text[])::text AS x FROM pglock.locks l
+		SELECT 'lock ' || (to_jsonb(l) - '{slot,top_slot,mode,capacity,ticket,owner_id,watched_until,block}'::text[])::text AS x FROM pglock.locks l
 		UNION ALL SELECT 'fence ' || to_jsonb(f)::text FROM pglock.fences f
 		UNION ALL SELECT 'event ' || (to_jsonb(e) - 'xact')::text FROM pglock.events e
 		UNION ALL SELECT 'spent ' || to_jsonb(s)::text FROM pglock.spent_grants s
