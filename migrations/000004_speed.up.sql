@@ -246,6 +246,9 @@ DECLARE
   free  text[];
   lasts bigint := extract(epoch FROM p_ttl) * 1000000;
 BEGIN
+  IF p_session_id IS NULL THEN
+    RAISE EXCEPTION 'session_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
   SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.top_slot = 0 AND l.expires_at = '-infinity') INTO known, free
     FROM locks l WHERE l.name = ANY (p_names) AND l.slot = 0;
   IF (SELECT b.base FROM token_base b) IS NULL THEN
@@ -421,9 +424,15 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND check_batch(cardinality(p_names), cardinality(p_grant_ids), cardinality(p_owner_ids))
-                AND (NOT true = ANY (p_waits) OR touch_session(p_session_id, p_holders[1], p_session_ttl));   -- before any lock
+                AND check_arguments('-', p_holders[1], interval '1 s', NULL) AND check_mode('exclusive', NULL, p_session_ttl);
   a  record;
 BEGIN
+  IF p_session_id IS NULL THEN
+    RAISE EXCEPTION 'session_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  IF true = ANY (p_waits) THEN
+    ok := touch_session(p_session_id, p_holders[1], p_session_ttl);   -- before any lock
+  END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_modes, p_capacities, p_waits, p_owner_ids, p_nested, p_turns)
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, mode, capacity, wait, owner_id, nested, turns, n)

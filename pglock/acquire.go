@@ -74,12 +74,13 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 // repetition, so that a request whose answer was lost yields the same grant or ticket.
 type asked struct {
 	request
-	grantID uuid.UUID
-	queued  bool          // it was answered with a ticket
-	inDoubt bool          // an earlier attempt may still be on its way, or was answered with a ticket
-	bears   time.Duration // how long it bears a server that cannot be reached
-	renewed func()        // the grant ID had to be chosen anew
-	line    *line         // that it asks for, if it does
+	grantID  uuid.UUID
+	queued   bool          // it was answered with a ticket
+	inDoubt  bool          // an earlier attempt may still be on its way, or was answered with a ticket
+	bears    time.Duration // how long it bears a server that cannot be reached
+	renewed  func()        // the grant ID had to be chosen anew
+	line     *line         // that it is the first of, or asks for
+	nameless bool          // it was asked for a line
 }
 
 func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, error) {
@@ -102,7 +103,7 @@ func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, er
 	if q.grantID, err = newGrantID(); err != nil {
 		return nil, err
 	}
-	return q, c.makeKnown(ctx, q.owner)
+	return q, nil
 }
 
 // try asks once for a new grant, without queueing.
@@ -137,7 +138,13 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 	var giveUp <-chan time.Time // starts with the first failure
 	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
 		sent := c.now()
-		a, err := c.store.acquire(asking, c.who(), q.request, q.grantID, q.inDoubt)
+		var a answer
+		err := c.makeKnown(asking, q.owner)
+		if err == nil {
+			a, err = c.store.acquire(asking, c.who(), q.request, q.grantID, q.inDoubt)
+		} else if connectionLost(err) {
+			err = &noConnectionError{err} // the request was not sent
+		}
 		switch {
 		case err == nil:
 			c.tell(ctx, q.name, a.handed, sent)
@@ -190,6 +197,9 @@ func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, err
 	if l.line != nil && g.first < g.token {
 		l.block = &block{next: g.first + 1, last: g.token, half: (g.first + g.token) / 2,
 			until: c.now().add(cmp.Or(c.config.turnsWithin, q.ttl))}
+	}
+	if q.nameless {
+		l.nameless = true
 		q.owner.turns.Add(1)
 	}
 	l.extend(g.seen, g.left, sooner())

@@ -37,9 +37,10 @@ type lane[Q, A any] struct {
 
 	mu      sync.Mutex
 	waiting []*laned[Q, A]
-	last    int // for how many calls the last statement was; above 1, the lane is busy
-	flying  int // statements under way, but for those that have stalled
-	stalls  int // how often that happened: what flies from before does not count
+	last    int                // for how many calls the last statement was; above 1, the lane is busy
+	boards  context.CancelFunc // of the statement that has no connection yet, if there is one: it takes all that wait by then
+	flying  int                // statements under way, but for those that have stalled
+	stalls  int                // how often that happened: what flies from before does not count
 	timer   *time.Timer
 	flights sync.WaitGroup
 }
@@ -107,6 +108,9 @@ func (l *lane[Q, A]) leave(c *laned[Q, A], cause error) (error, bool) {
 	for i, w := range l.waiting {
 		if w == c {
 			l.waiting = append(l.waiting[:i:i], l.waiting[i+1:]...)
+			if len(l.waiting) == 0 && l.boards != nil {
+				l.boards()
+			}
 			return &noConnectionError{cause}, true
 		}
 	}
@@ -132,7 +136,7 @@ func (l *lane[Q, A]) landed(since int) {
 
 // next starts a statement for the calls that wait, if there is a place. The mutex is held.
 func (l *lane[Q, A]) next() {
-	if len(l.waiting) == 0 || l.flying >= l.width {
+	if len(l.waiting) == 0 || l.flying >= l.width || l.boards != nil {
 		return
 	}
 	l.flying++
@@ -142,8 +146,9 @@ func (l *lane[Q, A]) next() {
 		l.waiting = nil
 		return
 	}
-	l.flights.Go(func() { l.fly(since) })
-	l.watchStall()
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // of no call alone; it ends when none waits
+	l.boards = cancel
+	l.flights.Go(func() { l.fly(ctx, cancel, since) })
 }
 
 // goAlone gives the place to one call. The mutex is held.
@@ -164,7 +169,7 @@ func (l *lane[Q, A]) watchStall() {
 func (l *lane[Q, A]) stall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) > 0 {
+	if len(l.waiting) > 0 && l.boards == nil {
 		l.stalls++
 		l.flying = 0
 		l.next()
@@ -172,12 +177,15 @@ func (l *lane[Q, A]) stall() {
 }
 
 // fly sends what waits once there is a connection, and gives the place back.
-func (l *lane[Q, A]) fly(since int) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience) //nolint:forbidigo // of no call alone; it ends with the last of them
+func (l *lane[Q, A]) fly(ctx context.Context, cancel context.CancelFunc, since int) {
 	defer cancel()
 	conn, err := l.store.pool.Acquire(ctx)
 	if err != nil {
 		defer l.landed(since)
+		if ctx.Err() != nil { // nobody waited
+			l.unboard()
+			return
+		}
 		l.answer(l.take(&flight{cancel: cancel}), nil, &noConnectionError{err})
 		return
 	}
@@ -189,7 +197,15 @@ func (l *lane[Q, A]) fly(since int) {
 	}
 	defer l.landed(since)
 	defer conn.Release()
-	l.send(ctx, conn.Conn(), taken)
+	limited, end := context.WithTimeout(ctx, patience)
+	defer end()
+	l.send(limited, conn.Conn(), taken)
+}
+
+func (l *lane[Q, A]) unboard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.boards = nil
 }
 
 // gather lets calls come that were woken by the last statement and are about to make the next: not for longer than a part
@@ -233,8 +249,12 @@ func (l *lane[Q, A]) take(f *flight) (taken []*laned[Q, A]) {
 		c.taken = f
 		taken = append(taken, c)
 	}
-	f.members, l.waiting, l.last = len(taken), later, len(taken)
-	if len(later) == 0 && l.timer != nil {
+	f.members, l.waiting, l.last, l.boards = len(taken), later, len(taken), nil
+	switch {
+	case len(later) > 0:
+		l.watchStall()
+		l.next()
+	case l.timer != nil:
 		l.timer.Stop()
 	}
 	return taken

@@ -14,21 +14,22 @@ import (
 // Lease is one grant of a lock to this client, valid until it is released or lost. It is safe for concurrent use. Its
 // client's heartbeat renews it.
 type Lease struct {
-	client  *Client
-	name    string
-	holder  string
-	token   Token
-	grantID uuid.UUID
-	ttl     time.Duration
-	grace   time.Duration // on the server the lease is longer by this
-	mode    Mode
-	slot    int
-	owner   *owner
-	queued  bool        // it was waited for
-	row     Token       // what the server knows the lease by: token, or the last of its block
-	block   *block      // the turns after this one; nil: there are none
-	line    *line       // the calls that can have them; nil: none
-	owned   atomic.Bool // the server was told whose it is
+	client   *Client
+	name     string
+	holder   string
+	token    Token
+	grantID  uuid.UUID
+	ttl      time.Duration
+	grace    time.Duration // on the server the lease is longer by this
+	mode     Mode
+	slot     int
+	owner    *owner
+	queued   bool        // it was waited for
+	row      Token       // what the server knows the lease by: token, or the last of its block
+	block    *block      // the turns after this one; nil: there are none
+	line     *line       // the calls that can have them; nil: none
+	nameless bool        // granted to a line: the server knows not whose it is
+	owned    atomic.Bool // until it was told
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc

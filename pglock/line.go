@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -24,6 +25,7 @@ type line struct {
 	calls  []*lineCall
 	holder *Lease // that holds the lock for the line
 	asking bool   // the first call asks for itself
+	queued bool   // and has its ticket
 	agent  bool   // a goroutine asks for the calls
 	wake   chan struct{}
 	ticket *waiter // of the one who asks
@@ -91,6 +93,9 @@ func (c *Client) waitInLine(ctx, parent context.Context, q *asked) (*Lease, erro
 		}
 		<-call.done // its turn has come in this moment
 	}
+	if call.err == errApart {
+		return c.waitAlone(ctx, parent, q)
+	}
 	return call.lease, call.err
 }
 
@@ -133,6 +138,25 @@ func (c *Client) tidy(ln *line) {
 		c.tasks.Go(func() { c.serve(ln) })
 	case len(ln.calls) == 0 && ln.holder == nil && !ln.asking && !ln.agent && c.lines[ln.key] == ln:
 		delete(c.lines, ln.key)
+	}
+}
+
+// errApart sends a call from the line to a ticket of its own.
+var errApart = errors.New("the owner holds a lock by now")
+
+// partNested sends calls whose owners have come to hold other locks to tickets of their own: only so can a circle that they
+// close be found. The mutex is held.
+func (c *Client) partNested() {
+	for _, ln := range c.lines {
+		ln.calls = slices.DeleteFunc(ln.calls, func(call *lineCall) bool {
+			nested := call.owner.nested()
+			if nested {
+				call.err = errApart
+				close(call.done)
+			}
+			return nested
+		})
+		c.drained(ln)
 	}
 }
 
@@ -205,6 +229,11 @@ func (c *Client) wantsTicket(ln *line) (context.Context, bool) {
 			c.mu.Unlock()
 			return nil, false
 		}
+		if ln.asking && !ln.queued { // the first call is first
+			c.mu.Unlock()
+			c.sleep(never, ln.wake)
+			continue
+		}
 		wait := lineImpatience - (now.mono - ln.calls[0].since.mono)
 		if b := ln.turns(); b == nil || b.next >= b.half || wait <= 0 {
 			ctx, cancel := context.WithCancel(c.ctx)
@@ -270,7 +299,7 @@ func (c *Client) arrived(ln *line, q *asked, g granted, err error) {
 	case err == nil && len(calls) == 0:
 		c.handBack(q, g)
 	case err == nil:
-		calls[0].lease, calls[0].err = c.grant(calls[0].parent, &asked{request: calls[0].request, grantID: q.grantID, queued: true, line: ln}, g)
+		calls[0].lease, calls[0].err = c.grant(calls[0].parent, &asked{request: calls[0].request, grantID: q.grantID, queued: true, line: ln, nameless: true}, g)
 		close(calls[0].done)
 	default:
 		for _, call := range calls {
@@ -285,9 +314,12 @@ func (c *Client) handBack(q *asked, g granted) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), min(closeGrace, q.ttl))
 	defer cancel()
 	sent := c.now()
-	if _, next, err := c.store.release(ctx, claim{q.name, g.token, q.grantID, g.slot}, nil); err == nil { // ends with its TTL where this fails
-		c.tell(ctx, q.name, next, sent)
+	_, next, err := c.store.release(ctx, claim{q.name, g.token, q.grantID, g.slot}, nil)
+	if err != nil {
+		c.giveBack(q.request, q.grantID)
+		return
 	}
+	c.tell(ctx, q.name, next, sent)
 }
 
 // passOn ends the lease and gives its turn to the next call in its line, without the server, which goes on to see one lease.
@@ -322,6 +354,7 @@ func (l *Lease) passOn() bool {
 	next := newLease(c, call.parent, call.request, l.grantID, b.next, 0)
 	next.row, next.block, next.line, next.queued = l.row, b, ln, true
 	next.deadline, next.due = deadline, due
+	next.nameless = true
 	call.owner.turns.Add(1)
 	b.next++
 	delete(c.leases, l)
@@ -342,6 +375,9 @@ func (l *Lease) passOn() bool {
 // makeKnown notes that the end of this lease must go through the server. False says that the lease has ended and that its
 // grant is another's turn.
 func (l *Lease) makeKnown() bool {
+	if l.block == nil {
+		return true
+	}
 	l.client.mu.Lock()
 	defer l.client.mu.Unlock()
 	l.mu.Lock()

@@ -39,18 +39,19 @@ func (c *Client) makeKnown(ctx context.Context, o *owner) error {
 	var unknown []*Lease
 	c.mu.Lock()
 	for l := range c.leases {
-		if l.owner == o && l.block != nil {
+		if l.owner == o && l.nameless && !l.owned.Load() {
 			unknown = append(unknown, l)
 		}
 	}
 	c.mu.Unlock()
 	for _, l := range unknown {
-		if l.owned.Swap(true) || !l.makeKnown() {
+		if !l.makeKnown() {
 			continue
 		}
 		if err := c.store.own(ctx, l.claim(), o.id); err != nil {
-			return fmt.Errorf("pglock: tell who holds lock %q: %w", l.name, ErrorFromSQL(err, l.name, l.token))
+			return fmt.Errorf("tell who holds lock %q: %w", l.name, err)
 		}
+		l.owned.Store(true)
 	}
 	return nil
 }

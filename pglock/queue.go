@@ -123,8 +123,11 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 	now := c.now()
 	c.mu.Lock()
 	delete(c.queue.tickets, w.ticket)
-	if w.answer = a; w.line != nil {
-		w.line.ticket = w
+	w.answer = a
+	if ln := w.line; ln != nil {
+		if ln.ticket, ln.queued = w, true; ln.agent {
+			signal(ln.wake)
+		}
 	}
 	w.ticket, w.seen, w.first, w.askAt = a.ticket, sent, a.first, now.add(a.remaining+askLate)
 	w.news.ask = false
@@ -202,6 +205,7 @@ func (c *Client) dueLook() (*looking, time.Duration) {
 	if next := c.queue.untilLook(now); next > 0 {
 		return nil, next
 	}
+	c.partNested()
 	l := &looking{tickets: maps.Clone(c.queue.tickets), nested: []int64{}}
 	for ticket, w := range l.tickets {
 		if w.owner.nested() {

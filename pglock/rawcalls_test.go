@@ -248,7 +248,12 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 	db := pgtest.Database(t)
 	conn, caller := db.Conn(t), db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
-	mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
+	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
+	mustAcquire(t, c, "held")
+	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	heldID := grantIDOf(t, conn, "held")
 	before := rows(t, conn)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		for _, call := range []string{
@@ -259,6 +264,13 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 			"acquire('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)", "release_lease('held', 1, " + someID + ")",
 			"give_back('held', " + someID + ")", "leave('held', " + someID + ")", "leave_all(" + someID + ", ARRAY['held'], ARRAY[" + someID + "])",
 			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')",
+			"acquire_lease('new', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s')",
+			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)",
+			"acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s', p_turns => 8)",
+			"acquire_many(ARRAY['new', 'free'], ARRAY[" + someID + ", " + someID + "], ARRAY[" + noID + ", " + noID + "], " + someID + ", 'h', '1 s')",
+			eachOf("'new'", ""), eachOf("'free'", ""), eachOf("'held'", "waits"),
+			"release_lease('held', 1, " + heldID + ")", "release_many(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "])",
+			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
 		} {
 			err := pgx.BeginTxFunc(t.Context(), caller, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 				_, err := tx.Exec(t.Context(), "SELECT * FROM pglock."+call)

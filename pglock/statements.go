@@ -222,12 +222,26 @@ func (s *pgStore) releaseAlone(ctx context.Context, c claim, announce *who) (rel
 			return s.query(ctx, conn, s.queries.release, args, scan)
 		}
 		var told int64
-		err := s.pipelined(ctx, conn, statement{s.queries.release, args, scan},
-			statement{s.queries.announceNext, []any{c.name, int64(c.token), announce.session.String()}, func(rows pgx.Rows) error {
+		var err error
+		if tell := []any{c.name, int64(c.token), announce.session.String()}; s.explicit.Load() || conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+			err = s.pipelined(ctx, conn, statement{s.queries.release, args, scan}, statement{s.queries.announceNext, tell, func(rows pgx.Rows) error {
 				return rows.Scan(&told, nil)
 			}})
-		if statementLost(err) {
-			s.unnamed.Store(true)
+		} else {
+			err = oneAfterAnother(ctx, conn,
+				step{s.queries.release, []string{c.name, fmt.Sprint(int64(c.token)), c.grantID.String(), fmt.Sprint(c.slot)}, func(scan func(...any) error) error {
+					var watched *bool
+					h = handed{}
+					err := scan(&released, &h.hints, &h.tokens, &watched)
+					h.watched = orZero(watched)
+					return err
+				}},
+				step{s.queries.announceNext, []string{c.name, fmt.Sprint(int64(c.token)), announce.session.String()}, func(scan func(...any) error) error {
+					return scan(&told)
+				}})
+		}
+		if lost := statementLost(err); lost || sqlState(err) == stateIsolation { // nothing was done
+			s.unnamed.Store(lost || s.unnamed.Load())
 			return s.query(ctx, conn, s.queries.release, args, scan)
 		}
 		if h.watched = false; told > 0 {

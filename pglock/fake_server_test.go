@@ -1,0 +1,339 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// fakeServer is a fake store that keeps exclusive locks with their queues for several clients, as the server does: a release
+// grants to the next ticket, in the order of tickets, with a block of tokens where the ticket asks for turns.
+type fakeServer struct {
+	*fakeStore
+	trip  time.Duration                      // of a statement to the server, and the same back
+	gaps  bool                               // others draw tokens meanwhile: blocks have one token
+	fault func(what string, done bool) error // asked before and after a change: of a lost request, and of a lost answer
+
+	mu      sync.Mutex
+	last    Token
+	tickets int64
+	rows    map[string]*fakeRow
+	clients map[uuid.UUID]*Client
+}
+
+type fakeRow struct {
+	request
+	grantID     uuid.UUID
+	session     uuid.UUID
+	owned       uuid.UUID // as own told
+	first, last Token
+	until       time.Time // zero: free
+	queue       []*fakeWaiter
+}
+
+type fakeWaiter struct {
+	request
+	grantID uuid.UUID
+	session uuid.UUID
+	number  int64
+}
+
+func newFakeServer() *fakeServer {
+	return &fakeServer{fakeStore: newFakeStore(), trip: time.Millisecond, rows: make(map[string]*fakeRow), clients: make(map[uuid.UUID]*Client)}
+}
+
+// client starts a client that hears hints.
+func (s *fakeServer) client(t *testing.T, opts ...Option) *Client {
+	t.Helper()
+	c := startClient(t, s, systemClock(), opts...)
+	s.locked(func() { s.clients[c.session] = c })
+	return c
+}
+
+func (s *fakeServer) locked(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// does runs a statement: the way there, the change, the way back.
+func (s *fakeServer) does(what string, f func()) error {
+	var trip time.Duration
+	s.locked(func() { trip = s.trip })
+	fault := hook(s.fakeStore, &s.fault)
+	time.Sleep(trip)
+	if fault != nil {
+		if err := fault(what, false); err != nil {
+			return err
+		}
+	}
+	s.locked(f)
+	time.Sleep(trip)
+	if fault != nil {
+		return fault(what, true)
+	}
+	return nil
+}
+
+func (s *fakeServer) row(name string) *fakeRow {
+	r := s.rows[name]
+	if r == nil {
+		r = &fakeRow{}
+		s.rows[name] = r
+	}
+	return r
+}
+
+func (r *fakeRow) held() bool { return time.Now().Before(r.until) }
+
+func (r *fakeRow) is(c claim) bool { return r.held() && r.grantID == c.grantID && r.last == c.token }
+
+// grant gives the lock to a request, which the caller knows to be free.
+func (s *fakeServer) grant(r *fakeRow, q request, grantID, session uuid.UUID) {
+	r.request, r.grantID, r.session, r.owned = q, grantID, session, q.owner.id
+	r.first = s.last + 1
+	if s.last++; q.turns > 1 && !s.gaps {
+		s.last += Token(q.turns - 1)
+	}
+	r.last, r.until = s.last, time.Now().Add(q.ttl+q.grace)
+	s.fakeStore.set(func() { s.ttls[grantID] = q.ttl + q.grace })
+}
+
+// handOver ends the lease and grants to the next ticket, whose client hears of it: in the answer where that is the session
+// that asks, else a trip later.
+func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
+	r.until = time.Time{}
+	if len(r.queue) == 0 {
+		return h
+	}
+	w := r.queue[0]
+	r.queue = r.queue[1:]
+	s.grant(r, w.request, w.grantID, w.session)
+	hint := fmt.Sprintf("%s %d 0 %d", digest(w.grantID), r.last, r.ttl.Microseconds())
+	if w.turns > 1 {
+		hint += fmt.Sprintf(" %d", r.first)
+	}
+	if w.session == asks {
+		return handed{hints: []string{hint}}
+	}
+	if c := s.clients[w.session]; c != nil {
+		trip := s.trip
+		go func() { time.Sleep(trip); c.heard(hint, nil) }()
+	}
+	return h
+}
+
+func (s *fakeServer) acquire(_ context.Context, w who, q request, grantID uuid.UUID, retry bool) (a answer, err error) {
+	s.note(call{what: "acquire", names: []string{q.name}, grantID: grantID, retry: retry, request: q, nested: q.owner.nested()})
+	nested := q.owner.nested()
+	lost := s.does("acquire", func() {
+		r := s.row(q.name)
+		place := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID })
+		switch {
+		case r.held() && r.owned == q.owner.id && nested && r.grantID != grantID:
+			err = sqlError(stateDeadlock)
+			return
+		case r.held() && r.grantID == grantID:
+		case !r.held() && len(r.queue) > 0:
+			if a.handed = s.handOver(r, w.session); r.grantID == grantID {
+				a.handed = handed{}
+			}
+		case !r.held():
+			s.grant(r, q, grantID, w.session)
+		}
+		if a.holder, a.token, a.expiresAt, a.remaining = r.holder, r.last, r.until.UTC(), time.Until(r.until); r.grantID == grantID {
+			a.granted = true
+			if q.turns > 1 {
+				a.firstToken = r.first
+			}
+			return
+		}
+		if !q.wait {
+			return
+		}
+		if place < 0 {
+			if place = slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); place < 0 {
+				s.tickets++
+				place = len(r.queue)
+				r.queue = append(r.queue, &fakeWaiter{q, grantID, w.session, s.tickets})
+			}
+		}
+		a.ticket, a.place, a.first = r.queue[place].number, place+1, place == 0
+	})
+	if lost != nil {
+		return answer{}, lost
+	}
+	return a, err
+}
+
+func (s *fakeServer) release(_ context.Context, c claim, _ *who) (released bool, h handed, err error) {
+	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID, tokens: []int64{int64(c.token)}})
+	err = s.does("release", func() {
+		if r := s.row(c.name); r.is(c) {
+			released, h = true, s.handOver(r, r.session)
+		}
+	})
+	return released, h, err
+}
+
+// takeBack ends a grant or a ticket.
+func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l left) {
+	r := s.row(name)
+	if r.held() && r.grantID == grantID {
+		return left{ended: true, handed: s.handOver(r, r.session)}
+	}
+	if i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); i >= 0 {
+		r.queue = slices.Delete(r.queue, i, i+1)
+		l.place = i + 1
+	}
+	if r.held() {
+		l.token, l.holder, l.expiresAt = r.last, r.holder, r.until.UTC()
+	}
+	return l
+}
+
+func (s *fakeServer) leave(_ context.Context, name string, grantID uuid.UUID) (l left, err error) {
+	s.note(call{what: "leave", names: []string{name}, grantID: grantID})
+	err = s.does("leave", func() { l = s.takeBack(name, grantID) })
+	return l, err
+}
+
+func (s *fakeServer) abandon(_ context.Context, name string, grantID uuid.UUID) (h handed, err error) {
+	s.note(call{what: "abandon", names: []string{name}, grantID: grantID})
+	err = s.does("abandon", func() { h = s.takeBack(name, grantID).handed })
+	return h, err
+}
+
+func (s *fakeServer) leaveAll(_ context.Context, _ uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error) {
+	s.note(call{what: "leaveAll", names: names})
+	return nil, s.does("leaveAll", func() {
+		for i, name := range names {
+			s.takeBack(name, grantIDs[i])
+		}
+	})
+}
+
+func (s *fakeServer) releaseAll(_ context.Context, claims []claim) (map[string]handed, error) {
+	s.note(call{what: "releaseAll"})
+	return nil, s.does("releaseAll", func() {
+		for _, c := range claims {
+			if r := s.row(c.name); r.is(c) {
+				s.handOver(r, uuid.Nil)
+			}
+		}
+	})
+}
+
+func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
+	s.note(call{what: "beat"})
+	if p.look {
+		s.note(call{what: "look", tokens: p.nested})
+	}
+	if f := hook(s.fakeStore, &s.onRenewAll); f != nil && len(p.claims) > 0 {
+		verdicts, err := f(ctx, p.claims)
+		return verdicts, nil, err
+	}
+	verdicts, found := make(map[claim]verdict), make(map[int64]sighting)
+	err := s.does("beat", func() {
+		for _, c := range p.claims {
+			verdicts[c] = verdict{string(ReasonTakenOver), 0}
+			if r := s.row(c.name); r.is(c) {
+				r.until = time.Now().Add(r.ttl + r.grace)
+				verdicts[c] = verdict{outcomeRenewed, r.ttl + r.grace}
+			} else if r.grantID == c.grantID {
+				verdicts[c] = verdict{string(ReasonBroken), 0}
+			}
+		}
+		for _, r := range s.rows {
+			for i, t := range r.queue {
+				if p.look && t.session == w.session {
+					found[t.number] = sighting{first: i == 0, remaining: max(0, time.Until(r.until))}
+				}
+			}
+		}
+	})
+	return verdicts, found, err
+}
+
+// about answers a call about one lease.
+func (s *fakeServer) about(what string, c claim, change func(*fakeRow)) (left time.Duration, err error) {
+	s.note(call{what: what, names: []string{c.name}, grantID: c.grantID})
+	lost := s.does(what, func() {
+		r := s.row(c.name)
+		if !r.is(c) {
+			err = sqlError(stateExpired)
+			return
+		}
+		change(r)
+		left = time.Until(r.until)
+	})
+	if lost != nil {
+		return 0, lost
+	}
+	return left, err
+}
+
+func (s *fakeServer) renew(_ context.Context, c claim) (time.Duration, error) {
+	return s.about("renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.ttl + r.grace) })
+}
+
+func (s *fakeServer) check(_ context.Context, c claim) (time.Duration, error) {
+	return s.about("check", c, func(*fakeRow) {})
+}
+
+func (s *fakeServer) own(_ context.Context, c claim, owner uuid.UUID) error {
+	_, err := s.about("own", c, func(r *fakeRow) { r.owned = owner })
+	return err
+}
+
+// breaks ends the lease as an operator does.
+func (s *fakeServer) breaks(name string) {
+	s.locked(func() {
+		r := s.row(name)
+		s.last++
+		r.last, r.first = s.last, s.last
+		s.handOver(r, uuid.Nil)
+	})
+}
+
+// queued is how many tickets the lock has, and holds whether it is held.
+func (s *fakeServer) queued(name string) (n int) {
+	s.locked(func() { n = len(s.row(name).queue) })
+	return n
+}
+
+// ends is when the lock's lease ends.
+func (s *fakeServer) ends(name string) (at time.Time) {
+	s.locked(func() { at = s.row(name).until })
+	return at
+}
+
+func (s *fakeServer) holds(name string) (held bool) {
+	s.locked(func() { held = s.row(name).held() })
+	return held
+}
+
+// wantEmpty fails the test unless nobody holds or waits for the lock, on the server and in the clients, a second after the
+// last call has ended.
+func (s *fakeServer) wantEmpty(t *testing.T, name string, clients ...*Client) {
+	t.Helper()
+	time.Sleep(time.Second)
+	synctest.Wait()
+	if n := s.queued(name); n != 0 || s.holds(name) {
+		t.Errorf("%d tickets are left, held: %v", n, s.holds(name))
+	}
+	for _, c := range clients {
+		c.mu.Lock()
+		if n := len(c.lines) + len(c.leases) + len(c.queue.waiters) + len(c.queue.tickets); n != 0 {
+			t.Errorf("the client still knows %d lines, %d leases, %d waiters and %d tickets", len(c.lines), len(c.leases),
+				len(c.queue.waiters), len(c.queue.tickets))
+		}
+		c.mu.Unlock()
+	}
+}
