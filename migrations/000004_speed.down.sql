@@ -26,6 +26,7 @@ DROP FUNCTION widen(text, bigint, int);
 DROP FUNCTION row_token(text, bigint, uuid);
 DROP FUNCTION hint(uuid, bigint, int, interval, int8range);
 DROP VIEW token_base;
+DROP FUNCTION wal_timeline();
 
 ALTER FUNCTION release_carefully(text, bigint, uuid, int) RENAME TO release_lease;
 ALTER FUNCTION release_lease(text, bigint, uuid, int) SECURITY DEFINER SET search_path FROM CURRENT;

@@ -31,11 +31,21 @@ ALTER TABLE locks DROP CONSTRAINT locks_name_token_key;
 
 ALTER FUNCTION release_lease(text, bigint, uuid, int) RENAME TO release_carefully;
 
+-- The timeline that the server writes, for who may see it: that is checked before the body is set up.
+CREATE FUNCTION wal_timeline() RETURNS int
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
+END $$;
+
 -- What a number of the sequence is added to, to make a token: NULL when the server is on another timeline than the one on
--- record, which next_token looks after. Where the timeline is not visible to grants the record says so.
+-- record, or when that is not visible any more. next_token looks after both; it puts NULL on record where it is not visible.
 CREATE VIEW token_base AS
-  SELECT CASE WHEN i.timeline IS NULL OR i.timeline = ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int
-              THEN i.epoch << 44 END AS base
+  SELECT CASE WHEN i.timeline IS NULL THEN i.epoch << 44
+              WHEN NOT has_function_privilege('pg_catalog.pg_walfile_name(pg_lsn)'::regprocedure, 'EXECUTE')
+                OR NOT has_function_privilege('pg_catalog.pg_current_wal_lsn()'::regprocedure, 'EXECUTE') THEN NULL
+              WHEN i.timeline = wal_timeline() THEN i.epoch << 44 END AS base
   FROM installation i;
 
 -- next_token as in version 2. It also puts on record that the timeline is not visible any more.
