@@ -52,8 +52,8 @@ func waitInProcess(ctx context.Context, url string, say func(report)) error {
 func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	look.mustAcquire(t, "x", 1500*time.Millisecond) // and is never heard of again
-	c := newClient(t, db.Pool(t))
+	look.mustAcquire(t, "x", 1500*time.Millisecond)       // and is never heard of again
+	c := newClient(t, db.Pool(t), pglock.WithTurns(1, 0)) // a ticket for each call
 	got := make(chan fetched, 3)
 	for n := range 3 {
 		acquireInBackground(t.Context(), c, n, "x", got)
@@ -208,7 +208,7 @@ func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
 func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"))
+	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"), pglock.WithTurns(1, 0)) // a ticket for each call
 	holder, err := c.TryAcquire(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)

@@ -182,19 +182,24 @@ func state(err error) string {
 }
 
 // logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. A hand-over
-// ends one lease and grants the next in one row version: ended_at says when.
+// ends one lease and grants the next in one row version: ended_at says when. A grant has the tokens from first_token to
+// new_token; one that is widened to a block in a second step of its own is one grant.
 func logGrants(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
 		CREATE TABLE public.grant_log (
 			n bigint GENERATED ALWAYS AS IDENTITY, name text, slot int, mode text, capacity int, ticket bigint, grant_id uuid,
-			old_token bigint, new_token bigint, old_expires timestamptz, new_expires timestamptz,
+			old_token bigint, first_token bigint, new_token bigint, old_expires timestamptz, new_expires timestamptz,
 			granted_at timestamptz, ended_at timestamptz, logged_at timestamptz DEFAULT clock_timestamp());
 		CREATE FUNCTION public.log_grant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 		BEGIN
-			IF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
-				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, new_token, old_expires, new_expires, granted_at, ended_at)
-					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token, NEW.token,
+			IF OLD.grant_id = NEW.grant_id AND OLD.acquired_at = NEW.acquired_at AND OLD.expires_at = NEW.expires_at
+				AND NEW.block = int8range(OLD.token, NEW.token, '[]') THEN
+				UPDATE public.grant_log SET new_token = NEW.token WHERE n = (SELECT max(n) FROM public.grant_log WHERE name = NEW.name AND slot = NEW.slot);
+			ELSIF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
+				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, first_token, new_token, old_expires, new_expires, granted_at, ended_at)
+					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token,
+						CASE WHEN upper(NEW.block) = NEW.token + 1 THEN lower(NEW.block) ELSE NEW.token END, NEW.token,
 						CASE WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
 			END IF;
 			RETURN NULL;
@@ -211,10 +216,10 @@ func checkGrants(t *testing.T, p *peer) int {
 		t.Errorf("I1: %d grants began before the lease before them had ended", n)
 	}
 	if n := one[int](t, p, `SELECT count(*) FROM (
-			SELECT new_token, lag(new_token) OVER (PARTITION BY name, slot ORDER BY n) AS before, old_token,
+			SELECT first_token, new_token, lag(new_token) OVER (PARTITION BY name, slot ORDER BY n) AS before, old_token,
 			       new_expires > '-infinity' AND (old_token IS NULL OR granted_at <> lag(granted_at) OVER (PARTITION BY name, slot ORDER BY n)) AS is_grant
 			FROM public.grant_log) l
-		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND new_token <= before)`); n != 0 {
+		WHERE before IS NOT NULL AND (new_token < before OR is_grant AND first_token <= before)`); n != 0 {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)

@@ -22,8 +22,8 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 	look := newPeer(t, db.URL())
 	p := newPooler(t, db)
 	var count counter
-	a, b := newClient(t, newPool(t, p.url("exec"))), newClient(t, newPool(t, p.url("exec"), count.on))
-	const waiters = 200
+	a, b := newClient(t, newPool(t, p.url("exec"))), newClient(t, newPool(t, p.url("exec"), count.on), pglock.WithTurns(1, 0))
+	const waiters = 200 // each with a ticket
 	held, err := a.Acquire(t.Context(), "herd")
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func (c *counter) on(config *pgxpool.Config) { config.ConnConfig.Tracer = c }
 func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	c.statements.Add(1)
 	switch {
-	case strings.Contains(data.SQL, `"pglock".acquire(`):
+	case strings.Contains(data.SQL, `"pglock".acquire_`):
 		c.acquires.Add(1)
 	case strings.Contains(data.SQL, `"pglock".look(`):
 		c.looks.Add(1)

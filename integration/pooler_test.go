@@ -27,13 +27,14 @@ func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 				look.exec(t, `CREATE TABLE written (by text)`)
 				look.exec(t, fmt.Sprintf(`ALTER DATABASE %s SET default_transaction_isolation = '%s'`, pgx.Identifier{db.Name()}.Sanitize(), isolation))
 				p := newPooler(t, db)
-				s := pooled{look: look, a: newClient(t, newPool(t, p.url(mode))), b: newClient(t, newPool(t, p.url(mode))),
+				s := pooled{look: look, a: newClient(t, newPool(t, p.url(mode))), // whose calls share tickets
+					b:     newClient(t, newPool(t, p.url(mode)), pglock.WithTurns(1, 0)), // whose calls have one each
 					store: fencedstore.New(newPool(t, p.url(storeMode(mode))))}
 				for _, part := range []struct {
 					name string
 					run  func(pooled)
 				}{
-					{"hand-over", pooled.handOver}, {"modes", pooled.modes}, {"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
+					{"hand-over", pooled.handOver}, {"turns", pooled.turns}, {"modes", pooled.modes}, {"all and do", pooled.allAndDo}, {"heartbeat", pooled.heartbeat},
 					{"watch and break", pooled.watchAndBreak}, {"fenced write", pooled.fencedWrite}, {"cancel", pooled.cancel}, {"close", pooled.close},
 				} {
 					if !t.Run(part.name, func(t *testing.T) { s := s; s.t = t; part.run(s) }) {
@@ -104,6 +105,34 @@ func (s pooled) handOver() {
 	if err := second.Release(t.Context()); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("a second release: %v", err)
 	}
+}
+
+// turns has calls of one client share a grant that another client hands over.
+func (s pooled) turns() {
+	t := s.t
+	const calls = 6
+	held := s.must(s.b.Acquire(t.Context(), "turns"))
+	got := make(chan fetched, calls)
+	for n := range calls {
+		acquireInBackground(t.Context(), s.a, n, "turns", got)
+	}
+	awaitQueue(t, s.look, "turns", 2) // of the first call, and of the others together
+	s.release(held)
+	last, inTheRow := held.Token(), make(map[int64]bool)
+	for range calls {
+		f := await(t, got)
+		l := s.must(f.lease, f.err)
+		if left, err := l.Check(t.Context()); err != nil || left <= 0 || l.Token() <= last {
+			t.Errorf("token %d after %d: check: %v, %v", l.Token(), last, left, err)
+		}
+		last = l.Token()
+		inTheRow[one[int64](t, s.look, `SELECT token FROM pglock.locks WHERE name = 'turns'`)] = true
+		s.release(l)
+	}
+	if len(inTheRow) > 3 {
+		t.Errorf("the server saw %d leases for %d calls of one client", len(inTheRow), calls)
+	}
+	awaitQueue(t, s.look, "turns", 0)
 }
 
 func (s pooled) modes() {

@@ -57,7 +57,7 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 	const waiters = 50
 	var clients []*pglock.Client
 	for range 5 {
-		clients = append(clients, newClient(t, db.Pool(t)))
+		clients = append(clients, newClient(t, db.Pool(t), pglock.WithTurns(1, 0))) // a ticket for each call
 	}
 	holder, err := clients[0].TryAcquire(t.Context(), "x")
 	if err != nil {
@@ -93,7 +93,7 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 func TestTenThousandWaitWithFourConnections(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	c := newClient(t, db.Pool(t, maxConnections(4)))
+	c := newClient(t, db.Pool(t, maxConnections(4)), pglock.WithTurns(1, 0)) // a ticket for each call
 	const names, each = 100, 100
 	var wg sync.WaitGroup
 	var holders []*pglock.Lease
@@ -146,7 +146,8 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	server := migrated(t, map[string]string{"track_functions": "all"})
 	look := newPeer(t, server.URL())
 	pools := []*pgxpool.Pool{newPool(t, server.URL()), newPool(t, server.URL())}
-	clients := []*pglock.Client{newClient(t, pools[0]), newClient(t, pools[1])}
+	eachForItself := pglock.WithTurns(1, 0)
+	clients := []*pglock.Client{newClient(t, pools[0], eachForItself), newClient(t, pools[1], eachForItself)}
 	calls := func(function string) int {
 		return one[int](t, look, `SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'pglock' AND funcname = $1`, function)
 	}
@@ -179,9 +180,9 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
 	})
 	eventually(t, "the server to have counted every call", func() bool {
-		return calls("release_lease") == waiters+1 && calls("acquire") > waiters
+		return calls("release_lease") == waiters+1 && calls("acquire_lease") > waiters
 	})
-	asked, told := calls("acquire"), calls("announce")+calls("announce_next")
+	asked, told := calls("acquire_lease"), calls("announce")+calls("announce_next")
 	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, took, asked, told)
 	// A look may find a grant a moment before its hint comes: then the call asks once more.
 	if asked < waiters+1 || asked > waiters+3 {

@@ -42,7 +42,8 @@ END $$;
 -- What a number of the sequence is added to, to make a token: NULL when the server is on another timeline than the one on
 -- record, or when that is not visible any more. next_token looks after both; it puts NULL on record where it is not visible.
 CREATE VIEW token_base AS
-  SELECT CASE WHEN i.timeline IS NULL THEN i.epoch << 44
+  SELECT CASE WHEN pg_is_in_recovery() THEN NULL
+              WHEN i.timeline IS NULL THEN i.epoch << 44
               WHEN NOT has_function_privilege('pg_catalog.pg_walfile_name(pg_lsn)'::regprocedure, 'EXECUTE')
                 OR NOT has_function_privilege('pg_catalog.pg_current_wal_lsn()'::regprocedure, 'EXECUTE') THEN NULL
               WHEN i.timeline = wal_timeline() THEN i.epoch << 44 END AS base
@@ -193,11 +194,14 @@ BEGIN
         SELECT p_name, CASE WHEN n.t > r.ticket THEN n.t ELSE r.ticket + n.t END, p_mode, p_grant_id, p_session_id, p_owner_id, false,
                p_holder, p_ttl, p_metadata, clock_timestamp(), p_turns
         FROM (SELECT nextval('ticket_seq') AS t) n
-        WHERE r.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id)
+        WHERE r.expires_at > clock_timestamp()
         ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket,
           (SELECT count(*) + 1 FROM (SELECT FROM waiters o WHERE o.name = p_name AND o.ticket > r.ticket AND o.ticket < q.ticket LIMIT 99) ahead)
         INTO acquire_lease.ticket, acquire_lease.place;
       IF FOUND THEN
+        IF EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN   -- by whom the ticket may have waited for
+          RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(p_name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+        END IF;
         acquire_lease.granted := false;
         acquire_lease.token := r.token;
         acquire_lease.holder := r.holder;
@@ -242,11 +246,12 @@ END $$;
 
 -- acquire_many is acquire_lease for many locks at once, for requests that are plain: exclusive, without metadata, asked for the
 -- first time. It waits for no row lock and grants what is free and not queued for. What it does not answer for is to be
--- asked for with acquire_lease. A name may be there once. n counts from 1.
+-- asked for with acquire_lease. A name may be there once. n counts from 1. Who uses a new name at the same time is waited for
+-- for a moment only, as all would wait with the one.
 CREATE FUNCTION acquire_many(
   p_names text[], p_grant_ids uuid[], p_owner_ids uuid[], p_session_id uuid, p_holder text, p_ttl interval)
 RETURNS TABLE (n bigint, granted boolean, token bigint, holder text, expires_at timestamptz, remaining_us bigint, watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms' SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -423,13 +428,14 @@ BEGIN
 END $$;
 
 -- acquire_each is acquire_lease for many requests, one after another in the order of their names, so that no two calls wait for
--- each other in a circle. It answers for each; n counts from 1. When one is refused, all are.
+-- each other in a circle. It answers for each; n counts from 1. When one is refused, or must wait for longer
+-- than a moment, all are.
 CREATE FUNCTION acquire_each(
   p_names text[], p_grant_ids uuid[], p_session_id uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_modes text[],
   p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_turns int[])
 RETURNS TABLE (n bigint, granted boolean, token bigint, holder text, expires_at timestamptz, remaining_us bigint, slot int,
                ticket bigint, place int, is_first boolean, hints text[], handed bigint[], watched boolean, first_token bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -139,7 +139,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
 		sent := c.now()
 		var a answer
-		err := c.makeKnown(asking, q.owner)
+		err := q.owner.makeKnown(asking)
 		if err == nil {
 			a, err = c.store.acquire(asking, c.who(), q.request, q.grantID, q.inDoubt)
 		} else if connectionLost(err) {
@@ -200,7 +200,7 @@ func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, err
 	}
 	if q.nameless {
 		l.nameless = true
-		q.owner.turns.Add(1)
+		q.owner.has(l)
 	}
 	l.extend(g.seen, g.left, sooner())
 	if !l.Valid() {

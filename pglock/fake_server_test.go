@@ -62,23 +62,39 @@ func (s *fakeServer) locked(f func()) {
 	f()
 }
 
-// does runs a statement: the way there, the change, the way back.
-func (s *fakeServer) does(what string, f func()) error {
+// does runs a statement: the way there, the change, the way back. Who gives up gets no answer.
+func (s *fakeServer) does(ctx context.Context, what string, f func()) error {
 	var trip time.Duration
 	s.locked(func() { trip = s.trip })
 	fault := hook(s.fakeStore, &s.fault)
-	time.Sleep(trip)
+	if !wait(ctx, trip) {
+		return ctx.Err()
+	}
 	if fault != nil {
 		if err := fault(what, false); err != nil {
 			return err
 		}
 	}
 	s.locked(f)
-	time.Sleep(trip)
+	if !wait(ctx, trip) {
+		return ctx.Err()
+	}
 	if fault != nil {
 		return fault(what, true)
 	}
 	return nil
+}
+
+// wait is a pause without chance.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (s *fakeServer) row(name string) *fakeRow {
@@ -129,10 +145,10 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
 	return h
 }
 
-func (s *fakeServer) acquire(_ context.Context, w who, q request, grantID uuid.UUID, retry bool) (a answer, err error) {
+func (s *fakeServer) acquire(ctx context.Context, w who, q request, grantID uuid.UUID, retry bool) (a answer, err error) {
 	s.note(call{what: "acquire", names: []string{q.name}, grantID: grantID, retry: retry, request: q, nested: q.owner.nested()})
 	nested := q.owner.nested()
-	lost := s.does("acquire", func() {
+	lost := s.does(ctx, "acquire", func() {
 		r := s.row(q.name)
 		place := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID })
 		switch {
@@ -172,9 +188,9 @@ func (s *fakeServer) acquire(_ context.Context, w who, q request, grantID uuid.U
 	return a, err
 }
 
-func (s *fakeServer) release(_ context.Context, c claim, _ *who) (released bool, h handed, err error) {
+func (s *fakeServer) release(ctx context.Context, c claim, _ *who) (released bool, h handed, err error) {
 	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID, tokens: []int64{int64(c.token)}})
-	err = s.does("release", func() {
+	err = s.does(ctx, "release", func() {
 		if r := s.row(c.name); r.is(c) {
 			released, h = true, s.handOver(r, r.session)
 		}
@@ -198,30 +214,30 @@ func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l left) {
 	return l
 }
 
-func (s *fakeServer) leave(_ context.Context, name string, grantID uuid.UUID) (l left, err error) {
+func (s *fakeServer) leave(ctx context.Context, name string, grantID uuid.UUID) (l left, err error) {
 	s.note(call{what: "leave", names: []string{name}, grantID: grantID})
-	err = s.does("leave", func() { l = s.takeBack(name, grantID) })
+	err = s.does(ctx, "leave", func() { l = s.takeBack(name, grantID) })
 	return l, err
 }
 
-func (s *fakeServer) abandon(_ context.Context, name string, grantID uuid.UUID) (h handed, err error) {
+func (s *fakeServer) abandon(ctx context.Context, name string, grantID uuid.UUID) (h handed, err error) {
 	s.note(call{what: "abandon", names: []string{name}, grantID: grantID})
-	err = s.does("abandon", func() { h = s.takeBack(name, grantID).handed })
+	err = s.does(ctx, "abandon", func() { h = s.takeBack(name, grantID).handed })
 	return h, err
 }
 
-func (s *fakeServer) leaveAll(_ context.Context, _ uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error) {
+func (s *fakeServer) leaveAll(ctx context.Context, _ uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error) {
 	s.note(call{what: "leaveAll", names: names})
-	return nil, s.does("leaveAll", func() {
+	return nil, s.does(ctx, "leaveAll", func() {
 		for i, name := range names {
 			s.takeBack(name, grantIDs[i])
 		}
 	})
 }
 
-func (s *fakeServer) releaseAll(_ context.Context, claims []claim) (map[string]handed, error) {
+func (s *fakeServer) releaseAll(ctx context.Context, claims []claim) (map[string]handed, error) {
 	s.note(call{what: "releaseAll"})
-	return nil, s.does("releaseAll", func() {
+	return nil, s.does(ctx, "releaseAll", func() {
 		for _, c := range claims {
 			if r := s.row(c.name); r.is(c) {
 				s.handOver(r, uuid.Nil)
@@ -240,7 +256,7 @@ func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdic
 		return verdicts, nil, err
 	}
 	verdicts, found := make(map[claim]verdict), make(map[int64]sighting)
-	err := s.does("beat", func() {
+	err := s.does(ctx, "beat", func() {
 		for _, c := range p.claims {
 			verdicts[c] = verdict{string(ReasonTakenOver), 0}
 			if r := s.row(c.name); r.is(c) {
@@ -262,9 +278,9 @@ func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdic
 }
 
 // about answers a call about one lease.
-func (s *fakeServer) about(what string, c claim, change func(*fakeRow)) (left time.Duration, err error) {
+func (s *fakeServer) about(ctx context.Context, what string, c claim, change func(*fakeRow)) (left time.Duration, err error) {
 	s.note(call{what: what, names: []string{c.name}, grantID: c.grantID})
-	lost := s.does(what, func() {
+	lost := s.does(ctx, what, func() {
 		r := s.row(c.name)
 		if !r.is(c) {
 			err = sqlError(stateExpired)
@@ -279,17 +295,21 @@ func (s *fakeServer) about(what string, c claim, change func(*fakeRow)) (left ti
 	return left, err
 }
 
-func (s *fakeServer) renew(_ context.Context, c claim) (time.Duration, error) {
-	return s.about("renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.ttl + r.grace) })
+func (s *fakeServer) renew(ctx context.Context, c claim) (time.Duration, error) {
+	return s.about(ctx, "renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.ttl + r.grace) })
 }
 
-func (s *fakeServer) check(_ context.Context, c claim) (time.Duration, error) {
-	return s.about("check", c, func(*fakeRow) {})
+func (s *fakeServer) check(ctx context.Context, c claim) (time.Duration, error) {
+	return s.about(ctx, "check", c, func(*fakeRow) {})
 }
 
-func (s *fakeServer) own(_ context.Context, c claim, owner uuid.UUID) error {
-	_, err := s.about("own", c, func(r *fakeRow) { r.owned = owner })
-	return err
+func (s *fakeServer) own(ctx context.Context, c claim, owner uuid.UUID) error {
+	s.note(call{what: "own", names: []string{c.name}, grantID: c.grantID})
+	return s.does(ctx, "own", func() {
+		if r := s.row(c.name); r.is(c) { // else it changes nothing
+			r.owned = owner
+		}
+	})
 }
 
 // breaks ends the lease as an operator does.

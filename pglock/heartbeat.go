@@ -172,6 +172,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 	}
 	limit := min(shortest/3, patience)
 	if look != nil {
+		c.nameOwners(look)
 		p.look, p.nested, limit = true, look.nested, min(limit, lookPatience, c.config.sessionTTL/3)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
@@ -201,6 +202,20 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 	}
 	for _, l := range busy { // after the others have their verdicts, and for no longer together than those can wait
 		c.renewBusy(l, min(shortest/12, patience)/time.Duration(len(busy)))
+	}
+}
+
+// nameOwners tells the server of the turns of owners that wait for other locks: one may have come while it waited. Not in the
+// heartbeat's own time: it takes a connection of the pool.
+func (c *Client) nameOwners(look *looking) {
+	for _, w := range look.tickets {
+		if o := w.owner; o.isNameless() {
+			c.background(func() {
+				ctx, cancel := context.WithTimeout(c.ctx, lookPatience)
+				defer cancel()
+				_ = o.makeKnown(ctx) // else with the next look
+			})
+		}
 	}
 }
 

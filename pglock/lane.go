@@ -189,16 +189,16 @@ func (l *lane[Q, A]) fly(ctx context.Context, cancel context.CancelFunc, since i
 		l.answer(l.take(&flight{cancel: cancel}), nil, &noConnectionError{err})
 		return
 	}
+	limited, end := context.WithTimeout(context.Background(), patience) //nolint:forbidigo // of no call alone; it ends with the last of them
+	defer end()
 	l.gather()
-	taken := l.take(&flight{cancel: cancel})
+	taken := l.take(&flight{cancel: end})
 	if len(taken) == 1 && l.turnAlone(taken[0], since) {
 		conn.Release()
 		return
 	}
 	defer l.landed(since)
 	defer conn.Release()
-	limited, end := context.WithTimeout(ctx, patience)
-	defer end()
 	l.send(limited, conn.Conn(), taken)
 }
 
@@ -211,13 +211,18 @@ func (l *lane[Q, A]) unboard() {
 // gather lets calls come that were woken by the last statement and are about to make the next: not for longer than a part
 // of what a statement takes.
 func (l *lane[Q, A]) gather() {
-	for began := time.Now(); time.Since(began) < gathering; runtime.Gosched() {
+	began := time.Now()
+	for range 1000 { // also where time stands still
+		if time.Since(began) >= gathering {
+			return
+		}
 		l.mu.Lock()
 		enough := len(l.waiting) > l.last*3/4
 		l.mu.Unlock()
 		if enough {
 			return
 		}
+		runtime.Gosched()
 	}
 }
 

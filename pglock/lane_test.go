@@ -664,6 +664,49 @@ func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 	})
 }
 
+// A statement may get its connection in the moment in which the last call that waited for it gives up. Calls that come then
+// travel in it, and do not end with that one.
+func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
+	d := newDepot(t, 1)
+	d.many = func(ctx context.Context, _ *pgx.Conn, orders []order) (map[int]int, error) {
+		answers := make(map[int]int)
+		for i, o := range orders {
+			answers[i] = o.n
+		}
+		return answers, ctx.Err()
+	}
+	d.alone = func(ctx context.Context, o order) (int, error) { return o.n, ctx.Err() }
+	for round := range 200 {
+		feed := d.starve(t)
+		d.mu.Lock()
+		d.last = 2 // the lane is busy: also the first call waits for a statement for several
+		d.mu.Unlock()
+		ctx, cancel := context.WithCancel(context.Background())
+		var calls sync.WaitGroup
+		calls.Go(func() { _, _ = d.do(ctx, order{name: "first"}) })
+		for waits := false; !waits; runtime.Gosched() {
+			d.mu.Lock()
+			waits = len(d.waiting) == 1
+			d.mu.Unlock()
+		}
+		calls.Go(feed)
+		calls.Go(cancel)
+		for n := range 3 {
+			calls.Go(func() {
+				for range round % 50 {
+					runtime.Gosched()
+				}
+				if a, err := d.do(context.Background(), order{name: fmt.Sprint("late", n), n: n}); err != nil || a != n {
+					t.Errorf("call %d of round %d: %d, %v", n, round, a, err)
+				}
+			})
+		}
+		if calls.Wait(); t.Failed() {
+			return
+		}
+	}
+}
+
 // close returns when the statements that nobody waits for any more have ended.
 func TestClosedLaneHasNothingUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,12 +23,11 @@ type Lease struct {
 	mode     Mode
 	slot     int
 	owner    *owner
-	queued   bool        // it was waited for
-	row      Token       // what the server knows the lease by: token, or the last of its block
-	block    *block      // the turns after this one; nil: there are none
-	line     *line       // the calls that can have them; nil: none
-	nameless bool        // granted to a line: the server knows not whose it is
-	owned    atomic.Bool // until it was told
+	queued   bool   // it was waited for
+	row      Token  // what the server knows the lease by: token, or the last of its block
+	block    *block // the turns after this one; nil: there are none
+	line     *line  // the calls that can have them; nil: none
+	nameless bool   // granted to a line: the server knows not whose it is
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -255,6 +253,9 @@ func (l *Lease) end(cause error) bool {
 	ended := l.ended
 	l.mu.Unlock()
 	l.cancel(ended)
+	if l.nameless {
+		l.owner.hasNot(l)
+	}
 	l.client.forget(l)
 	return first
 }

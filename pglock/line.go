@@ -355,7 +355,8 @@ func (l *Lease) passOn() bool {
 	next.row, next.block, next.line, next.queued = l.row, b, ln, true
 	next.deadline, next.due = deadline, due
 	next.nameless = true
-	call.owner.turns.Add(1)
+	call.owner.has(next)
+	l.owner.hasNot(l)
 	b.next++
 	delete(c.leases, l)
 	c.leases[next] = struct{}{}

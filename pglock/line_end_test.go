@@ -200,6 +200,33 @@ func TestCallThatGivesUpInALineReturnsAtOnce(t *testing.T) {
 	})
 }
 
+// A call that comes into a line in the moment in which its ticket is taken back, because nobody was left, is served.
+func TestCallThatComesWhileALineLeavesTheQueueIsServed(t *testing.T) {
+	for late := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newFakeServer()
+			c, b := s.client(t), s.client(t)
+			held := mustAcquire(t, b, "report")
+			first := lined(t.Context(), c)
+			ctx, cancel := context.WithCancel(t.Context())
+			second := lined(ctx, c)
+			time.Sleep(time.Second)
+			cancel()
+			if got := <-second; !errors.Is(got.err, context.Canceled) {
+				t.Error(got.err)
+			}
+			time.Sleep(lineImpatience - 5*time.Millisecond + time.Duration(late)*500*time.Microsecond)
+			third := lined(t.Context(), c)
+			time.Sleep(time.Second)
+			if err := held.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			serveAll(t, []chan acquired{first, third})
+			s.wantEmpty(t, "report", b, c)
+		})
+	}
+}
+
 // A grant that comes when nobody of the line waits any more is released at once, also where the first telling fails; the
 // lock goes to the next.
 func TestTrap9_AGrantForALineThatNobodyIsInGoesBack(t *testing.T) {

@@ -82,6 +82,9 @@ func TestOwnerOfATurnThatAsksForNothingElseIsNotTold(t *testing.T) {
 		c := s.client(t)
 		gone, now, waiting := inTurn(t, s, c, 3)
 		under := context.WithoutCancel(gone.Context())
+		if gone.owner.nested() || !now.owner.nested() {
+			t.Error("the owner of the turn that has ended counts as holding a lock, or that of the present one does not")
+		}
 		inner, err := c.TryAcquire(under, "inner") // after its turn has ended
 		if err != nil {
 			t.Fatal(err)
@@ -323,5 +326,48 @@ func TestTurnEndsWithTheContextOfItsOwnCall(t *testing.T) {
 			t.Error(err)
 		}
 		s.wantEmpty(t, "report", c, b)
+	})
+}
+
+// An owner that waits with a ticket of its own when another of its calls is given a turn: the server hears whose the turn is
+// with one of the next looks, or circles through it would not be found.
+func TestOwnerThatIsGivenATurnWhileItWaitsForAnotherLockIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		c, other := s.client(t), s.client(t)
+		elsewhere, err := other.TryAcquire(t.Context(), "elsewhere")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := mustAcquire(t, c, "before")
+		under := context.WithoutCancel(before.Context())
+		if err := before.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		first := served(t, lined(t.Context(), c))
+		turn := lined(under, c) // in the line: it holds nothing
+		done := make(chan error, 1)
+		go func() {
+			l, err := c.Acquire(under, "elsewhere")
+			if err == nil {
+				err = l.Release(t.Context())
+			}
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		if err := first.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		now := served(t, turn)
+		time.Sleep(3 * time.Second)
+		s.locked(func() {
+			if r := s.rows["report"]; r.owned != now.owner.id {
+				t.Error("the server does not know whose the turn is, while its owner waits for another lock")
+			}
+		})
+		if err := errors.Join(now.Release(t.Context()), elsewhere.Release(t.Context()), <-done); err != nil {
+			t.Error(err)
+		}
+		s.wantEmpty(t, "report", c, other)
 	})
 }

@@ -3,6 +3,9 @@ package pglock
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/google/uuid"
@@ -11,9 +14,11 @@ import (
 // owner is who asks for locks: one line of work, which may hold several at once. The context of a lease carries it, so
 // that a request made under that context is known to be the same owner's. It is how a circle of waiters is recognised.
 type owner struct {
-	id    uuid.UUID
-	held  atomic.Int64 // leases that have not ended
-	turns atomic.Int64 // leases that it was given in a line, ended or not
+	id   uuid.UUID
+	held atomic.Int64 // leases that have not ended
+
+	mu       sync.Mutex // guards what follows; the last to be taken
+	nameless map[*Lease]struct{}
 }
 
 type ownerKey struct{}
@@ -30,28 +35,41 @@ func ownerOf(ctx context.Context) (*owner, error) {
 	return &owner{id: id}, nil
 }
 
-// makeKnown tells the server who holds the locks that this owner has from a line, where the server knows the line alone: an
-// owner who waits while it holds a lock may be part of a circle.
-func (c *Client) makeKnown(ctx context.Context, o *owner) error {
-	if o.turns.Load() == 0 {
-		return nil
+// has and hasNot keep the leases of which the server does not know that they are this owner's.
+func (o *owner) has(l *Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.nameless == nil {
+		o.nameless = make(map[*Lease]struct{})
 	}
-	var unknown []*Lease
-	c.mu.Lock()
-	for l := range c.leases {
-		if l.owner == o && l.nameless && !l.owned.Load() {
-			unknown = append(unknown, l)
-		}
-	}
-	c.mu.Unlock()
+	o.nameless[l] = struct{}{}
+}
+
+func (o *owner) hasNot(l *Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.nameless, l)
+}
+
+func (o *owner) isNameless() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.nameless) > 0
+}
+
+// makeKnown tells the server who holds the locks that this owner has from a line, of whatever client, where the server knows
+// the line alone: an owner who waits while it holds a lock may be part of a circle.
+func (o *owner) makeKnown(ctx context.Context) error {
+	o.mu.Lock()
+	unknown := slices.Collect(maps.Keys(o.nameless))
+	o.mu.Unlock()
 	for _, l := range unknown {
-		if !l.makeKnown() {
-			continue
+		if l.makeKnown() {
+			if err := l.client.store.own(ctx, l.claim(), o.id); err != nil {
+				return fmt.Errorf("tell who holds lock %q: %w", l.name, err)
+			}
 		}
-		if err := c.store.own(ctx, l.claim(), o.id); err != nil {
-			return fmt.Errorf("tell who holds lock %q: %w", l.name, err)
-		}
-		l.owned.Store(true)
+		o.hasNot(l)
 	}
 	return nil
 }

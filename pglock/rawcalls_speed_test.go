@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -153,11 +154,21 @@ func TestI11_RefusedSQLCallsOfTheShortWaysChangeNothing(t *testing.T) {
 	add(many("ARRAY[NULL, '', "+long+"]", "ARRAY["+id+", "+id+", "+id+"]", "'{NULL,NULL,NULL}'"), "", "")
 	add(many("'{new,free}'", "'{NULL,NULL}'", "'{NULL,NULL}'"), "", "")
 
+	// A prune in steps.
+	for _, limit := range []string{"0", "-1", "100001", "NULL"} {
+		add("prune_locks('1 day', "+limit+")", invalid, "limit is "+limit+": it must be from 1 to 100000")
+	}
+	add("prune_locks(NULL, 10)", invalid, "idle is NULL: it must not be negative")
+	add("prune_locks('-1 s', 10)", invalid, "idle is -00:00:01")
+	for _, after := range []string{"''", "NULL", "'zzz'"} {
+		add("prune_locks('1 day', 10, "+after+")", "", "")
+	}
+
 	before := rows(t, conn)
 	for _, tc := range all {
 		answer, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+tc.call)
 		checkState(t, tc.call, err, tc.state, tc.says)
-		if tc.state == "" && answer.RowsAffected() != 0 && !strings.HasPrefix(tc.call, "renew_leases") && !strings.HasPrefix(tc.call, "own_lease") {
+		if function, _, _ := strings.Cut(tc.call, "("); tc.state == "" && answer.RowsAffected() != 0 && !slices.Contains([]string{"renew_leases", "own_lease", "prune_locks"}, function) {
 			t.Errorf("%s answers for %d", tc.call, answer.RowsAffected())
 		}
 		if after := rows(t, conn); after != before {

@@ -271,6 +271,7 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 			eachOf("'new'", ""), eachOf("'free'", ""), eachOf("'held'", "waits"),
 			"release_lease('held', 1, " + heldID + ")", "release_many(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "])",
 			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
+			"prune_locks('0', 10)",
 		} {
 			err := pgx.BeginTxFunc(t.Context(), caller, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 				_, err := tx.Exec(t.Context(), "SELECT * FROM pglock."+call)

@@ -21,7 +21,7 @@ type ask struct {
 
 // plain requests can be granted many in one statement: first askings for exclusive locks that carry nothing along.
 func (q ask) plain() bool {
-	return !q.retry && q.request.mode == ModeExclusive && q.request.metadata == nil && q.request.turns <= 1
+	return !q.retry && q.request.mode == ModeExclusive && q.request.metadata == nil && q.request.turns <= 1 && !q.request.owner.nested()
 }
 
 func (s *pgStore) acquire(ctx context.Context, w who, r request, grantID uuid.UUID, retry bool) (answer, error) {

@@ -42,6 +42,7 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
   pglock-admin list                                  who holds what
   pglock-admin waiters                               who waits for it, in order
   pglock-admin break nightly-report --reason "stuck since 3:00"
+  pglock-admin prune                                 remove what nobody needs any more
   pglock-admin guard add public.accounts             refuse writes that have not passed the fence
   pglock-admin doctor                                what this server can and cannot do`,
 		SilenceUsage:  true,
@@ -60,7 +61,7 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table or json")
 	flags.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long the command may take; the demo has its own bounds")
-	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newGuard(o), newDoctor(o), newDemo(o), newDemoWorker(), newVersion(o))
+	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newPrune(o), newGuard(o), newDoctor(o), newDemo(o), newDemoWorker(), newVersion(o))
 	return root
 }
 

@@ -11,13 +11,13 @@ func init() { all = append(all, ofFencing...) }
 // outside the database.
 var ofFencing = []mutant{
 	{"I22 tokens have no epoch", []edit{
-		{queue, "  RETURN GREATEST((was.epoch << 44) + nextval('fencing_token_seq'), p_above + 1);", "  RETURN GREATEST(nextval('fencing_token_seq'), p_above + 1);"},
+		{speed, "  RETURN GREATEST((was.epoch << 44) + nextval('fencing_token_seq'), p_above + 1);", "  RETURN GREATEST(nextval('fencing_token_seq'), p_above + 1);"},
 	}, integration, "^TestI22_TokensAscendAfterAFailover"},
 	{"I22 the epoch is the timeline alone", []edit{
-		{queue, "LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287)", "line - 1"},
+		{speed, "LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287)", "line - 1"},
 	}, integration, "^TestI22_TokensAscendAfterARestore"},
 	{"I23 a standby checks leases", []edit{
-		{fencing, "  IF pg_is_in_recovery() THEN\n    RAISE EXCEPTION 'a standby cannot tell", "  IF false THEN\n    RAISE EXCEPTION 'a standby cannot tell"},
+		{speed, "  IF pg_is_in_recovery() THEN\n    RAISE EXCEPTION 'a standby cannot tell", "  IF false THEN\n    RAISE EXCEPTION 'a standby cannot tell"},
 	}, integration, "^TestI23_"},
 	{"I7 a holder believes in its grace", []edit{
 		{"pglock/lease.go", "trustDeadline(sent, l.ttl, remaining-l.grace)", "trustDeadline(sent, l.ttl+l.grace, remaining)"},
@@ -56,6 +56,6 @@ var ofFencing = []mutant{
 		{queue, "|| coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN", "IS NOT NULL THEN"},
 	}, integration, "^TestI16_"},
 	{"I3 SET CONSTRAINTS before the fence uses up the check", []edit{
-		{queue, "  IF current_setting('pglock.checked', true) = noted THEN", "  IF false THEN"},
+		{speed, "  IF current_setting('pglock.checked', true) = noted THEN", "  IF false THEN"},
 	}, integration, "^TestI4_"},
 }

@@ -9,7 +9,10 @@ var ofTheQueue = []mutant{
 		{queue, "SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;", "SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;"},
 	}, integration, "^TestI8_Release|^TestI8_WaiterLooks"},
 	{"I8 a release does not wait for a ticket that is being written", []edit{
-		{queue, "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR UPDATE;", "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR NO KEY UPDATE SKIP LOCKED;"},
+		{speed, "      AND current_setting('transaction_isolation') = 'read committed'\n    FOR UPDATE OF l;", "      AND current_setting('transaction_isolation') = 'read committed'\n    FOR KEY SHARE OF l;"},
+	}, integration, "^TestI8_"},
+	{"I8 a release of a slot does not wait for a ticket that is being written", []edit{
+		{queue, "  IF p_slot > 0 THEN\n    PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;\n  END IF;\n", ""},
 	}, integration, "^TestI8_Release"},
 	{"I8 a look that misses a ticket is not told", []edit{
 		{"pglock/queue.go", "\t\t\tw.tell(news{ask: true}) // granted, or passed over\n", ""},
@@ -18,10 +21,10 @@ var ofTheQueue = []mutant{
 		{"pglock/queue.go", "\tif !w.first {\n\t\treturn n, never", "\tif !w.first || true {\n\t\treturn n, never"},
 	}, integration, "^TestI8_Crashed"},
 	{"I7 a hint tells the TTL instead of what is left", []edit{
-		{queue, "hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp()) AS payload", "hint(l.grant_id, l.token, l.slot, l.ttl) AS payload"},
+		{speed, "hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp(), l.block) AS payload", "hint(l.grant_id, l.token, l.slot, l.ttl, l.block) AS payload"},
 	}, integration, "^TestI7_Trust"},
 	{"I9 last come, first served", []edit{
-		{queue, "q.ticket > r.ticket ORDER BY q.ticket LIMIT 1", "q.ticket > r.ticket ORDER BY q.ticket DESC LIMIT 1"},
+		{speed, "(SELECT min(o.ticket) FROM waiters o", "(SELECT max(o.ticket) FROM waiters o"},
 	}, integration, "^TestI9_Waiters"},
 	{"I9 a newcomer overtakes the queue", []edit{
 		{queue, "                               OR EXISTS (SELECT FROM waiters q WHERE q.name = p_name)) THEN", "                               ) THEN"},
@@ -31,7 +34,9 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestI9_OneRequest"},
 	{"I14 a ticket keeps the holder's row locked over a flush", []edit{
 		{queue, "AND l.top_slot = 0 FOR SHARE;", "AND l.top_slot = 0 FOR NO KEY UPDATE;"},
-		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire("},
+		{speed, "      FOR SHARE OF l;", "      FOR NO KEY UPDATE OF l;"},
+		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire_lease(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire_lease("},
+		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire_each(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire_each("},
 	}, integration, "^TestI14_"},
 	{"I20 a release changes its session", []edit{
 		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', false) END"},
@@ -84,5 +89,9 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestHandOversDuring"},
 	{"sessions: dead waiters are served", []edit{
 		{queue, "RETURNING (SELECT s.alive_until > clock_timestamp() FROM", "RETURNING (SELECT true FROM"},
-	}, integration, "^TestDeadWaiters"},
+		{speed, "AND EXISTS (SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())", ""},
+	}, integration, "^TestDeadWaiters|^TestI9_ShortRelease"},
+	{"sessions: dead waiters are served in the short way", []edit{
+		{speed, "AND EXISTS (SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())", ""},
+	}, integration, "^TestDeadWaiters|^TestI9_ShortRelease"},
 }

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// pruneView is what prune has removed.
+type pruneView struct {
+	Locks   int64 `json:"locks"`   // rows: a lock has one, and one for each slot it ever had
+	Waiters int64 `json:"waiters"` // tickets of dead sessions
+	Events  int64 `json:"events"`
+	Idle    int64 `json:"idle_ms"`
+	Older   int64 `json:"events_older_than_ms"`
+	Waits   int   `json:"waits"` // how often the table of locks was in use
+}
+
+func newPrune(o *options) *cobra.Command {
+	idle, older := 24*time.Hour, 90*24*time.Hour
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove what nobody needs any more: locks long free, old events, dead waiters",
+		Long: `Remove the rows of locks that have been free for longer than --idle and that nobody waits for, events older than
+--events, and the tickets of sessions that have been dead for a minute. Held locks and fences are never removed, and tokens
+go on from where they were: a lock that was pruned and is used again has a greater token than ever before.
+
+It removes a thousand locks at a time, and has their table alone for that moment: grants and renewals wait for some ten
+milliseconds, again and again, for as long as there is something to remove. While others keep the table in use it tries again
+until --timeout. What it has removed by then stays removed, and the next run goes on.
+
+It needs the role pglock_admin.`,
+		Example: `  pglock-admin prune
+  pglock-admin prune --idle 168h --events 8760h -o json
+  pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if idle < 0 {
+				return usageErrorf("--idle 24h", "--idle is %v: it must not be negative", idle)
+			}
+			if older < 0 {
+				return usageErrorf("--events 2160h", "--events is %v: it must not be negative", older)
+			}
+			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
+					view := pruneView{Idle: idle.Milliseconds(), Older: older.Milliseconds()}
+					p := pruner{o: o, pool: pool, view: &view, tell: cmd.ErrOrStderr()}
+					if err := p.run(ctx, idle, older); err != nil {
+						return err
+					}
+					return o.show(cmd, view, func(w io.Writer) { drawPruned(w, view, idle, older) })
+				})
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&idle, "idle", idle, "remove locks that have been free for longer than `this`")
+	cmd.Flags().DurationVar(&older, "events", older, "remove events older than `this`")
+	return cmd
+}
+
+// The statements of prune, each a call of one function; the library has no words for them.
+const (
+	endInTime    = `SELECT pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
+	sweepWaiters = `SELECT %s.sweep_waiters()`
+	pruneEvents  = `SELECT %s.prune_events($1::pg_catalog.text::pg_catalog.interval)`
+	pruneLocks   = `SELECT removed, next FROM %s.prune_locks($1::pg_catalog.text::pg_catalog.interval, $2::pg_catalog.int4, $3::pg_catalog.text)`
+)
+
+const (
+	namesAtOnce = 1000
+	// A try stops every grant for up to a tenth of a second, and a step for as long as it lasts: those who had to queue behind
+	// it go on meanwhile.
+	pauseAfterTry  = 400 * time.Millisecond
+	pauseAfterStep = 10 * time.Millisecond
+)
+
+// pruner counts in view what it has removed, and tells what it waits for.
+type pruner struct {
+	o    *options
+	pool *pgxpool.Pool
+	view *pruneView
+	tell io.Writer
+
+	busy bool // the last try found the table of locks in use
+}
+
+// run removes dead waiters first, because a lock that anybody waits for is not pruned, and the locks last, because they may
+// have to be waited for.
+func (p *pruner) run(ctx context.Context, idle, older time.Duration) error {
+	for more := true; more; {
+		n, _, err := p.call(ctx, sweepWaiters)
+		if err != nil {
+			return p.explain(ctx, err)
+		}
+		p.view.Waiters += n
+		more = n > 0
+	}
+	n, _, err := p.call(ctx, pruneEvents, interval(older))
+	if err != nil {
+		return p.explain(ctx, err)
+	}
+	p.view.Events = n
+	return p.explain(ctx, p.locks(ctx, idle))
+}
+
+// locks goes through the names step by step.
+func (p *pruner) locks(ctx context.Context, idle time.Duration) error {
+	after := ""
+	for {
+		began, pause := time.Now(), pauseAfterTry
+		n, next, err := p.call(ctx, pruneLocks, interval(idle), namesAtOnce, after)
+		switch {
+		case isBusy(err):
+			p.busy = true
+			p.view.Waits++
+			if p.view.Waits == 1 && p.o.output != outputJSON {
+				fmt.Fprintf(p.tell, "pglock-admin: the table of locks is in use; waiting for those who write to it, for no longer than --timeout, which is %v\n", p.o.timeout)
+			}
+		case err != nil:
+			return err
+		default:
+			p.busy = false
+			p.view.Locks += n
+			if next == nil {
+				return nil
+			}
+			after, pause = *next, max(pauseAfterStep, time.Since(began))
+		}
+		select {
+		case <-ctx.Done():
+			if err == nil {
+				err = ctx.Err()
+			}
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// call runs one of the statements in a transaction of its own. The server ends it when the time of this program is up: it
+// would otherwise go on, with its locks, after the program has gone.
+func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int64, next *string, err error) {
+	into := []any{&n}
+	if statement == pruneLocks {
+		into = append(into, &next)
+	}
+	err = pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if deadline, ok := ctx.Deadline(); ok {
+			left := max(1, time.Until(deadline).Milliseconds())
+			if _, err := tx.Exec(ctx, endInTime, fmt.Sprint(left)); err != nil {
+				return err
+			}
+		}
+		return tx.QueryRow(ctx, fmt.Sprintf(statement, pgx.Identifier{p.o.schema}.Sanitize()), args...).Scan(into...)
+	})
+	return n, next, pglock.ErrorFromSQL(err, "", 0)
+}
+
+// outOfTime reports whether it was the time of this program that ended a statement, and not an administrator.
+func outOfTime(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < 100*time.Millisecond
+}
+
+func interval(d time.Duration) string { return fmt.Sprintf("%d microseconds", d.Microseconds()) }
+
+func stateOf(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}
+
+func count(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+func isBusy(err error) bool { return stateOf(err) == "55P03" }
+
+// explain says what was removed all the same, and what to do next.
+func (p *pruner) explain(ctx context.Context, err error) error {
+	late := stateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
+	switch {
+	case err == nil:
+		return nil
+	case isBusy(err), late && p.busy:
+		return &advised{code: exitFailure, err: fmt.Errorf("the table of locks is in use; %s, after %s: %w", p.removed(), count(int64(p.view.Waits), "wait"), err),
+			hint: "again at a quieter time, or with a longer --timeout. It waits for VACUUM, and for transactions that have acquired, renewed\n" +
+				"  or released a lock and are still open. Who they are:\n" +
+				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
+				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
+				"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{p.o.schema, "locks"}.Sanitize(), "'", "''") + "'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
+				"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"}
+	case late:
+		return &advised{code: exitFailure, err: fmt.Errorf("there is more to remove than %v (--timeout) is enough for; %s: %w", p.o.timeout, p.removed(), err),
+			hint: "the same command again, which goes on; or with a longer --timeout"}
+	case p.view.Locks+p.view.Waiters+p.view.Events > 0:
+		return fmt.Errorf("%s: %w", p.removed(), err)
+	}
+	return err
+}
+
+func (p *pruner) removed() string {
+	return fmt.Sprintf("removed %s, %s and %s", count(p.view.Locks, "lock"), count(p.view.Waiters, "dead waiter"), count(p.view.Events, "event"))
+}
+
+func drawPruned(w io.Writer, v pruneView, idle, older time.Duration) {
+	fmt.Fprintln(w, "removed")
+	drawFields(w, [][2]string{
+		{"  locks", fmt.Sprintf("%d, free for longer than %s", v.Locks, age(idle))},
+		{"  events", fmt.Sprintf("%d, older than %s", v.Events, age(older))},
+		{"  waiters", fmt.Sprintf("%d, of dead sessions", v.Waiters)},
+	})
+}

@@ -1,0 +1,663 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// barrier holds up, while it is closed, every statement in which the row or the ticket of the lock "m" is written.
+type barrier struct{ keeper *peer }
+
+const barrierKey = 4711
+
+func newBarrier(t *testing.T, db *pgtest.DB) *barrier {
+	t.Helper()
+	b := &barrier{newPeer(t, db.URL())}
+	b.keeper.exec(t, fmt.Sprintf(`
+		CREATE FUNCTION public.wait_at_barrier() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+		BEGIN
+			WHILE NOT pg_try_advisory_xact_lock_shared(%d) LOOP   -- not a wait for a lock, which lock_timeout would end
+				PERFORM pg_sleep(0.002);
+			END LOOP;
+			RETURN NEW;
+		END $$;
+		CREATE TRIGGER barrier BEFORE INSERT OR UPDATE ON pglock.locks FOR EACH ROW WHEN (NEW.name = 'm') EXECUTE FUNCTION public.wait_at_barrier();
+		CREATE TRIGGER barrier BEFORE INSERT ON pglock.waiters FOR EACH ROW WHEN (NEW.name = 'm') EXECUTE FUNCTION public.wait_at_barrier();`, barrierKey))
+	return b
+}
+
+func (b *barrier) close(t *testing.T) {
+	t.Helper()
+	b.keeper.exec(t, `SELECT pg_advisory_lock($1)`, barrierKey)
+}
+
+func (b *barrier) open(t *testing.T) {
+	t.Helper()
+	b.keeper.exec(t, `SELECT pg_advisory_unlock($1)`, barrierKey)
+}
+
+// underWay are the backends that execute a call of the function $1.
+const underWay = `FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active' AND query LIKE '%' || $1 || '%'`
+
+// blocked is how many backends wait for a lock.
+func blocked(t *testing.T, look *peer) int {
+	t.Helper()
+	return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`)
+}
+
+// await returns when a call of the function waits at the barrier, with its backend.
+func (b *barrier) await(t *testing.T, function string) (pid uint32) {
+	t.Helper()
+	eventually(t, function+" to wait at the barrier", func() bool {
+		return b.keeper.QueryRow(t.Context(), `SELECT pid `+underWay+` AND wait_event = 'PgSleep'`, function).Scan(&pid) == nil
+	})
+	return pid
+}
+
+// inFlight makes the calls and returns when the statement for those after the openers, of this function, is held up at the
+// barrier. Some of the openers may be in it too.
+func (c *crowd) inFlight(b *barrier, calls []*attempt, call func(*attempt), function string) (pid uint32) {
+	c.t.Helper()
+	b.close(c.t)
+	free := c.hold()
+	c.gather(calls, call)
+	free()
+	return b.await(c.t, function)
+}
+
+// around are names before, at and after the barrier, in the order in which rows are written.
+func around(n int) []string { return append(append(some("a", n), "m"), some("z", n)...) }
+
+// wantHeld waits until just these locks are held, besides those of the openers.
+func wantHeld(t *testing.T, look *peer, calls []*attempt) {
+	t.Helper()
+	want := []string{}
+	for _, a := range calls {
+		want = append(want, a.name)
+	}
+	slices.Sort(want)
+	eventually(t, fmt.Sprintf("just %q to be held", want), func() bool {
+		return slices.Equal(want, slices.DeleteFunc(held(t, look), func(name string) bool { return strings.HasPrefix(name, "opener") }))
+	})
+}
+
+// cancelHalf cancels every second of the calls, and checks that they come back with their own error while the others wait.
+func cancelHalf(t *testing.T, calls []*attempt) (cancelled, others []*attempt) {
+	t.Helper()
+	for i, a := range calls {
+		if i%2 == 0 {
+			a.cancel()
+			cancelled = append(cancelled, a)
+		} else {
+			others = append(others, a)
+		}
+	}
+	for _, a := range cancelled {
+		a.wait(t)
+		if !errors.Is(a.err, context.Canceled) || a.lease != nil {
+			t.Errorf("%q: %v, want context.Canceled", a.name, a.err)
+		}
+	}
+	for _, a := range others {
+		if a.isDone() {
+			t.Errorf("%q came back too: %v", a.name, a.err)
+		}
+	}
+	return cancelled, others
+}
+
+// Half of the calls are cancelled before their statement is sent: they come back at once, nothing is sent for them, and the
+// others get what they asked for.
+func TestTrap9_CallsCancelledBeforeTheirStatementIsSentAreNotInIt(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
+		c := newCrowd(t, db.URL(), 4)
+		free := c.hold()
+		calls := c.gather(attempts(some(what, 12)), c.try(opts...))
+		cancelled, others := cancelHalf(t, calls[openers:])
+		free()
+		for _, a := range calls {
+			a.wait(t)
+		}
+		for _, l := range mustAll(t, others) {
+			ownsRow(t, look, l)
+		}
+		for _, s := range c.sent.since() {
+			for _, a := range cancelled {
+				if slices.Contains(s.names, a.name) {
+					t.Errorf("%q was sent", a.name)
+				}
+			}
+		}
+		wantHeld(t, look, others)
+		if n := one[int](t, look, `SELECT count(*) FROM pglock.spent_grants`); n != 0 {
+			t.Errorf("%d grants were given back that were never asked for", n)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Half of the calls are cancelled while their statement is under way: they come back at once, none of their locks stays held,
+// and the others have valid leases. So it is for names that are new, for locks that were used before, and for any request.
+func TestTrap9_CallsCancelledWhileTheirStatementIsUnderWayLeaveNoLockHeld(t *testing.T) {
+	db := pgtest.Database(t)
+	look, b := newPeer(t, db.URL()), newBarrier(t, db)
+	for _, use := range []struct {
+		what, function string
+		opts           []pglock.AcquireOption
+	}{
+		{"new names", "acquire_many", nil}, {"used before", "acquire_many", nil},
+		{"with metadata", "acquire_each", []pglock.AcquireOption{pglock.WithMetadata(json.RawMessage(`1`))}},
+	} {
+		t.Run(use.what, func(t *testing.T) {
+			c := newCrowd(t, db.URL(), 5)
+			calls := attempts(around(3))
+			c.inFlight(b, calls, c.try(append(use.opts, pglock.WithTTL(time.Hour))...), use.function)
+			_, others := cancelHalf(t, calls[openers:])
+			b.open(t)
+			for _, a := range calls {
+				a.wait(t)
+			}
+			leases := mustAll(t, others)
+			wantHeld(t, look, others)
+			for _, l := range leases {
+				ownsRow(t, look, l)
+			}
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			wantHeld(t, look, nil)
+		})
+	}
+}
+
+// Half of the calls that are being queued are cancelled while their statement is under way: their tickets are taken back.
+func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
+	db := pgtest.Database(t)
+	look, b, holder := newPeer(t, db.URL()), newBarrier(t, db), newClient(t, db.Pool(t))
+	leases := make(map[string]*pglock.Lease)
+	for _, name := range around(3) {
+		leases[name] = mustTry(t, holder, name)
+	}
+	c := newCrowd(t, db.URL(), 5)
+	calls := attempts(around(3))
+	c.inFlight(b, calls, c.wait(pglock.WithMetadata(json.RawMessage(`1`))), "acquire_each")
+	_, others := cancelHalf(t, calls[openers:])
+	b.open(t)
+	want := []string{}
+	for _, a := range others {
+		want = append(want, a.name)
+	}
+	slices.Sort(want)
+	eventually(t, "just the others to be queued", func() bool {
+		return slices.Equal(want, one[[]string](t, look, `SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.waiters`))
+	})
+	for _, a := range others {
+		mustRelease(t, leases[a.name])
+		a.wait(t)
+	}
+	for _, l := range mustAll(t, others) {
+		ownsRow(t, look, l)
+	}
+}
+
+// A statement whose calls are all cancelled ends on the server, and nothing stays held.
+func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
+	db := pgtest.Database(t)
+	look, b := newPeer(t, db.URL()), newBarrier(t, db)
+	c := newCrowd(t, db.URL(), 5)
+	calls := attempts(around(3))
+	c.inFlight(b, calls, c.try(pglock.WithTTL(time.Hour)), "acquire_many")
+	began := time.Now()
+	for _, a := range calls {
+		a.cancel()
+	}
+	eventually(t, "the statement to end", func() bool { return one[int](t, look, `SELECT count(*) `+underWay, "acquire_many") == 0 })
+	if took := time.Since(began); took > 6*time.Second { // it would end by itself after ten
+		t.Errorf("the statement ended %v after its last call", took)
+	}
+	for _, a := range calls[openers:] {
+		if a.wait(t); !errors.Is(a.err, context.Canceled) {
+			t.Errorf("%q: %v", a.name, a.err)
+		}
+	}
+	b.open(t)
+	wantHeld(t, look, nil)
+}
+
+// network is how a crowd's connections are lost.
+type network struct {
+	*line
+	mu      sync.Mutex
+	sockets []net.Conn
+}
+
+// dial opens a connection, but none to cancel what is under way on another.
+func (n *network) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if strings.Contains(string(debug.Stack()), ".CancelRequest(") {
+		return nil, errors.New("no request to cancel gets through")
+	}
+	socket, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err == nil {
+		n.mu.Lock()
+		n.sockets = append(n.sockets, socket)
+		n.mu.Unlock()
+	}
+	return socket, err
+}
+
+// closeAll ends every connection on the side of the client: what is under way on the server goes on.
+func (n *network) closeAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sockets {
+		_ = s.Close()
+	}
+	n.sockets = nil
+}
+
+// losses are ways to lose a connection whose statement is held up at the barrier: before its commit, while it goes on, and
+// after its commit before its answer. Each opens the barrier.
+var losses = map[string]func(t *testing.T, n *network, b *barrier, pid uint32, committed func() bool){
+	"server ends it": func(t *testing.T, _ *network, b *barrier, pid uint32, _ func() bool) {
+		b.keeper.exec(t, `SELECT pg_terminate_backend($1)`, pid)
+		eventually(t, "the backend to end", func() bool {
+			return one[int](t, b.keeper, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0
+		})
+		b.open(t)
+	},
+	"statement goes on": func(t *testing.T, n *network, b *barrier, _ uint32, committed func() bool) {
+		n.closeAll()
+		eventually(t, "a second attempt to wait for the first", func() bool { return blocked(t, b.keeper) > 0 })
+		b.open(t)
+	},
+	"answer is lost": func(t *testing.T, n *network, b *barrier, _ uint32, committed func() bool) {
+		n.cut(t, "downstream")
+		b.open(t)
+		eventually(t, "the statement to be committed", committed)
+		n.mend()
+	},
+}
+
+func newNetwork(t *testing.T, db *pgtest.DB) *network { return &network{line: newLine(t, db.URL())} }
+
+func (n *network) crowd(t *testing.T) *crowd {
+	return newCrowd(t, n.url, 5, func(p *pgxpool.Config) { p.ConnConfig.DialFunc = n.dial })
+}
+
+// The connection is lost while many calls travel in one statement: each ends with its one true grant, and nobody else holds
+// anything.
+func TestI6_StatementForManyThatLosesItsConnectionGrantsEachOnce(t *testing.T) {
+	db := pgtest.Database(t)
+	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
+	logGrants(t, look)
+	for what, lose := range losses {
+		t.Run(what, func(t *testing.T) {
+			look.exec(t, `DELETE FROM pglock.locks`)
+			c := n.crowd(t)
+			for _, use := range []struct {
+				what, function string
+				opts           []pglock.AcquireOption
+			}{
+				{"new names", "acquire_many", nil}, {"used before", "acquire_many", nil},
+				{"with metadata", "acquire_each", []pglock.AcquireOption{pglock.WithMetadata(json.RawMessage(`1`))}},
+			} {
+				calls := attempts(around(3))
+				pid := c.inFlight(b, calls, c.try(append(use.opts, pglock.WithTTL(time.Hour))...), use.function)
+				lose(t, n, b, pid, func() bool { return len(held(t, look)) == len(calls) })
+				for _, a := range calls {
+					a.wait(t)
+				}
+				for _, l := range mustAll(t, calls) {
+					holdsAsGranted(t, look, l)
+					mustRelease(t, l)
+				}
+				if h := held(t, look); len(h) > 0 {
+					t.Errorf("%s: %q are held, and nobody knows", use.what, h)
+				}
+				look.exec(t, `TRUNCATE public.grant_log`)
+			}
+		})
+	}
+}
+
+// The answer to many calls is lost and they give up before they can ask again: nothing stays held.
+func TestI6_CallsThatGiveUpAfterTheirAnswerWasLostHoldNothing(t *testing.T) {
+	db := pgtest.Database(t)
+	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
+	c := n.crowd(t)
+	calls := attempts(around(3))
+	c.inFlight(b, calls, c.try(pglock.WithTTL(time.Hour)), "acquire_many")
+	n.cut(t, "downstream")
+	b.open(t)
+	eventually(t, "the grants to be committed", func() bool { return len(held(t, look)) == len(calls) })
+	for _, a := range calls {
+		a.cancel()
+	}
+	for _, a := range calls[openers:] {
+		if a.wait(t); !errors.Is(a.err, context.Canceled) {
+			t.Errorf("%q: %v", a.name, a.err)
+		}
+	}
+	n.mend()
+	wantHeld(t, look, nil)
+}
+
+// The connection is lost while many leases are released in one statement: each is released once, and says so.
+func TestI5_StatementForManyThatLosesItsConnectionReleasesEachOnce(t *testing.T) {
+	db := pgtest.Database(t)
+	look, b, n := newPeer(t, db.URL()), newBarrier(t, db), newNetwork(t, db)
+	logGrants(t, look)
+	for what, lose := range losses {
+		t.Run(what, func(t *testing.T) {
+			c := n.crowd(t)
+			calls := ofLeases(mustAll(t, c.together(attempts(around(3)), c.try())))
+			look.exec(t, `TRUNCATE public.grant_log`)
+			pid := c.inFlight(b, calls, release, "release_many")
+			lose(t, n, b, pid, func() bool { return len(held(t, look)) == 0 })
+			for _, a := range calls {
+				if a.wait(t); a.err != nil {
+					t.Errorf("%q: %v", a.name, a.err)
+				}
+			}
+			if h := held(t, look); len(h) > 0 {
+				t.Errorf("%q are still held", h)
+			}
+			if n := one[int](t, look, `SELECT count(*) FROM public.grant_log`); n != len(calls) {
+				t.Errorf("%d releases of %d leases", n, len(calls))
+			}
+		})
+	}
+}
+
+// refuses makes the server refuse what is done to locks whose names begin with "bad", each with its own message.
+func refuses(t *testing.T, look *peer, what, when string) {
+	t.Helper()
+	look.exec(t, `
+		DROP TRIGGER IF EXISTS refuse ON pglock.locks;
+		DROP TRIGGER IF EXISTS refuse ON pglock.waiters;
+		CREATE OR REPLACE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN
+			RAISE EXCEPTION 'no % for you', NEW.name USING ERRCODE = 'PT001';
+		END $$;
+		CREATE TRIGGER refuse BEFORE `+what+` FOR EACH ROW WHEN (NEW.name LIKE 'bad%' AND `+when+`) EXECUTE FUNCTION public.refuse();`)
+}
+
+// wantRefusedAlone checks that the calls for locks whose names begin with "bad" failed with their own error, and the others
+// did not fail.
+func wantRefusedAlone(t *testing.T, calls []*attempt) {
+	t.Helper()
+	for _, a := range calls {
+		bad := strings.HasPrefix(a.name, "bad")
+		if bad != (state(a.err) == "PT001") || bad && !strings.Contains(a.err.Error(), "no "+a.name+" for you") || !bad && a.err != nil {
+			t.Errorf("%q: %v", a.name, a.err)
+		}
+	}
+}
+
+// One call that the server refuses fails alone, with its own error; the others in the same statement get what they asked for.
+func TestCallThatTheServerRefusesFailsAlone(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c := newCrowd(t, db.URL(), 4)
+	names := append(append(some("a", 5), "bad1", "bad2"), some("z", 5)...)
+	good := slices.DeleteFunc(attempts(names)[openers:], func(a *attempt) bool { return strings.HasPrefix(a.name, "bad") })
+	for _, use := range []string{"new names", "used before"} {
+		refuses(t, look, "INSERT OR UPDATE ON pglock.locks", "NEW.expires_at > '-infinity'")
+		c.sent.since()
+		calls := c.together(attempts(names), c.try())
+		if n := len(c.sent.since()); n > openers+1+2*(2*5+1) { // a path of halves to each, and what it is told alone
+			t.Errorf("%s: %d statements for %d calls, two of them refused", use, n, len(calls))
+		}
+		wantRefusedAlone(t, calls)
+		wantHeld(t, look, good)
+		look.exec(t, `DROP TRIGGER refuse ON pglock.locks`)
+		for _, a := range calls {
+			if a.lease == nil {
+				a.lease = mustTry(t, c.Client, a.name)
+			}
+		}
+		refuses(t, look, "UPDATE ON pglock.locks", "NEW.expires_at = '-infinity'")
+		var leases []*pglock.Lease
+		for _, a := range calls {
+			leases = append(leases, a.lease)
+		}
+		released := c.together(ofLeases(leases), release)
+		wantRefusedAlone(t, released)
+		wantHeld(t, look, []*attempt{{name: "bad1"}, {name: "bad2"}})
+		look.exec(t, `DROP TRIGGER refuse ON pglock.locks`)
+		look.exec(t, `UPDATE pglock.locks SET expires_at = '-infinity', ended_at = clock_timestamp()`)
+	}
+}
+
+// One ticket that the server refuses fails alone; the other calls of the same statement are queued.
+func TestWaitThatTheServerRefusesFailsAlone(t *testing.T) {
+	db := pgtest.Database(t)
+	look, holder := newPeer(t, db.URL()), newClient(t, db.Pool(t))
+	names := []string{"a", "b", "bad1", "c", "bad2", "z"}
+	leases := make(map[string]*pglock.Lease)
+	for _, name := range names {
+		leases[name] = mustTry(t, holder, name)
+	}
+	refuses(t, look, "INSERT ON pglock.waiters", "true")
+	c := newCrowd(t, db.URL(), 4)
+	free := c.hold()
+	calls := c.gather(attempts(names), c.wait(pglock.WithMetadata(json.RawMessage(`1`))))
+	free()
+	eventually(t, "the others to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == len(names)-2 })
+	for _, a := range calls {
+		if l := leases[a.name]; l != nil && !strings.HasPrefix(a.name, "bad") {
+			mustRelease(t, l)
+		}
+		a.wait(t)
+	}
+	wantRefusedAlone(t, calls)
+}
+
+// Calls that hang at locked rows, as many as a lane is wide, hold up calls for other locks for a moment only.
+func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	c, holder := newCrowd(t, db.URL(), 20), newClient(t, db.Pool(t))
+	const bound = 2 * time.Second
+	metadata := pglock.WithMetadata(json.RawMessage(`1`))
+	for _, name := range some("stuck", 6) {
+		mustTry(t, holder, name, pglock.WithTTL(time.Hour))
+	}
+	mine := mustTry(t, c.Client, "mine")
+	keeper := newPeer(t, db.URL())
+	keeper.exec(t, `BEGIN`)
+	keeper.exec(t, `SELECT FROM pglock.locks WHERE name LIKE 'stuck%' OR name = 'mine' FOR UPDATE`)
+	ctx, cancel := context.WithCancel(t.Context())
+	got, released := make(chan fetched, 6), make(chan error, 1)
+	for i, name := range some("stuck", 6) {
+		if opts := []pglock.AcquireOption{metadata}; i < 2 {
+			acquireInBackground(ctx, c.Client, i, name, got)
+		} else {
+			acquireInBackground(ctx, c.Client, i, name, got, opts...)
+		}
+	}
+	go func() { released <- mine.Release(context.Background()) }()
+	const hang = 5 // as many as the widest lane, and the release
+	eventually(t, "calls to hang", func() bool { return blocked(t, look) >= hang })
+	for _, name := range some("free", 4) {
+		for _, opts := range [][]pglock.AcquireOption{nil, {metadata}} {
+			began := time.Now()
+			l := mustTry(t, c.Client, name, opts...)
+			acquired := time.Since(began)
+			mustRelease(t, l)
+			if took := time.Since(began); took > bound {
+				t.Errorf("%q was acquired after %v and released after %v while others hang", name, acquired, took)
+			}
+		}
+	}
+	if n := blocked(t, look); n < hang {
+		t.Errorf("%d calls hang, want %d: nothing was shown", n, hang)
+	}
+	keeper.exec(t, `ROLLBACK`)
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+	cancel()
+	for range 6 {
+		if f := await(t, got); !errors.Is(f.err, context.Canceled) {
+			t.Errorf("%d: %v", f.n, f.err)
+		}
+	}
+}
+
+// A call that hangs at a row that somebody has locked holds up those that travel with it for a moment only.
+func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
+	const bound = 3 * time.Second
+	for what, opts := range map[string][]pglock.AcquireOption{"acquire_many": nil, "acquire_each": {pglock.WithMetadata(json.RawMessage(`1`))}} {
+		t.Run(what, func(t *testing.T) {
+			db := pgtest.Database(t)
+			keeper := newPeer(t, db.URL())
+			c := newCrowd(t, db.URL(), 5)
+			keeper.exec(t, `BEGIN`)
+			keeper.mustAcquire(t, "m", time.Hour) // the first use of its name, not committed: others wait to hear of it
+			free := c.hold()
+			calls := c.gather(attempts(around(3)), c.try(opts...))
+			began := time.Now()
+			free()
+			for _, a := range calls {
+				if a.name != "m" {
+					a.wait(t)
+				}
+			}
+			if took := time.Since(began); took > bound {
+				t.Errorf("calls for other locks came back after %v", took)
+			}
+			keeper.exec(t, `COMMIT`)
+			for _, a := range calls {
+				if a.wait(t); a.name == "m" != errors.Is(a.err, pglock.ErrHeld) || a.name != "m" && a.err != nil {
+					t.Errorf("%q: %v", a.name, a.err)
+				}
+			}
+		})
+	}
+}
+
+// Two clients ask at one time for the same names that nobody has used before, in opposite orders: their statements wait for
+// each other in one direction only, and each lock is granted once.
+func TestI25_StatementsForTheSameNewNamesNeverDeadlock(t *testing.T) {
+	for what, opts := range map[string][]pglock.AcquireOption{"acquire_many": nil, "acquire_each": {pglock.WithMetadata(json.RawMessage(`1`))}} {
+		t.Run(what, func(t *testing.T) {
+			db := pgtest.Database(t)
+			look, b := newPeer(t, db.URL()), newBarrier(t, db)
+			logGrants(t, look)
+			one1, two := newCrowd(t, db.URL(), 5, noticesDeadlocksSoon), newCrowd(t, db.URL(), 5, noticesDeadlocksSoon)
+			first := attempts(around(3))
+			one1.inFlight(b, first, one1.try(opts...), what)
+			names := slices.DeleteFunc(around(3), func(name string) bool { return name == "m" })
+			slices.Reverse(names)
+			second := ofLeases(nil)
+			for _, name := range append(some("other", openers), names...) {
+				second = append(second, &attempt{name: name})
+			}
+			free := two.hold()
+			two.gather(second, two.try(opts...))
+			free()
+			eventually(t, "the second to wait for the first", func() bool { return blocked(t, look) > 0 })
+			b.open(t)
+			granted := 0
+			for _, a := range append(first[openers:], second[openers:]...) {
+				if a.wait(t); a.err == nil {
+					granted++
+					ownsRow(t, look, a.lease)
+				} else if !errors.Is(a.err, pglock.ErrHeld) {
+					t.Errorf("%q: %v", a.name, a.err)
+				}
+			}
+			if want := len(around(3)); granted != want {
+				t.Errorf("%d grants of %d locks", granted, want)
+			}
+			checkGrants(t, look)
+			for _, c := range []*crowd{one1, two} {
+				c.sent.mu.Lock()
+				if n := c.sent.states["40P01"]; n != 0 {
+					t.Errorf("I19: the server broke %d deadlocks", n)
+				}
+				c.sent.mu.Unlock()
+			}
+		})
+	}
+}
+
+// Clients whose many callers use the same locks in all orders and ways: no deadlock, no overlap, tokens that increase.
+func TestI25_CrowdsThatShareTheirLocksNeverDeadlock(t *testing.T) {
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	logGrants(t, look)
+	const clients, callers, rounds, locks = 3, 12, 12, 10
+	var crowds []*crowd
+	var all sync.WaitGroup
+	for range clients {
+		c := newCrowd(t, db.URL(), 6, noticesDeadlocksSoon)
+		crowds = append(crowds, c)
+		for range callers {
+			all.Go(func() {
+				for round := range rounds {
+					name := fmt.Sprint("round", round/4, "-", rand.N(locks))
+					var opts []pglock.AcquireOption
+					if rand.N(2) == 0 {
+						opts = append(opts, pglock.WithMetadata(json.RawMessage(`1`)))
+					}
+					acquire := c.TryAcquire
+					if rand.N(3) == 0 {
+						acquire = c.Acquire
+					}
+					l, err := acquire(t.Context(), name, opts...)
+					if err == nil {
+						err = l.Release(t.Context())
+					}
+					if err != nil && !errors.Is(err, pglock.ErrHeld) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	grants := checkGrants(t, look)
+	several := 0
+	for _, c := range crowds {
+		for _, s := range c.sent.since() {
+			if len(s.names) > 1 {
+				several++
+			}
+		}
+		c.sent.mu.Lock()
+		for _, code := range []string{"40P01", "40001"} {
+			if n := c.sent.states[code]; n != 0 {
+				t.Errorf("I19: %d statements failed with %s", n, code)
+			}
+		}
+		c.sent.mu.Unlock()
+	}
+	t.Logf("%d grants, %d statements for several", grants, several)
+	if several < 10 || grants < 50 {
+		t.Error("too little happened to show anything")
+	}
+	if h := held(t, look); len(h) > 0 {
+		t.Errorf("%q are still held", h)
+	}
+}

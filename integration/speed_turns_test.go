@@ -1,0 +1,292 @@
+package integration
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// handed is what a call answers that served the queue: payloads for its own session, and tokens for announce.
+type handed struct {
+	hints  []string
+	tokens []int64
+}
+
+func (p *peer) handing(t *testing.T, sql string, args ...any) (h handed) {
+	t.Helper()
+	if err := p.QueryRow(t.Context(), sql, args...).Scan(&h.hints, &h.tokens); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return h
+}
+
+// listen begins to hear the hints of the peer's session.
+func (p *peer) listen(t *testing.T) {
+	t.Helper()
+	p.exec(t, `LISTEN pglock_`+strings.ReplaceAll(p.session.String(), "-", ""))
+}
+
+func (p *peer) hear(t *testing.T) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	n, err := p.WaitForNotification(ctx)
+	if err != nil {
+		t.Fatalf("waited in vain for a hint: %v", err)
+	}
+	return n.Payload
+}
+
+// wantHint compares a payload with the grant that stands: the digest of its ID, token, slot, what is left, and the first token
+// of its block, if it has one.
+func wantHint(t *testing.T, look *peer, payload string, b block, turns int) {
+	t.Helper()
+	fields := strings.Fields(payload)
+	token := grantOf(t, look, b.name, b.id)
+	digest := sha256.Sum256(b.id[:])
+	want := []string{hex.EncodeToString(digest[:]), strconv.FormatInt(token, 10), "0"}
+	if len(fields) < 4 || strings.Join(fields[:3], " ") != strings.Join(want, " ") {
+		t.Fatalf("the hint is %q, want it to begin with %q", payload, strings.Join(want, " "))
+	}
+	if us, err := strconv.Atoi(fields[3]); err != nil || us <= 0 || us > 60_000_000 {
+		t.Errorf("the hint says that %q is left", fields[3])
+	}
+	if turns == 1 {
+		if len(fields) != 4 {
+			t.Errorf("the hint of a grant with one token is %q", payload)
+		}
+		return
+	}
+	first := token - int64(turns) + 1
+	if len(fields) != 5 || fields[4] != strconv.FormatInt(first, 10) {
+		t.Errorf("the hint of a grant with the tokens %d to %d is %q", first, token, payload)
+	}
+	if got := one[int64](t, look, `SELECT lower(block) FROM pglock.locks WHERE name = $1 AND upper(block) = token + 1`, b.name); got != first {
+		t.Errorf("the row's block begins with %d, want %d", got, first)
+	}
+}
+
+// Every way in which a waiter comes to its grant tells it of its whole block: through announce and announce_next, or in the
+// answer of who serves it where that is its own session.
+func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
+	db := pgtest.Database(t)
+	const release = `SELECT hints, handed FROM pglock.release_lease($1, $2, $3, $4)`
+	dead := func(t *testing.T, p *peer, name string) { // a session before ours that has died
+		q := newShortPeer(t, db.URL())
+		q.mustEnqueue(t, name, "exclusive", nil)
+		p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, q.session.String())
+	}
+	mode := func(mode string) func(t *testing.T, p *peer, name string) (grant, int) {
+		return func(t *testing.T, p *peer, name string) (grant, int) {
+			g := grant{name: name, id: uuid.New()}
+			var slot int
+			if err := p.QueryRow(t.Context(), `SELECT granted, token, slot FROM pglock.acquire($1, $2, $3, 'peer', '1 min', p_mode => $4)`,
+				name, g.id.String(), p.session.String(), mode).Scan(&g.granted, &g.token, &slot); err != nil || !g.granted {
+				t.Fatal(g, err)
+			}
+			return g, slot
+		}
+	}
+	nobody := func(*testing.T, *peer, string) {}
+	for what, way := range map[string]struct {
+		hold   func(t *testing.T, p *peer, name string) (grant, int)
+		before func(t *testing.T, p *peer, name string) // who is queued before
+		end    func(t *testing.T, p *peer, g grant, slot int) handed
+	}{
+		"released": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, slot int) handed {
+			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
+		}},
+		"released after a dead waiter": {mode("exclusive"), dead, func(t *testing.T, p *peer, g grant, slot int) handed {
+			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
+		}},
+		"released by a reader": {mode("shared"), nobody, func(t *testing.T, p *peer, g grant, slot int) handed {
+			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
+		}},
+		"released in a transaction that does not wait for the disk": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, slot int) handed {
+			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = off`)
+			defer p.exec(t, `COMMIT`)
+			return p.handing(t, release, g.name, g.token, g.id.String(), slot)
+		}},
+		"found run out by another request": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
+			endNow(t, p, g.name)
+			return p.handing(t, `SELECT hints, handed FROM pglock.acquire_lease($1, gen_random_uuid(), $2, 'peer', '1 min', p_turns => 3)`, g.name, p.session.String())
+		}},
+		"broken": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
+			return p.handing(t, `SELECT NULL::text[], handed FROM pglock.break_lock($1, 'test', 'test')`, g.name)
+		}},
+		"given back": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
+			return p.handing(t, `SELECT NULL::text[], handed FROM pglock.give_back($1, $2)`, g.name, g.id.String())
+		}},
+	} {
+		for _, turns := range []int{8, 1} {
+			for _, same := range []bool{false, true} {
+				name := what + "/" + strconv.Itoa(turns) + map[bool]string{true: "/its own session", false: "/another"}[same]
+				t.Run(name, func(t *testing.T) {
+					look, waiter := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
+					releaser := waiter
+					if !same {
+						releaser = newShortPeer(t, db.URL())
+					}
+					waiter.listen(t)
+					// A block of an earlier grant is nobody's business.
+					look.mustShortRelease(t, "release_lease", alone(t, look, t.Name(), 8).grant)
+					g, slot := way.hold(t, releaser, t.Name())
+					way.before(t, look, t.Name())
+					b, err := waiter.askBlock(t.Context(), t.Name(), uuid.New(), turns, false)
+					if err != nil || b.ticket == 0 {
+						t.Fatal(b, err)
+					}
+					h := way.end(t, releaser, g, slot)
+					if len(h.hints)+len(h.tokens) != 1 || same && what != "broken" && what != "given back" && len(h.hints) != 1 {
+						t.Fatalf("the answer has %+v", h)
+					}
+					if len(h.hints) == 1 {
+						wantHint(t, look, h.hints[0], b, turns)
+						return
+					}
+					look.exec(t, `SELECT pglock.announce(ARRAY[$1], $2)`, t.Name(), h.tokens)
+					wantHint(t, look, waiter.hear(t), b, turns)
+					if !same {
+						look.exec(t, `SELECT pglock.announce_next($1, $2, $3)`, t.Name(), g.token, releaser.session.String())
+						wantHint(t, look, waiter.hear(t), b, turns)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Any token of a block speaks for its lease, with the right grant ID and no other; those beside it do not.
+func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newShortPeer(t, db.URL())
+	calls := map[string]string{
+		"renew":         `SELECT (remaining_us > 0)::text FROM pglock.renew($1, $2, $3)`,
+		"check_lease":   `SELECT (remaining_us > 0)::text FROM pglock.check_lease($1, $2, $3)`,
+		"release":       `SELECT pglock.release($1, $2, $3)::text`,
+		"release_lease": `SELECT coalesce(released, false)::text FROM pglock.release_lease($1, $2, $3)`,
+	}
+	says := func(call string, g grant) string {
+		var answer string
+		if err := p.QueryRow(t.Context(), calls[call], g.name, g.token, g.id.String()).Scan(&answer); err != nil {
+			return state(err)
+		}
+		return answer
+	}
+	before := freed(t, p, "x")
+	for n := range 8 {
+		for call := range calls {
+			b := alone(t, p, "x", 8)
+			for what, g := range map[string]grant{
+				"another grant ID":   {name: "x", token: b.first + int64(n), id: uuid.New()},
+				"the one before":     b.with(b.first - 1),
+				"the one after":      b.with(b.token + 1),
+				"a grant before":     before,
+				"a name without one": {name: "y", token: b.first, id: b.id},
+			} {
+				if got := says(call, g); got != "false" && got != "LK003" || !isHeld(t, p, b.grant) {
+					t.Errorf("I5: %s with %s: %s", call, what, got)
+				}
+			}
+			if got := says(call, b.with(b.first+int64(n))); got != "true" {
+				t.Errorf("%s with token %d of the block: %s", call, n, got)
+			}
+			if held := isHeld(t, p, b.grant); held == strings.HasPrefix(call, "release") {
+				t.Errorf("%s with token %d of the block: held is %v", call, n, held)
+			}
+			_, _ = p.shortRelease(t.Context(), "release_lease", b.grant)
+			for call := range calls { // and of a lease that has ended no token does
+				if got := says(call, b.with(b.first+int64(n))); got != "false" && got != "LK003" {
+					t.Errorf("%s with token %d of a block that was released: %s", call, n, got)
+				}
+			}
+			before = b.grant
+		}
+	}
+}
+
+// Calls for many leases know a block by its last token; they end nothing by another, and send its holder to the call for one.
+func TestCallsForManyKnowABlockByItsLastToken(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newShortPeer(t, db.URL())
+	b := alone(t, p, "x", 8)
+	for _, token := range b.tokens()[:7] {
+		for call, sql := range map[string]string{
+			"release_many": `SELECT count(*) FROM pglock.release_many('{x}', $1, $2)`,
+			"release_all":  `SELECT count(*) FROM pglock.release_all('{x}', $1, $2)`,
+			"check_leases": `SELECT count(*) FROM pglock.check_leases('{x}', $1, $2)`,
+			"renew_leases": `SELECT count(*) FILTER (WHERE outcome <> 'busy') FROM pglock.renew_leases('{x}', $1, $2, '{0}')`,
+			"renew_all":    `SELECT count(*) FILTER (WHERE outcome <> 'busy') FROM pglock.renew_all('{x}', $1, $2)`,
+		} {
+			if n := one[int](t, p, sql, []int64{token}, []uuid.UUID{b.id}); n != 0 || !isHeld(t, p, b.grant) {
+				t.Errorf("%s with token %d of the block %d to %d answers for %d", call, token, b.first, b.token, n)
+			}
+		}
+	}
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.renew_leases('{x}', $1, $2, '{0}') WHERE outcome = 'renewed'`, []int64{b.token}, []uuid.UUID{b.id}); n != 1 {
+		t.Error("renew_leases does not know the last token")
+	}
+}
+
+// An operator may name any token of the block that is in use, and none of a block that was: whoever holds the lock now keeps it.
+func TestI10_BreakTakesAnyTokenOfTheBlockInUseAlone(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newShortPeer(t, db.URL())
+	const by = `SELECT FROM pglock.break_lock('x', 'test', 'test', $1)`
+	old := alone(t, p, "x", 8)
+	p.mustShortRelease(t, "release_lease", old.grant)
+	for _, next := range []block{{grant: p.mustShort(t, "acquire_lease", "x")}, {}} {
+		if !next.granted {
+			next = alone(t, p, "x", 8)
+		}
+		for _, token := range append(old.tokens(), old.first-1, old.token+1, next.token+1) {
+			if token == next.first || token == next.token {
+				continue
+			}
+			if _, err := p.Exec(t.Context(), by, token); state(err) != "LK006" || !isHeld(t, p, next.grant) {
+				t.Errorf("I10: broken by token %d, which is not of %d to %d: %v", token, next.first, next.token, err)
+			}
+		}
+		p.exec(t, by, next.token)
+		if isHeld(t, p, next.grant) {
+			t.Error("not broken")
+		}
+	}
+	for n := range 8 {
+		b := alone(t, p, "x", 8)
+		var token, newToken int64
+		if err := p.QueryRow(t.Context(), `SELECT token, new_token FROM pglock.break_lock('x', 'test', 'test', $1)`, b.first+int64(n)).Scan(&token, &newToken); err != nil ||
+			token != b.token || newToken <= b.token || isHeld(t, p, b.grant) {
+			t.Errorf("I10: broken by token %d of the block: token %d, new token %d, %v", n, token, newToken, err)
+		}
+	}
+}
+
+// What a refusal says of a token is true of the block's lease.
+func TestALostBlockSaysWhyItIsLost(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newShortPeer(t, db.URL())
+	for want, end := range map[string]func(name string, b block){
+		"released":   func(_ string, b block) { p.mustShortRelease(t, "release_lease", b.grant) },
+		"broken":     func(name string, _ block) { p.exec(t, breakSQL, name) },
+		"expired":    func(name string, _ block) { endNow(t, p, name) },
+		"taken over": func(name string, _ block) { endNow(t, p, name); p.mustAcquire(t, name, time.Minute) },
+	} {
+		b := alone(t, p, want, 4)
+		end(want, b)
+		for _, token := range b.tokens() {
+			_, err := p.Exec(t.Context(), `SELECT pglock.check_lease($1, $2, $3)`, want, token, b.id.String())
+			if detail(err) != "reason="+want {
+				t.Errorf("token %d of the block %d to %d: %v, %s; want %s", token, b.first, b.token, err, detail(err), want)
+			}
+		}
+	}
+}
