@@ -309,6 +309,10 @@ BEGIN
   END IF;
 END $$;
 
+ALTER TABLE locks SET (fillfactor = 50);
+ALTER TABLE locks RESET (autovacuum_vacuum_cost_delay, vacuum_truncate);
+ALTER TABLE waiters RESET (autovacuum_vacuum_cost_delay, vacuum_truncate);
+ALTER TABLE sessions RESET (vacuum_truncate);
 ALTER TABLE waiters DROP COLUMN turns;
 ALTER TABLE locks DROP COLUMN block, ADD CONSTRAINT locks_name_token_key UNIQUE (name, token);
 

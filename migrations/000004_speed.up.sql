@@ -29,6 +29,13 @@ ALTER TABLE waiters ADD COLUMN turns int NOT NULL DEFAULT 1;   -- how many token
 -- transaction, which holds it FOR KEY SHARE. The unique key (name, token) was to do that; without it grants are HOT.
 ALTER TABLE locks DROP CONSTRAINT locks_name_token_key;
 
+-- Half of a page or more stays free, so that renewals find room in it also when all leases of a page are renewed while
+-- something keeps their old versions. Vacuum comes through without pauses, and leaves the file as long as it is: to make it
+-- shorter it would lock out everybody.
+ALTER TABLE locks SET (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+ALTER TABLE waiters SET (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+ALTER TABLE sessions SET (vacuum_truncate = false);
+
 ALTER FUNCTION release_lease(text, bigint, uuid, int) RENAME TO release_carefully;
 
 -- The timeline that the server writes, for who may see it: that is checked before the body is set up.
@@ -246,7 +253,7 @@ END $$;
 
 -- acquire_many is acquire_lease for many locks at once, for requests that are plain: exclusive, without metadata, asked for the
 -- first time. It waits for no row lock and grants what is free and not queued for. What it does not answer for is to be
--- asked for with acquire_lease. A name may be there once. n counts from 1. Who uses a new name at the same time is waited for
+-- asked for with acquire_lease. OFFSET 0 keeps look-ups on the indexes, however small the tables were when the plan was made. A name may be there once. n counts from 1. Who uses a new name at the same time is waited for
 -- for a moment only, as all would wait with the one.
 CREATE FUNCTION acquire_many(
   p_names text[], p_grant_ids uuid[], p_owner_ids uuid[], p_session_id uuid, p_holder text, p_ttl interval)
@@ -279,7 +286,7 @@ BEGIN
         FROM (SELECT * FROM unnest(p_names, p_grant_ids, p_owner_ids) AS a (name, grant_id, owner_id)
               WHERE known IS NULL OR NOT a.name = ANY (known) ORDER BY a.name COLLATE "C") a
         WHERE octet_length(a.name) BETWEEN 1 AND 512 AND a.grant_id IS NOT NULL
-          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id)
+          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
         ON CONFLICT (name, slot) DO NOTHING
         RETURNING array_position(p_names, l.name)::bigint, true, l.token, p_holder, l.expires_at, lasts, false;
   END IF;
@@ -295,14 +302,15 @@ BEGIN
         ended_at = NULL, metadata = NULL
       FROM unnest(p_names, p_grant_ids, p_owner_ids) WITH ORDINALITY AS a (name, grant_id, owner_id, n)
       WHERE l.name = a.name AND l.slot = 0 AND l.grant_id <> a.grant_id AND (cardinality(free) = cardinality(p_names) OR l.name = ANY (free))
-        AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id)
+        AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
       RETURNING a.n, true, l.token, p_holder, l.expires_at, lasts, l.watched_until > clock_timestamp();
   END IF;
   IF free IS NULL OR cardinality(free) < cardinality(p_names) THEN   -- who holds the others, for those who do not wait
     RETURN QUERY
       SELECT a.n, false, l.token, l.holder, l.expires_at, microseconds_until(l.expires_at), false
       FROM unnest(p_names, p_grant_ids) WITH ORDINALITY AS a (name, grant_id, n)
-        JOIN locks l ON l.name = a.name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at > clock_timestamp() AND l.grant_id <> a.grant_id;
+        CROSS JOIN LATERAL (SELECT * FROM locks o WHERE o.name = a.name AND o.slot = 0 OFFSET 0) l
+      WHERE l.top_slot = 0 AND l.expires_at > clock_timestamp() AND l.grant_id <> a.grant_id;
   END IF;
 END $$;
 
@@ -422,7 +430,7 @@ BEGIN
       UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
       FROM unnest(p_names, p_tokens, p_grant_ids) WITH ORDINALITY AS a (name, token, grant_id, n)
       WHERE l.name = a.name AND (cardinality(mine) = cardinality(p_names) OR l.name = ANY (mine)) AND l.slot = 0 AND l.token = a.token AND l.grant_id = a.grant_id
-        AND l.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name)
+        AND l.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0)
       RETURNING a.n, coalesce(l.watched_until > clock_timestamp(), false);
   END IF;
 END $$;

@@ -132,12 +132,12 @@ func TestDownFromSpeedIsExactlyVersionThreeAndKeepsItsRows(t *testing.T) {
 	t.Parallel()
 	_, fresh, _ := versionThree(t)
 	_, p, claims, first := versionFour(t)
-	four, before := structure(t, p.conn), everything(t, p.conn)
+	four := structure(t, p.conn)
 	last, heir := claims["block"], claims["block's heir"]
 	if err := p.write(claim{last.name, first, last.id}); err != nil {
 		t.Fatalf("a fenced write with the first token: %v", err)
 	}
-	before = everything(t, p.conn)
+	before := everything(t, p.conn)
 	apply(t, p.conn, speedDown)
 	got, want := structure(t, p.conn), structure(t, fresh.conn)
 	if got != want {

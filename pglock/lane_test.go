@@ -544,7 +544,7 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		b := d.call(t.Context(), order{name: "b", n: 3})
 		time.Sleep(stalled/2 - 1)
 		d.quiet(t)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		together := d.next(t, "many a2 b3")
 		s.answer() // it comes back while its place is taken
 		must(t, hung, 1)
@@ -624,7 +624,7 @@ func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 				t.Fatalf("a call came back before its context had ended: %+v", <-g)
 			}
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		if h := back(t, a); !errors.Is(h.err, context.DeadlineExceeded) || !neverSent(h.err) {
 			t.Errorf("%+v", h)
 		}
