@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -230,8 +232,14 @@ func TestI13_CallsForManyWaitForNoRow(t *testing.T) {
 func TestI22_ShortGrantsCarryTheEpoch(t *testing.T) {
 	db := pgtest.Database(t)
 	p, waiter := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
-	for range 2 {
+	for round := range 2 {
+		held := p.mustAcquire(t, fmt.Sprint("held over ", round), time.Minute) // of the epoch before
+		heir := waiter.mustEnqueue(t, held.name, "exclusive", nil)
 		floor := one[int64](t, p, `SELECT pglock.advance_epoch('test', 'test')`) << 44
+		p.mustShortRelease(t, "release_lease", held)
+		if token := grantOf(t, p, held.name, heir.id); token <= floor {
+			t.Errorf("I22: handed over with token %d, want above %d", token, floor)
+		}
 		for way := range shortGrants {
 			for _, name := range []string{way, way + uuid.NewString()} { // known from the second time on, and new
 				g := p.mustShort(t, way, name)
@@ -313,6 +321,9 @@ func TestI25_CallsForManyInOppositeOrdersDoNotDeadlock(t *testing.T) {
 	each := `SELECT pglock.acquire_each(names, ARRAY(SELECT gen_random_uuid() FROM unnest(names)), gen_random_uuid(), array_fill('h'::text, n), array_fill('1 min'::interval, n),
 		array_fill(NULL::jsonb, n), array_fill('exclusive'::text, n), array_fill(NULL::int, n), array_fill(false, n), '10 s', array_fill(NULL::uuid, n), array_fill(false, n),
 		array_fill(1, n)) FROM (SELECT $1::text[] AS names, ARRAY[cardinality($1::text[])] AS n) x`
+	// They give up a wait that is longer than a moment; here they may wait, so that a circle would be one.
+	newPeer(t, db.URL()).exec(t, `DO $$ DECLARE f regprocedure; BEGIN
+		FOR f IN SELECT oid FROM pg_proc WHERE proname IN ('acquire_many', 'acquire_each') LOOP EXECUTE format('ALTER FUNCTION %s RESET lock_timeout', f); END LOOP; END $$`)
 	for what, sql := range map[string][2]string{"acquire_many": {many, many}, "acquire_each": {each, each}, "one of each": {many, each}} {
 		t.Run(what, func(t *testing.T) {
 			gate, a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
@@ -337,6 +348,47 @@ func TestI25_CallsForManyInOppositeOrdersDoNotDeadlock(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A call for many that meets somebody who is using a new name for the first time, and does not end, gives up soon, and has done
+// nothing: the members are asked for alone.
+func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
+	db := pgtest.Database(t)
+	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	other.exec(t, `BEGIN; SELECT pglock.acquire('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`)
+	for _, way := range []string{"acquire_many", "acquire_each"} {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if g, err := p.shortGrant(ctx, way, "new", uuid.New()); state(err) != "55P03" || g.granted {
+			t.Errorf("%s: %+v, %v; want 55P03", way, g, err)
+		}
+	}
+	other.exec(t, `ROLLBACK`)
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.locks`); n != 0 {
+		t.Errorf("%d locks", n)
+	}
+}
+
+// A grant in a short way touches no fence, which a transaction may hold that writes with the token of another lock.
+func TestI25_ShortGrantsAndReleasesTouchNoFence(t *testing.T) {
+	db := pgtest.Database(t)
+	p, writer := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
+	g := writer.mustAcquire(t, "of the writer", time.Minute)
+	for way := range shortGrants {
+		freed(t, p, way)
+		writer.exec(t, `BEGIN`)
+		if err := writer.fence(t.Context(), g, way); err != nil {
+			t.Fatal(err)
+		}
+		p.exec(t, `SET lock_timeout = '1ms'`)
+		own := p.mustShort(t, way, way)
+		p.mustShortRelease(t, "release_lease", own)
+		p.exec(t, `SET lock_timeout = '3s'`)
+		writer.exec(t, `COMMIT`)
+		if at := one[int64](t, p, `SELECT last_token FROM pglock.fences WHERE resource = $1`, way); at != g.token {
+			t.Errorf("I25: %s has moved the fence to %d, it stood at %d", way, at, g.token)
+		}
 	}
 }
 
