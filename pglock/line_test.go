@@ -256,6 +256,9 @@ func inTurn(t *testing.T, s *fakeServer, c *Client, calls int, opts ...AcquireOp
 	if err := gone.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	if cause := context.Cause(gone.Context()); cause != ErrReleased {
+		t.Errorf("I5: the context of a turn that was passed on has the cause %v", cause)
+	}
 	now = served(t, results[2])
 	if n := len(s.of("release")); n != released || now.Token() != gone.Token()+1 {
 		t.Fatalf("token %d after %d, and %d releases: it was not passed on in memory", now.Token(), gone.Token(), n-released)
