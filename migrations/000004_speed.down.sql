@@ -9,7 +9,26 @@ BEGIN
   END IF;
 END $do$;
 
-LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
+-- Programs are running, and take these tables in different orders: all of them at once, or none, so that nobody waits for us
+-- while we wait for them.
+DO $do$
+DECLARE
+  before text := current_setting('lock_timeout');
+BEGIN
+  PERFORM set_config('lock_timeout', '100ms', true);
+  FOR attempt IN 1..600 LOOP
+    BEGIN
+      LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
+      EXIT;
+    EXCEPTION WHEN lock_not_available THEN
+      IF attempt = 600 THEN
+        RAISE;
+      END IF;
+      PERFORM pg_sleep(0.05 * random());
+    END;
+  END LOOP;
+  PERFORM set_config('lock_timeout', before, true);
+END $do$;
 
 DROP FUNCTION acquire_lease(text, uuid, uuid, text, interval, jsonb, boolean, text, int, boolean, interval, uuid, boolean, int);
 DROP FUNCTION acquire_many(text[], uuid[], uuid[], uuid, text, interval);

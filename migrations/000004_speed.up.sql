@@ -16,6 +16,27 @@ BEGIN
                                                 WHERE n.nspname = current_schema()), '{}')::text, true);
 END $do$;
 
+-- Programs are running, and take these tables in different orders: all of them at once, or none, so that nobody waits for us
+-- while we wait for them.
+DO $do$
+DECLARE
+  before text := current_setting('lock_timeout');
+BEGIN
+  PERFORM set_config('lock_timeout', '100ms', true);
+  FOR attempt IN 1..600 LOOP
+    BEGIN
+      LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
+      EXIT;
+    EXCEPTION WHEN lock_not_available THEN
+      IF attempt = 600 THEN
+        RAISE;
+      END IF;
+      PERFORM pg_sleep(0.05 * random());
+    END;
+  END LOOP;
+  PERFORM set_config('lock_timeout', before, true);
+END $do$;
+
 CREATE OR REPLACE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 4';

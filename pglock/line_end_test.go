@@ -398,3 +398,35 @@ func TestCloseEndsALine(t *testing.T) {
 		})
 	}
 }
+
+// Close in the moment of a hand-over in memory: the next turn is released with the others, or was never given.
+func TestCloseAgainstAHandOverLeavesNoTurnBehind(t *testing.T) {
+	for round := range 1000 {
+		synctest.Test(t, func(t *testing.T) {
+			s := newFakeServer()
+			c := s.client(t)
+			_, now, waiting := inTurn(t, s, c, 3)
+			done := make(chan error, 2)
+			release := func() { done <- now.Release(t.Context()) }
+			closes := func() { done <- c.Close(t.Context()) }
+			if round%2 == 0 {
+				release, closes = closes, release
+			}
+			go release()
+			go closes()
+			if err := errors.Join(<-done, <-done); err != nil && !errors.Is(err, ErrReleased) {
+				t.Error(err)
+			}
+			for _, r := range waiting {
+				if got := <-r; got.err == nil && got.lease.Err() != ErrReleased {
+					t.Errorf("a turn that outlives its client: %v", got.lease.Err())
+				} else if got.err != nil && !errors.Is(got.err, ErrClosed) {
+					t.Error(got.err)
+				}
+			}
+			if s.holds("report") || s.queued("report") != 0 {
+				t.Error("the lock is held, or waited for, after Close")
+			}
+		})
+	}
+}
