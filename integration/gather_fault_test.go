@@ -311,6 +311,9 @@ func TestI6_StatementForManyThatLosesItsConnectionGrantsEachOnce(t *testing.T) {
 	logGrants(t, look)
 	for what, lose := range losses {
 		t.Run(what, func(t *testing.T) {
+			if what == "answer is lost" && testing.Short() {
+				t.Skip("waits for clients to give up a connection that is silent")
+			}
 			look.exec(t, `DELETE FROM pglock.locks`)
 			c := n.crowd(t)
 			for _, use := range []struct {
