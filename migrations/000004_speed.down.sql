@@ -92,6 +92,43 @@ BEGIN
   RETURN got;
 END $$;
 
+CREATE OR REPLACE FUNCTION hand_over(p_name text, p_session_id uuid, OUT hints text[], OUT handed bigint[])
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok boolean;
+  w  waiters%ROWTYPE;
+  g  record;
+BEGIN
+  LOOP
+    SELECT * INTO w FROM waiters q WHERE q.name = p_name ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN NOT FOUND;
+    ok := session_alive(w.session_id);
+    EXIT WHEN ok AND free_at(p_name, w.mode, w.capacity) IS NOT NULL;
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;
+    CONTINUE WHEN NOT FOUND OR NOT ok;                     -- it left the queue by itself, or is dead
+    ok := require_durable_commit();
+    SELECT NULL::bigint AS token, 0 AS slot INTO g;
+    WHILE g.token IS NULL AND free_at(p_name, w.mode, w.capacity) IS NULL LOOP
+      IF w.mode = 'exclusive' THEN
+        SELECT grant_head(w, NULL) AS token, 0 AS slot INTO g;
+      ELSE
+        SELECT * INTO g FROM grant_slot(w);
+      END IF;
+    END LOOP;
+    IF g.token IS NULL THEN                                -- a renewal under way has kept the last free slot
+      INSERT INTO waiters VALUES (w.*);
+      EXIT;
+    END IF;
+    IF w.session_id = p_session_id THEN
+      hints := hints || hint(w.grant_id, g.token, g.slot, w.ttl);
+    ELSE
+      handed := handed || g.token;
+    END IF;
+    EXIT WHEN w.mode = 'exclusive';
+  END LOOP;
+END $$;
+
 CREATE OR REPLACE FUNCTION announce(p_names text[], p_tokens bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -340,7 +340,44 @@ CREATE FUNCTION hint(p_grant_id uuid, p_token bigint, p_slot int, p_left interva
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT hint(p_grant_id, p_token, p_slot, p_left) || CASE WHEN upper(p_block) = p_token + 1 THEN ' ' || lower(p_block) ELSE '' END $$;
 
--- announce and announce_next as in version 2, with blocks.
+-- hand_over, announce and announce_next as in version 2, with blocks.
+CREATE OR REPLACE FUNCTION hand_over(p_name text, p_session_id uuid, OUT hints text[], OUT handed bigint[])
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok boolean;
+  w  waiters%ROWTYPE;
+  g  record;
+BEGIN
+  LOOP
+    SELECT * INTO w FROM waiters q WHERE q.name = p_name ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN NOT FOUND;
+    ok := session_alive(w.session_id);
+    EXIT WHEN ok AND free_at(p_name, w.mode, w.capacity) IS NOT NULL;
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;
+    CONTINUE WHEN NOT FOUND OR NOT ok;                     -- it left the queue by itself, or is dead
+    ok := require_durable_commit();
+    SELECT NULL::bigint AS token, 0 AS slot INTO g;
+    WHILE g.token IS NULL AND free_at(p_name, w.mode, w.capacity) IS NULL LOOP
+      IF w.mode = 'exclusive' THEN
+        SELECT grant_head(w, NULL) AS token, 0 AS slot INTO g;
+      ELSE
+        SELECT * INTO g FROM grant_slot(w);
+      END IF;
+    END LOOP;
+    IF g.token IS NULL THEN                                -- a renewal under way has kept the last free slot
+      INSERT INTO waiters VALUES (w.*);
+      EXIT;
+    END IF;
+    IF w.session_id = p_session_id THEN
+      hints := hints || hint(w.grant_id, g.token, g.slot, w.ttl, (SELECT l.block FROM locks l WHERE l.name = p_name AND l.slot = g.slot));
+    ELSE
+      handed := handed || g.token;
+    END IF;
+    EXIT WHEN w.mode = 'exclusive';
+  END LOOP;
+END $$;
+
 CREATE OR REPLACE FUNCTION announce(p_names text[], p_tokens bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -430,6 +467,11 @@ BEGIN
   END IF;
   SELECT e.released, e.hints, e.handed, e.watched INTO release_lease.released, release_lease.hints, release_lease.handed, release_lease.watched
     FROM release_carefully(p_name, row_token(p_name, p_token, p_grant_id), p_grant_id, p_slot) e;
+  IF release_lease.hints IS NOT NULL THEN   -- one that does not tell of its block yet
+    SELECT array_agg(CASE WHEN array_length(string_to_array(x, ' '), 1) = 4 AND split_part(x, ' ', 2) = l.token::text AND upper(l.block) = l.token + 1
+                          THEN x || ' ' || lower(l.block) ELSE x END) INTO release_lease.hints
+      FROM unnest(release_lease.hints) x LEFT JOIN locks l ON l.name = p_name AND l.slot = 0;
+  END IF;
 END $$;
 
 -- release_many is release_lease for many exclusive leases at once. It waits for no row lock, and releases those whose locks
