@@ -475,7 +475,7 @@ func TestCallsThatGiveUpLeaveALineAtOnce(t *testing.T) {
 	}
 }
 
-// Close ends a hundred calls in lines, with a turn under way and blocks not used up, and leaves nothing in the tables.
+// Close ends hundreds of calls in lines, with a turn under way and blocks not used up, and leaves nothing in the tables.
 func TestCloseEndsLinesAndLeavesNothing(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -483,7 +483,7 @@ func TestCloseEndsLinesAndLeavesNothing(t *testing.T) {
 		c, b := newClient(t, db.Pool(t, maxConnections(4))), newClient(t, db.Pool(t))
 		var wg sync.WaitGroup
 		var turns atomic.Int64
-		for caller := range 100 {
+		for caller := range 200 {
 			wg.Go(func() {
 				for {
 					l, err := c.Acquire(t.Context(), fmt.Sprint("x", caller%3))
@@ -506,7 +506,7 @@ func TestCloseEndsLinesAndLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "turns", func() bool { return turns.Load() > 300 })
+		eventually(t, "turns", func() bool { return turns.Load() > 600 })
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -386,6 +386,9 @@ func TestI1_ALineBesideCallsOfEveryOtherKind(t *testing.T) {
 						if kind == "shared" {
 							own = &beside
 						}
+						if shared := l.Mode() == pglock.ModeShared; shared != (kind == "shared") || shared != (l.Slot() > 0) {
+							t.Errorf("%s: a lease in mode %s with slot %d", kind, l.Mode(), l.Slot())
+						}
 						n := own.Add(1)
 						if kind == "shared" && alone.Load() != 0 || kind != "shared" && (n != 1 || beside.Load() != 0) {
 							t.Errorf("I1: %s: %d alone and %d together hold the lock", kind, alone.Load(), beside.Load())

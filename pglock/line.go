@@ -288,6 +288,9 @@ func (c *Client) arrived(ln *line, q *asked, g granted, err error) {
 	if ln.linger != nil {
 		ln.linger.Stop()
 	}
+	if err != nil && c.closed {
+		err = fmt.Errorf("acquire lock %q: %w", ln.key.name, ErrClosed)
+	}
 	var calls []*lineCall
 	if err != nil && len(ln.calls) > 0 && !(errors.Is(err, context.Canceled) && c.ctx.Err() == nil) {
 		calls, ln.calls = ln.calls, nil // what ends the asking ends it for all

@@ -430,3 +430,21 @@ func TestCloseAgainstAHandOverLeavesNoTurnBehind(t *testing.T) {
 		})
 	}
 }
+
+// The agent of a line may be the first to hear of Close: what it tells the calls is that, and not the end of its own context.
+func TestRequestOfALineThatCloseEndedSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		c := s.client(t)
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		call := &lineCall{done: make(chan struct{})}
+		ln := &line{key: lineKey{name: "report"}, calls: []*lineCall{call}, leave: func() {}}
+		c.arrived(ln, nil, granted{}, fmt.Errorf("acquire lock: %w", context.Canceled))
+		<-call.done
+		if !errors.Is(call.err, ErrClosed) || errors.Is(call.err, context.Canceled) {
+			t.Errorf("%v, want ErrClosed", call.err)
+		}
+	})
+}
