@@ -21,34 +21,43 @@ import (
 // which so many calls more will come. Meanwhile the server sees one lease.
 func passedOn(t *testing.T, look *peer, c *pglock.Client, name string, behind int, opts ...pglock.AcquireOption) (gone, now *pglock.Lease, got chan fetched) {
 	t.Helper()
-	held := look.mustAcquire(t, name, time.Minute)
 	got = make(chan fetched, behind+3)
-	acquireInBackground(t.Context(), c, 0, name, got, opts...)
-	awaitQueue(t, look, name, 1)
-	for n := range behind + 2 {
-		acquireInBackground(t.Context(), c, n+1, name, got, opts...)
-	}
-	awaitQueue(t, look, name, 2)
-	time.Sleep(20 * time.Millisecond) // for calls to come into the line: one that is late waits behind it
-	if released, err := look.release(t.Context(), held); err != nil || !released {
-		t.Fatal(released, err)
-	}
-	alone := await(t, got)
-	if alone.err != nil {
-		t.Fatal(alone.err)
-	}
-	mustRelease(t, alone.lease)
-	f := await(t, got)
-	if f.err != nil {
-		t.Fatal(f.err)
-	}
-	gone = f.lease
 	row := func() string {
 		return one[string](t, look, `SELECT l::text FROM pglock.locks l WHERE name = $1`, name)
 	}
+	for attempt := 0; ; attempt++ {
+		held := look.mustAcquire(t, name, time.Minute)
+		acquireInBackground(t.Context(), c, 0, name, got, opts...)
+		awaitQueue(t, look, name, 1)
+		for n := range behind + 2 {
+			acquireInBackground(t.Context(), c, n+1, name, got, opts...)
+		}
+		awaitQueue(t, look, name, 2)
+		time.Sleep(20 * time.Millisecond) // for calls to come into the line: one that is late waits behind it
+		if released, err := look.release(t.Context(), held); err != nil || !released {
+			t.Fatal(released, err)
+		}
+		serve(t, got, 1) // the one that asked for itself
+		f := await(t, got)
+		if f.err != nil {
+			t.Fatal(f.err)
+		}
+		gone = f.lease
+		if one[int](t, look, `SELECT coalesce(upper(block) - lower(block), 1)::int FROM pglock.locks WHERE name = $1`, name) > 1 {
+			break
+		} else if attempt == 20 {
+			t.Fatalf("no block of tokens in %d grants: %s", attempt, row())
+		}
+		mustRelease(t, gone) // a block ends where somebody else drew a token
+		serve(t, got, behind+1)
+		eventually(t, "the line to be gone", func() bool {
+			return one[bool](t, look, `SELECT NOT EXISTS (SELECT FROM pglock.waiters WHERE name = $1) AND NOT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp())`, name)
+		})
+	}
 	before := row()
 	mustRelease(t, gone)
-	if f = await(t, got); f.err != nil {
+	f := await(t, got)
+	if f.err != nil {
 		t.Fatal(f.err)
 	}
 	if behind > 0 {

@@ -174,47 +174,59 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  above bigint;
+  -- Arguments that are not plain, or not right, are not looked at here.
+  plain boolean := p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 AND NOT p_retry AND p_session_id IS NOT NULL
+                   AND octet_length(p_name) BETWEEN 1 AND 512 AND octet_length(p_holder) BETWEEN 1 AND 256
+                   AND p_ttl BETWEEN '100 ms' AND '24 hours' AND p_session_ttl BETWEEN '100 ms' AND '24 hours'
+                   AND (p_metadata IS NULL OR octet_length(p_metadata::text) <= 16384) AND p_grant_id IS NOT NULL
+                   AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') NOT IN ('off', 'local');
   r     record;
 BEGIN
-  -- A lock that was released and that nobody waits for. Arguments that are not plain, or not right, are not looked at here.
-  SELECT l.token INTO above FROM locks l
-    WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at = '-infinity'
-      AND p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 AND NOT p_retry AND p_session_id IS NOT NULL
-      AND octet_length(p_holder) BETWEEN 1 AND 256 AND p_ttl BETWEEN '100 ms' AND '24 hours' AND p_session_ttl BETWEEN '100 ms' AND '24 hours'
-      AND (p_metadata IS NULL OR octet_length(p_metadata::text) <= 16384)
-      AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') NOT IN ('off', 'local')
-      AND l.grant_id <> p_grant_id AND (SELECT b.base FROM token_base b) IS NOT NULL
-    FOR UPDATE OF l SKIP LOCKED;
-  IF FOUND THEN
-    IF p_turns > 1 THEN
-      acquire_lease.first_token := GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), above + 1);
-      above := last_of_block(acquire_lease.first_token, p_turns);
-    END IF;
-    UPDATE locks l SET
-      holder = p_holder, session_id = p_session_id, grant_id = p_grant_id, owner_id = p_owner_id,
-      token = CASE WHEN p_turns = 1 THEN GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), l.token + 1) ELSE above END,
-      block = CASE WHEN p_turns = 1 THEN l.block ELSE int8range(acquire_lease.first_token, above, '[]') END,
-      ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + p_ttl,
-      ended_at = NULL, metadata = p_metadata
-      WHERE l.name = p_name AND l.slot = 0
-        AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id)
-      RETURNING true, l.token, p_holder, l.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, 0, l.watched_until > clock_timestamp()
-      INTO acquire_lease.granted, acquire_lease.token, acquire_lease.holder, acquire_lease.expires_at, acquire_lease.remaining_us, acquire_lease.slot, acquire_lease.watched;
-    IF FOUND THEN
+  IF plain THEN
+    -- One look into the index, from its end: there is the newest version of the row, however many old ones a transaction that
+    -- is open for long keeps. The row is locked there if the lock was released.
+    SELECT h.token, h.holder, h.expires_at, h.grant_id, h.top_slot, f.at, f.above, f.base INTO r
+      FROM (SELECT o.ctid AS at, o.* FROM locks o
+            WHERE (o.name, o.slot) >= (p_name, 0) AND (o.name, o.slot) <= (p_name, 0) ORDER BY o.name DESC, o.slot DESC LIMIT 1) h
+        LEFT JOIN LATERAL (
+          SELECT l.ctid AS at, l.token AS above, (SELECT b.base FROM token_base b) AS base FROM locks l
+          WHERE l.ctid = h.at AND h.expires_at = '-infinity' AND l.name = p_name AND l.slot = 0 AND l.top_slot = 0
+            AND l.expires_at = '-infinity' AND l.grant_id <> p_grant_id
+          FOR UPDATE SKIP LOCKED) f ON true;
+    IF r.base IS NOT NULL THEN
+      IF p_turns > 1 THEN
+        acquire_lease.first_token := GREATEST(r.base + nextval('fencing_token_seq'::regclass), r.above + 1);
+        r.above := last_of_block(acquire_lease.first_token, p_turns);
+      END IF;
+      UPDATE locks l SET
+        holder = p_holder, session_id = p_session_id, grant_id = p_grant_id, owner_id = p_owner_id,
+        token = CASE WHEN p_turns = 1 THEN GREATEST(r.base + nextval('fencing_token_seq'::regclass), r.above + 1) ELSE r.above END,
+        block = CASE WHEN p_turns = 1 THEN l.block ELSE int8range(acquire_lease.first_token, r.above, '[]') END,
+        ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + p_ttl,
+        ended_at = NULL, metadata = p_metadata
+        WHERE l.ctid = r.at
+          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id)
+        RETURNING true, l.token, p_holder, l.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, 0, l.watched_until > clock_timestamp()
+        INTO acquire_lease.granted, acquire_lease.token, acquire_lease.holder, acquire_lease.expires_at, acquire_lease.remaining_us, acquire_lease.slot, acquire_lease.watched;
+      IF FOUND THEN
+        RETURN;
+      END IF;
+      acquire_lease.first_token := NULL;
+    ELSIF NOT p_wait AND NOT p_nested AND r.top_slot = 0 AND r.expires_at > clock_timestamp() AND r.grant_id <> p_grant_id THEN
+      acquire_lease.granted := false;
+      acquire_lease.token := r.token;
+      acquire_lease.holder := r.holder;
+      acquire_lease.expires_at := r.expires_at;
+      acquire_lease.remaining_us := microseconds_until(r.expires_at);
       RETURN;
     END IF;
-    acquire_lease.first_token := NULL;
   END IF;
 
   -- A ticket for a lock that is held, by a session that has been heard of lately. It is written under the row's lock, so that a
   -- release comes after it and sees it, or before it and is seen.
-  IF p_wait AND NOT p_retry AND NOT p_nested AND p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 THEN
+  IF plain AND p_wait AND NOT p_nested THEN
     SELECT l.ticket, l.token, l.holder, l.expires_at INTO r FROM locks l
       WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at > clock_timestamp() AND l.grant_id <> p_grant_id
-        AND p_ttl BETWEEN '100 ms' AND '24 hours' AND p_session_ttl BETWEEN '100 ms' AND '24 hours' AND octet_length(p_holder) BETWEEN 1 AND 256
-        AND (p_metadata IS NULL OR octet_length(p_metadata::text) <= 16384)
-        AND current_setting('transaction_isolation') = 'read committed'
         AND EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl * 0.7)
       FOR SHARE OF l;
     IF FOUND THEN
@@ -272,66 +284,86 @@ BEGIN
   RETURN true;
 END $$;
 
+-- acquire_new grants locks that are used for the first time, in the order of their names: whoever else uses one of them for the
+-- first time is waited for, but for a moment only, as all of the statement wait with it.
+CREATE FUNCTION acquire_new(
+  p_names text[], p_grant_ids uuid[], p_owner_ids uuid[], p_known text[], p_session_id uuid, p_holder text, p_ttl interval, p_base bigint)
+RETURNS TABLE (n bigint, granted boolean, token bigint, holder text, expires_at timestamptz, remaining_us bigint, watched boolean)
+LANGUAGE plpgsql VOLATILE SET lock_timeout = '50ms'
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+    INSERT INTO locks AS l (name, holder, session_id, grant_id, owner_id, token, ttl, acquired_at, renewed_at, expires_at)
+      SELECT a.name, p_holder, p_session_id, a.grant_id, a.owner_id, p_base + nextval('fencing_token_seq'::regclass), p_ttl,
+             clock_timestamp(), clock_timestamp(), clock_timestamp() + p_ttl
+      FROM (SELECT * FROM unnest(p_names, p_grant_ids, p_owner_ids) AS a (name, grant_id, owner_id)
+            WHERE p_known IS NULL OR NOT a.name = ANY (p_known) ORDER BY a.name COLLATE "C") a
+      WHERE octet_length(a.name) BETWEEN 1 AND 512 AND a.grant_id IS NOT NULL
+        AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
+      ON CONFLICT (name, slot) DO NOTHING
+      RETURNING array_position(p_names, l.name)::bigint, true, l.token, p_holder, l.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, false;
+END $$;
+
 -- acquire_many is acquire_lease for many locks at once, for requests that are plain: exclusive, without metadata, asked for the
 -- first time. It waits for no row lock and grants what is free and not queued for. What it does not answer for is to be
--- asked for with acquire_lease. OFFSET 0 keeps look-ups on the indexes, however small the tables were when the plan was made. A name may be there once. n counts from 1. Who uses a new name at the same time is waited for
--- for a moment only, as all would wait with the one.
+-- asked for with acquire_lease. OFFSET 0 keeps look-ups on the indexes, however small the tables were when the plan was made.
+-- A name may be there once. n counts from 1.
 CREATE FUNCTION acquire_many(
   p_names text[], p_grant_ids uuid[], p_owner_ids uuid[], p_session_id uuid, p_holder text, p_ttl interval)
 RETURNS TABLE (n bigint, granted boolean, token bigint, holder text, expires_at timestamptz, remaining_us bigint, watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms' SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok    boolean := require_read_committed() AND require_durable_commit() AND check_arguments('-', p_holder, p_ttl, NULL)
-                   AND check_batch(cardinality(p_names), cardinality(p_grant_ids), cardinality(p_owner_ids));
   known text[];
-  free  text[];
+  held  locks[];
+  mine  tid[];
+  base  bigint;
+  ok    boolean := p_session_id IS NOT NULL AND octet_length(p_holder) BETWEEN 1 AND 256 AND p_ttl BETWEEN '100 ms' AND '24 hours'
+                   AND cardinality(p_names) BETWEEN 1 AND 1000 AND cardinality(p_grant_ids) = cardinality(p_names)
+                   AND cardinality(p_owner_ids) = cardinality(p_names)
+                   AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') NOT IN ('off', 'local');
   lasts bigint := extract(epoch FROM p_ttl) * 1000000;
 BEGIN
-  IF p_session_id IS NULL THEN
-    RAISE EXCEPTION 'session_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
+  IF ok IS NOT TRUE THEN
+    ok := require_read_committed() AND require_durable_commit() AND check_arguments('-', p_holder, p_ttl, NULL)
+          AND check_batch(cardinality(p_names), cardinality(p_grant_ids), cardinality(p_owner_ids));
+    IF p_session_id IS NULL THEN
+      RAISE EXCEPTION 'session_id is NULL: it must not be' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
   END IF;
-  SELECT array_agg(l.name), array_agg(l.name) FILTER (WHERE l.top_slot = 0 AND l.expires_at = '-infinity') INTO known, free
-    FROM locks l WHERE l.name = ANY (p_names) AND l.slot = 0;
-  IF (SELECT b.base FROM token_base b) IS NULL THEN
+  -- Each name is looked up once. Rows of locks that were released are locked on the way.
+  SELECT array_agg(h.name), array_agg(h.row) FILTER (WHERE h.top_slot = 0 AND h.expires_at > '-infinity'),
+         array_agg(f.at) FILTER (WHERE f.at IS NOT NULL), (SELECT b.base FROM token_base b) INTO known, held, mine, base
+    FROM (SELECT l.ctid AS at, l AS row, l.name, l.top_slot, l.expires_at FROM locks l WHERE l.name = ANY (p_names) AND l.slot = 0 OFFSET 0) h
+      LEFT JOIN LATERAL (
+        SELECT l.ctid AS at FROM locks l
+        WHERE l.ctid = h.at AND h.expires_at = '-infinity' AND l.name = h.name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at = '-infinity'
+        FOR UPDATE SKIP LOCKED) f ON true;
+  IF base IS NULL THEN
     RETURN;                                     -- the first grant on a new timeline is made with care
   END IF;
-  -- Names that are used for the first time come first, in order: whoever else uses them for the first time is waited for, and
-  -- no row of a lock that others know is locked meanwhile.
-  IF known IS NULL OR cardinality(known) < cardinality(p_names) THEN
-    RETURN QUERY
-      INSERT INTO locks AS l (name, holder, session_id, grant_id, owner_id, token, ttl, acquired_at, renewed_at, expires_at)
-        SELECT a.name, p_holder, p_session_id, a.grant_id, a.owner_id, (SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), p_ttl,
-               clock_timestamp(), clock_timestamp(), clock_timestamp() + p_ttl
-        FROM (SELECT * FROM unnest(p_names, p_grant_ids, p_owner_ids) AS a (name, grant_id, owner_id)
-              WHERE known IS NULL OR NOT a.name = ANY (known) ORDER BY a.name COLLATE "C") a
-        WHERE octet_length(a.name) BETWEEN 1 AND 512 AND a.grant_id IS NOT NULL
-          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
-        ON CONFLICT (name, slot) DO NOTHING
-        RETURNING array_position(p_names, l.name)::bigint, true, l.token, p_holder, l.expires_at, lasts, false;
-  END IF;
-  IF free IS NOT NULL THEN
-    SELECT array_agg(l.name) INTO free FROM (
-      SELECT l.name FROM locks l WHERE l.name = ANY (free) AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at = '-infinity'
-      FOR UPDATE SKIP LOCKED) l;
+  IF mine IS NOT NULL THEN
     RETURN QUERY
       UPDATE locks l SET
         holder = p_holder, session_id = p_session_id, grant_id = a.grant_id, owner_id = a.owner_id,
-        token = GREATEST((SELECT b.base FROM token_base b) + nextval('fencing_token_seq'::regclass), l.token + 1),
+        token = GREATEST(base + nextval('fencing_token_seq'::regclass), l.token + 1),
         ttl = p_ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + p_ttl,
         ended_at = NULL, metadata = NULL
       FROM unnest(p_names, p_grant_ids, p_owner_ids) WITH ORDINALITY AS a (name, grant_id, owner_id, n)
-      WHERE l.name = a.name AND l.slot = 0 AND l.grant_id <> a.grant_id AND (cardinality(free) = cardinality(p_names) OR l.name = ANY (free))
+      WHERE l.ctid = ANY (mine) AND l.name = a.name AND l.grant_id <> a.grant_id
         AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
       RETURNING a.n, true, l.token, p_holder, l.expires_at, lasts, l.watched_until > clock_timestamp();
   END IF;
-  IF free IS NULL OR cardinality(free) < cardinality(p_names) THEN   -- who holds the others, for those who do not wait
+  IF held IS NOT NULL THEN                      -- who holds the others, for those who do not wait
     RETURN QUERY
       SELECT a.n, false, l.token, l.holder, l.expires_at, microseconds_until(l.expires_at), false
-      FROM unnest(p_names, p_grant_ids) WITH ORDINALITY AS a (name, grant_id, n)
-        CROSS JOIN LATERAL (SELECT * FROM locks o WHERE o.name = a.name AND o.slot = 0 OFFSET 0) l
-      WHERE l.top_slot = 0 AND l.expires_at > clock_timestamp() AND l.grant_id <> a.grant_id;
+      FROM unnest(held) l JOIN unnest(p_names, p_grant_ids) WITH ORDINALITY AS a (name, grant_id, n) ON a.name = l.name
+      WHERE l.expires_at > clock_timestamp() AND l.grant_id <> a.grant_id;
+  END IF;
+  IF known IS NULL OR cardinality(known) < cardinality(p_names) THEN
+    RETURN QUERY SELECT * FROM acquire_new(p_names, p_grant_ids, p_owner_ids, known, p_session_id, p_holder, p_ttl, base);
   END IF;
 END $$;
 
@@ -427,13 +459,17 @@ DECLARE
   last  bigint;
   ended timestamptz;
 BEGIN
-  SELECT l.ticket, l.token, l.session_id, l.watched_until INTO r FROM locks l
-    WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND p_slot = 0 AND l.slot = 0 AND l.top_slot = 0
-      AND current_setting('transaction_isolation') = 'read committed'
-    FOR UPDATE OF l;
+  SELECT f.* INTO r
+    FROM (SELECT o.ctid AS at FROM locks o
+          WHERE (o.name, o.slot) >= (p_name, 0) AND (o.name, o.slot) <= (p_name, 0) ORDER BY o.name DESC, o.slot DESC LIMIT 1) h,
+      LATERAL (
+        SELECT l.ctid AS at, l.ticket, l.token, l.session_id FROM locks l
+        WHERE l.ctid = h.at AND l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND p_slot = 0 AND l.slot = 0 AND l.top_slot = 0
+          AND current_setting('transaction_isolation') = 'read committed'
+        FOR UPDATE) f;
   IF FOUND THEN
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
-      WHERE l.name = p_name AND l.slot = 0 AND l.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name)
+      WHERE l.ctid = r.at AND l.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name)
       RETURNING true, l.watched_until > clock_timestamp() INTO released, watched;
     IF FOUND THEN
       RETURN;
@@ -482,17 +518,21 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok   boolean := require_read_committed() AND check_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids));
-  mine text[];
+  mine tid[];
+  ok   boolean := cardinality(p_names) BETWEEN 1 AND 1000 AND cardinality(p_tokens) = cardinality(p_names)
+                  AND cardinality(p_grant_ids) = cardinality(p_names) AND current_setting('transaction_isolation') = 'read committed';
 BEGIN
-  SELECT array_agg(l.name) INTO mine FROM (
-    SELECT l.name FROM locks l WHERE l.name = ANY (p_names) AND l.slot = 0 AND l.top_slot = 0 AND l.grant_id = ANY (p_grant_ids)
+  IF ok IS NOT TRUE THEN
+    ok := require_read_committed() AND check_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids));
+  END IF;
+  SELECT array_agg(l.at) INTO mine FROM (
+    SELECT l.ctid AS at FROM locks l WHERE l.name = ANY (p_names) AND l.slot = 0 AND l.top_slot = 0 AND l.grant_id = ANY (p_grant_ids)
     FOR UPDATE SKIP LOCKED) l;
   IF mine IS NOT NULL THEN
     RETURN QUERY
       UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
       FROM unnest(p_names, p_tokens, p_grant_ids) WITH ORDINALITY AS a (name, token, grant_id, n)
-      WHERE l.name = a.name AND (cardinality(mine) = cardinality(p_names) OR l.name = ANY (mine)) AND l.slot = 0 AND l.token = a.token AND l.grant_id = a.grant_id
+      WHERE l.ctid = ANY (mine) AND l.name = a.name AND l.token = a.token AND l.grant_id = a.grant_id
         AND l.expires_at > clock_timestamp() AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0)
       RETURNING a.n, coalesce(l.watched_until > clock_timestamp(), false);
   END IF;

@@ -10,7 +10,7 @@ import (
 
 // How many statements of a kind are under way before calls wait for each other.
 const (
-	acquiresWide = 2
+	acquiresWide = 1
 	releasesWide = 1
 	checksWide   = 2
 	requestsWide = 4

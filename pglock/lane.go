@@ -15,7 +15,7 @@ const (
 	// stalled is how long calls wait for the statement under way: one that hangs holds up nobody for longer.
 	stalled = 20 * time.Millisecond
 	// gathering is how long a statement waits for calls while calls come by the dozen: a tenth of a round trip.
-	gathering = 20 * time.Microsecond
+	gathering = 100 * time.Microsecond
 )
 
 // lane gathers calls of one kind that are made at the same time into one statement and one commit. The first call goes at

@@ -30,8 +30,8 @@ var all = []mutant{
 		{queue, "token = next_token(l.token),\n        ttl", "token = EXCLUDED.token,\n        ttl"},
 	}, integration, "^TestI2_HistoryIsLinearizable"},
 	{"I2 trap 2: release deletes the row", []edit{
-		{speed, "    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()\n      WHERE l.name = p_name AND l.slot = 0 AND l.expires_at > clock_timestamp()",
-			"    DELETE FROM locks l\n      WHERE l.name = p_name AND l.slot = 0 AND l.expires_at > clock_timestamp()"},
+		{speed, "    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()\n      WHERE l.ctid = r.at AND l.expires_at > clock_timestamp()",
+			"    DELETE FROM locks l\n      WHERE l.ctid = r.at AND l.expires_at > clock_timestamp()"},
 	}, integration, "^TestTrap2_"},
 	{"I2 sequence with CACHE 32", []edit{
 		{protocol, "NO CYCLE CACHE 1;", "NO CYCLE CACHE 32;"},
@@ -58,13 +58,13 @@ var all = []mutant{
 		{protocol, "  IF current_setting('pglock.checked', true) = xact THEN", "  IF false THEN"},
 	}, integration, "^TestI4_Constraints"},
 	{"I4 I18 release changes no key", []edit{
-		{speed, "      AND current_setting('transaction_isolation') = 'read committed'\n    FOR UPDATE OF l;", "      AND current_setting('transaction_isolation') = 'read committed';"},
+		{speed, "          AND current_setting('transaction_isolation') = 'read committed'\n        FOR UPDATE) f;", "          AND current_setting('transaction_isolation') = 'read committed') f;"},
 	}, integration, "^TestI4_I18_"},
 	{"I4 I18 release of a slot changes no key", []edit{
 		{queue, "AND l.grant_id = p_grant_id AND l.slot = p_slot FOR UPDATE;", "AND l.grant_id = p_grant_id AND l.slot = p_slot;"},
 	}, integration, "^TestI4_"},
 	{"I5 release without the grant ID", []edit{
-		{speed, "    WHERE l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND p_slot = 0", "    WHERE l.name = p_name AND l.token = p_token AND p_slot = 0"},
+		{speed, "WHERE l.ctid = h.at AND l.name = p_name AND l.token = p_token AND l.grant_id = p_grant_id AND p_slot = 0", "WHERE l.ctid = h.at AND l.name = p_name AND l.token = p_token AND p_slot = 0"},
 	}, integration, "^TestI5_"},
 	{"I5 release of a slot without the grant ID", []edit{
 		{queue, "l.token = p_token AND l.grant_id = p_grant_id AND l.slot = p_slot FOR UPDATE;", "l.token = p_token AND l.slot = p_slot FOR UPDATE;"},

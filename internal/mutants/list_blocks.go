@@ -14,7 +14,7 @@ var ofBlocks = []mutant{
 		{speed, "SELECT (i.epoch << 44) + nextval('fencing_token_seq') AS token, n", "SELECT nextval('fencing_token_seq') AS token, n"},
 	}, integration, "^TestI22_Blocks"},
 	{"I2 a block begins with the token before it", []edit{
-		{speed, "ELSE int8range(acquire_lease.first_token, above, '[]') END,", "ELSE int8range(acquire_lease.first_token - 1, above, '[]') END,"},
+		{speed, "ELSE int8range(acquire_lease.first_token, r.above, '[]') END,", "ELSE int8range(acquire_lease.first_token - 1, r.above, '[]') END,"},
 	}, integration, "^TestI3_Each"},
 	{"I2 a block of the queue begins with the token before it", []edit{
 		{speed, "token = last, block = CASE WHEN w.turns > 1 THEN int8range(first, last, '[]') ELSE l.block END,", "token = last, block = CASE WHEN w.turns > 1 THEN int8range(first - 1, last, '[]') ELSE l.block END,"},
