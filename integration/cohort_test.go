@@ -37,6 +37,7 @@ func passedOn(t *testing.T, look *peer, c *pglock.Client, name string, behind in
 		if released, err := look.release(t.Context(), held); err != nil || !released {
 			t.Fatal(released, err)
 		}
+		look.exec(t, `SELECT pglock.announce_next($1, $2, $3)`, name, held.token, look.session.String())
 		serve(t, got, 1) // the one that asked for itself
 		f := await(t, got)
 		if f.err != nil {
