@@ -20,6 +20,7 @@ var interruptions = map[string]struct{ during, after string }{
 // A statement that waited for the row must compute its values after the wait: a lease is as long at the answer as was
 // asked for, less what came after the wait.
 func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	const ttl = time.Second
 	for how, x := range interruptions {

@@ -135,6 +135,7 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 
 // A prepared transaction holds the lock over a crash too, until it is ended.
 func TestI4_PreparedTransactionHoldsTheLockOverACrash(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	server := twoPhase(t)
 	f := beginFenced(t, server.URL(), pgx.ReadCommitted, time.Second)
 	id := f.prepare(t)

@@ -242,6 +242,7 @@ func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
 
 // A COMMIT that the network delivers after the expiry and a takeover is refused, however early it was sent.
 func TestI4_A5_LateCommitIsRefused(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	l := newLine(t, db.URL())

@@ -95,6 +95,7 @@ func TestNewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
 // A waiter whose process is killed or stopped is passed over when its session has given no sign of life for its TTL. One
 // that was handed the lock in that instant keeps it for no longer than the lease's TTL.
 func TestDeadWaitersArePassedOver(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP} {
 		t.Run(how.String(), func(t *testing.T) {
 			db := pgtest.Database(t)

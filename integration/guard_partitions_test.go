@@ -204,6 +204,7 @@ func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 
 // A partition that is detached is a table of its own: its rows are not guarded, and the list says that.
 func TestDetachedPartitionIsShownUntilItsGuardIsDropped(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
@@ -232,6 +233,7 @@ func TestDetachedPartitionIsShownUntilItsGuardIsDropped(t *testing.T) {
 
 // Whoever guards a partition or a child alone means its rows, by whichever name they are written.
 func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, c := range map[string]struct {
@@ -274,6 +276,7 @@ func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
 
 // A table that is put below another after it was guarded, by its owner, can be written through that one: the list says so.
 func TestGuardedTableThatGetsAParentLaterIsShown(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for what, c := range map[string]struct{ table, sql, write string }{
 		"partition": {"late", `CREATE TABLE late (id int NOT NULL, owner int NOT NULL, balance int)|ALTER TABLE accounts ATTACH PARTITION late FOR VALUES FROM (20) TO (30)`,
@@ -300,6 +303,7 @@ func TestGuardedTableThatGetsAParentLaterIsShown(t *testing.T) {
 
 // Children of a guarded table are guarded with it; of one that comes later the list tells.
 func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
@@ -335,6 +339,7 @@ func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
 
 // unguard_table takes every trigger away, of partitions and children too, and guarding again brings back what was there.
 func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, setup := range map[string]string{

@@ -118,6 +118,7 @@ func zombie(ctx context.Context, url string, say func(report)) error {
 // A holder that hangs inside a fenced transaction blocks the next one at the fence no longer than its own lease lasts,
 // and a second for the server to notice.
 func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	version := one[int](t, look, `SELECT current_setting('server_version_num')::int`)

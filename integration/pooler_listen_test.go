@@ -18,6 +18,7 @@ import (
 // A client that has no way to LISTEN looks: the more seldom the longer it hears nothing, once for all of its waiters, and a
 // hand-over is found within about a second.
 func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	p := newPooler(t, db)

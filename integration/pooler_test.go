@@ -340,6 +340,7 @@ func (p *pooler) wantNoTraces(t *testing.T) {
 
 // Hundreds of calls at once, whose statements the pooler mixes on its two connections.
 func TestI20_ManyAtOnceThroughAPooler(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	for _, mode := range execModes {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Database(t)

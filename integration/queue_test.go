@@ -196,6 +196,7 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 // A release stands when nobody can be told of it, as when the server's queue of notifications is full: the lock is handed
 // over, the releaser hears of no failure, and the next holder finds its grant by looking.
 func TestReleaseStandsWhenNotificationsFail(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))

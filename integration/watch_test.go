@@ -26,6 +26,7 @@ func nextChange(t *testing.T, changes <-chan pglock.Change) pglock.Change {
 
 // A reader that keeps up sees the present state and then every change, with token, holder and times.
 func TestWatchTellsEveryChange(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	for name, opts := range map[string]func(t *testing.T) []pglock.Option{
 		"hearing": func(*testing.T) []pglock.Option { return nil },
 		"deaf":    func(t *testing.T) []pglock.Option { return []pglock.Option{pglock.WithListenConfig(nowhere(t))} },

@@ -32,6 +32,7 @@ END $do$;
 
 DROP FUNCTION acquire_lease(text, uuid, uuid, text, interval, jsonb, boolean, text, int, boolean, interval, uuid, boolean, int);
 DROP FUNCTION acquire_many(text[], uuid[], uuid[], uuid, text, interval);
+DROP FUNCTION take_over(text, uuid);
 DROP FUNCTION acquire_new(text[], uuid[], uuid[], text[], uuid, text, interval, bigint);
 DROP FUNCTION acquire_each(text[], uuid[], uuid, text[], interval[], jsonb[], text[], int[], boolean[], interval, uuid[], boolean[], int[]);
 DROP FUNCTION release_lease(text, bigint, uuid, int);

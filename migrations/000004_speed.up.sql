@@ -156,6 +156,46 @@ BEGIN
   RETURN got;
 END $$;
 
+-- take_over grants a lock whose lease has run out to the head of its queue, who asks for it: token is NULL, and nothing has
+-- changed, where that is not so. It is short because the lock is nobody's until it is done.
+CREATE FUNCTION take_over(p_name text, p_grant_id uuid, OUT token bigint, OUT first_token bigint, OUT expires_at timestamptz, OUT watched boolean)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  was  record;
+  w    waiters%ROWTYPE;
+  last bigint;
+BEGIN
+  SELECT l.token, l.holder, (SELECT b.base FROM token_base b) AS base INTO was FROM locks l
+    WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at > '-infinity' AND l.expires_at <= clock_timestamp()
+      AND l.grant_id <> p_grant_id
+    FOR UPDATE SKIP LOCKED;
+  IF was.base IS NULL THEN
+    RETURN;
+  END IF;
+  DELETE FROM waiters q
+    WHERE q.grant_id = p_grant_id AND q.name = p_name AND q.mode = 'exclusive'
+      AND q.ticket = (SELECT min(o.ticket) FROM waiters o WHERE o.name = p_name)
+    RETURNING q.* INTO w;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  last := GREATEST(was.base + nextval('fencing_token_seq'::regclass), was.token + 1);
+  IF w.turns > 1 THEN
+    take_over.first_token := last;
+    last := last_of_block(last, w.turns);
+  END IF;
+  UPDATE locks l SET
+    holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id, mode = 'exclusive', capacity = NULL,
+    token = last, block = CASE WHEN w.turns > 1 THEN int8range(take_over.first_token, last, '[]') ELSE l.block END,
+    ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
+    expires_at = clock_timestamp() + w.ttl, ended_at = NULL, metadata = w.metadata
+    WHERE l.name = p_name AND l.slot = 0
+    RETURNING l.token, l.expires_at, l.watched_until > clock_timestamp() INTO take_over.token, take_over.expires_at, take_over.watched;
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);
+END $$;
+
 -- acquire_lease grants p_name to p_grant_id if it is free and nobody is queued. granted=false: who holds it (holder is NULL in
 -- the instant in which it is being granted to somebody), and with p_wait a ticket: its place in the queue, and whether it
 -- is first, so that it should ask again when remaining_us has passed. No holder and no ticket with p_wait: ask again.
@@ -175,14 +215,22 @@ AS $$
 #variable_conflict use_column
 DECLARE
   -- Arguments that are not plain, or not right, are not looked at here.
-  plain boolean := p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 AND NOT p_retry AND p_session_id IS NOT NULL
+  plain boolean := p_mode = 'exclusive' AND p_capacity IS NULL AND p_turns BETWEEN 1 AND 1000 AND p_session_id IS NOT NULL
                    AND octet_length(p_name) BETWEEN 1 AND 512 AND octet_length(p_holder) BETWEEN 1 AND 256
                    AND p_ttl BETWEEN '100 ms' AND '24 hours' AND p_session_ttl BETWEEN '100 ms' AND '24 hours'
                    AND (p_metadata IS NULL OR octet_length(p_metadata::text) <= 16384) AND p_grant_id IS NOT NULL
                    AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') NOT IN ('off', 'local');
   r     record;
 BEGIN
-  IF plain THEN
+  IF plain AND p_retry AND p_wait AND NOT p_nested THEN
+    SELECT true, t.token, p_holder, t.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, 0, t.watched, t.first_token
+      INTO acquire_lease.granted, acquire_lease.token, acquire_lease.holder, acquire_lease.expires_at, acquire_lease.remaining_us, acquire_lease.slot,
+           acquire_lease.watched, acquire_lease.first_token
+      FROM take_over(p_name, p_grant_id) t WHERE t.token IS NOT NULL;
+    IF FOUND THEN
+      RETURN;
+    END IF;
+  ELSIF plain AND NOT p_retry THEN
     -- One look into the index, from its end: there is the newest version of the row, however many old ones a transaction that
     -- is open for long keeps. The row is locked there if the lock was released.
     SELECT h.token, h.holder, h.expires_at, h.grant_id, h.top_slot, f.at, f.above, f.base INTO r
@@ -224,7 +272,7 @@ BEGIN
 
   -- A ticket for a lock that is held, by a session that has been heard of lately. It is written under the row's lock, so that a
   -- release comes after it and sees it, or before it and is seen.
-  IF plain AND p_wait AND NOT p_nested THEN
+  IF plain AND p_wait AND NOT p_nested AND NOT p_retry THEN
     SELECT l.ticket, l.token, l.holder, l.expires_at INTO r FROM locks l
       WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at > clock_timestamp() AND l.grant_id <> p_grant_id
         AND EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp() + p_session_ttl * 0.7)

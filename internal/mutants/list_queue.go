@@ -24,7 +24,7 @@ var ofTheQueue = []mutant{
 		{speed, "hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp(), l.block) AS payload", "hint(l.grant_id, l.token, l.slot, l.ttl, l.block) AS payload"},
 	}, integration, "^TestI7_Trust"},
 	{"I9 last come, first served", []edit{
-		{speed, "(SELECT min(o.ticket) FROM waiters o", "(SELECT max(o.ticket) FROM waiters o"},
+		{speed, "(SELECT min(o.ticket) FROM waiters o WHERE o.name = p_name AND", "(SELECT max(o.ticket) FROM waiters o WHERE o.name = p_name AND"},
 	}, integration, "^TestI9_Waiters"},
 	{"I9 a newcomer overtakes the queue", []edit{
 		{queue, "                               OR EXISTS (SELECT FROM waiters q WHERE q.name = p_name)) THEN", "                               ) THEN"},

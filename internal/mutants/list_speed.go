@@ -111,8 +111,28 @@ var ofSpeed = []mutant{
 		{speed, "        IF EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id) THEN   -- by whom", "        IF false THEN   -- by whom"},
 	}, integration, "^TestI9_Short|^TestTrap9_LateShort"},
 	{"circles: a short ticket of an owner that holds the lock", []edit{
-		{speed, "  IF plain AND p_wait AND NOT p_nested THEN", "  IF plain AND p_wait THEN"},
+		{speed, "  IF plain AND p_wait AND NOT p_nested AND NOT p_retry THEN", "  IF plain AND p_wait AND NOT p_retry THEN"},
 	}, integration, "^TestI9_NoShortTicket"},
+
+	// The head of a queue takes over what has run out.
+	{"I1 take_over takes what is held", []edit{
+		{speed, "l.expires_at > '-infinity' AND l.expires_at <= clock_timestamp()\n      AND l.grant_id <> p_grant_id", "l.expires_at > '-infinity'\n      AND l.grant_id <> p_grant_id"},
+	}, integration, "^TestI1_I9_TakeOver"},
+	{"I1 take_over without the row's lock", []edit{
+		{speed, "      AND l.grant_id <> p_grant_id\n    FOR UPDATE SKIP LOCKED;\n  IF was.base", "      AND l.grant_id <> p_grant_id;\n  IF was.base"},
+	}, integration, "^TestI1_TakeOverWaits"},
+	{"I9 take_over overtakes the queue", []edit{
+		{speed, "AND q.mode = 'exclusive'\n      AND q.ticket = (SELECT min(o.ticket) FROM waiters o WHERE o.name = p_name)\n", "AND q.mode = 'exclusive'\n"},
+	}, integration, "^TestI1_I9_TakeOver"},
+	{"I22 take_over forgets the epoch", []edit{
+		{speed, "last := GREATEST(was.base + nextval('fencing_token_seq'::regclass), was.token + 1);", "last := GREATEST(nextval('fencing_token_seq'::regclass), was.token + 1);"},
+	}, integration, "^TestI1_I9_TakeOver"},
+	{"I2 take_over goes by the sequence alone", []edit{
+		{speed, "last := GREATEST(was.base + nextval('fencing_token_seq'::regclass), was.token + 1);", "last := was.base + nextval('fencing_token_seq'::regclass);"},
+	}, integration, "^TestI1_I9_TakeOver"},
+	{"a take-over is not noted", []edit{
+		{speed, "  INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);\nEND $$;\n\n-- acquire_lease", "END $$;\n\n-- acquire_lease"},
+	}, integration, "^TestI1_I9_TakeOver"},
 
 	// Many locks.
 	{"I1 acquire_many grants what is held", []edit{

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// wait asks for the lock and waits for it; again says that it has asked before.
+func (p *peer) wait(ctx context.Context, name string, id uuid.UUID, turns int, again bool) (g grant, first int64, err error) {
+	g = grant{name: name, id: id}
+	var token, firstToken *int64
+	err = p.QueryRow(ctx, `SELECT granted, token, first_token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_retry => $4, p_wait => true,
+		p_session_ttl => '1 min', p_turns => $5)`, name, id.String(), p.session.String(), again, turns).Scan(&g.granted, &token, &firstToken)
+	g.token = orZero(token)
+	return g, orZero(firstToken), err
+}
+
+// A lease that has run out goes to the head of the queue when it asks, not before and to nobody else, with a token above
+// all before it and with a note of whose it was.
+func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
+	for _, turns := range []int{1, 3} {
+		db := pgtest.Database(t)
+		look, a, b := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+		look.exec(t, `UPDATE pglock.installation SET epoch = 3`)
+		held := look.mustAcquire(t, "x", time.Minute)
+		if turns == 1 { // a block cannot begin behind the sequence
+			held.token += 1_000_000 // as after a restore
+		}
+		look.exec(t, `UPDATE pglock.locks SET token = $1`, held.token)
+		ids := [2]uuid.UUID{uuid.New(), uuid.New()}
+		ask := func(n int, again bool) (grant, int64) {
+			t.Helper()
+			g, first, err := [2]*peer{a, b}[n].wait(t.Context(), "x", ids[n], turns, again)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return g, first
+		}
+		for n := range ids {
+			ask(n, false)
+		}
+		for n := range ids {
+			if g, _ := ask(n, true); g.granted {
+				t.Errorf("I1: waiter %d was granted what is held: %+v", n, g)
+			}
+		}
+		look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '20 ms'`)
+		awaitExpiry(t, look, "x")
+		if g, _ := ask(1, true); g.granted {
+			t.Errorf("I9: the second in the queue was granted the lock: %+v", g)
+		}
+		g, first := ask(0, true)
+		if !g.granted || g.token < held.token+int64(turns) || g.token>>44 != 3 || turns > 1 && g.token != first+int64(turns)-1 {
+			t.Errorf("I2, I22: with %d turns the head of the queue got %+v from %d, after %d", turns, g, first, held.token)
+		}
+		if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token); n != 1 {
+			t.Errorf("%d notes of the take-over, want 1", n)
+		}
+		if again, _ := ask(0, true); !again.granted || again.token != g.token {
+			t.Errorf("I6: asked again it got %+v, want %+v", again, g)
+		}
+		if n := one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE grant_id = $1`, ids[1].String()); n != 1 {
+			t.Errorf("I9: %d tickets of the second in the queue, want 1", n)
+		}
+	}
+}
+
+// A renewal that is under way when the lease would end is waited for, and then the lock is held.
+func TestI1_TakeOverWaitsForARenewalUnderWay(t *testing.T) {
+	db := pgtest.Database(t)
+	look, holder, a := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	held, id := holder.mustAcquire(t, "x", time.Minute), uuid.New()
+	if _, _, err := a.wait(t.Context(), "x", id, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '50 ms'`)
+	holder.exec(t, "BEGIN")
+	holder.exec(t, `SELECT FROM pglock.renew($1, $2, $3)`, "x", held.token, held.id.String())
+	awaitExpiry(t, look, "x") // as everybody else sees it
+	got := make(chan grant, 1)
+	go func() {
+		g, _, err := a.wait(t.Context(), "x", id, 1, true)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- g
+	}()
+	a.awaitBlocked(t, look)
+	holder.exec(t, "COMMIT")
+	if g := <-got; g.granted {
+		t.Errorf("I1: %+v was granted beside a lease that was renewed in time", g)
+	}
+}
