@@ -198,6 +198,27 @@ func TestI13_RefusedShortTryWritesNothing(t *testing.T) {
 	}
 }
 
+// A refused try looks up its lock once.
+func TestI13_RefusedShortTryIsOneLookUp(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	p.mustAcquire(t, "x", time.Hour)
+	for way := range shortGrants {
+		p.exec(t, `BEGIN`)
+		looked := func() int {
+			return one[int](t, p, `SELECT idx_scan + 1000 * seq_scan FROM pg_stat_xact_user_tables WHERE relid = 'pglock.locks'::regclass`)
+		}
+		before := looked()
+		if g, err := p.shortGrant(t.Context(), way, "x", uuid.New()); err != nil || g.granted {
+			t.Fatal(g, err)
+		}
+		if n := looked() - before; n != 1 {
+			t.Errorf("I13: %s looked %d times into the index, want once", way, n)
+		}
+		p.exec(t, `COMMIT`)
+	}
+}
+
 // Calls for many wait for no row lock: what is locked is left to the call for one, and the others are answered.
 func TestI13_CallsForManyWaitForNoRow(t *testing.T) {
 	db := pgtest.Database(t)
@@ -374,9 +395,12 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 func TestI25_ShortGrantsAndReleasesTouchNoFence(t *testing.T) {
 	db := pgtest.Database(t)
 	p, writer := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
-	g := writer.mustAcquire(t, "of the writer", time.Minute)
+	was, g := writer.mustAcquire(t, "of the writer before", time.Minute), writer.mustAcquire(t, "of the writer", time.Minute)
 	for way := range shortGrants {
 		freed(t, p, way)
+		if err := writer.fence(t.Context(), was, way); err != nil { // there is a fence that others see
+			t.Fatal(err)
+		}
 		writer.exec(t, `BEGIN`)
 		if err := writer.fence(t.Context(), g, way); err != nil {
 			t.Fatal(err)

@@ -26,9 +26,6 @@ var ofSpeed = []mutant{
 		{speed, leaseFree, "          WHERE l.ctid = h.at AND l.name = p_name AND l.slot = 0 AND l.top_slot = 0\n"},
 		{speed, shortLease, "            AND l.grant_id <> p_grant_id\n          FOR UPDATE SKIP LOCKED) f ON true;"},
 	}, integration, "^TestI1_I2_Short|^TestI1_I13_|^TestI1_ShortWays"},
-	{"I1 acquire_lease goes by what it saw before the lock", []edit{
-		{speed, shortLease, "            AND l.grant_id <> p_grant_id\n          FOR UPDATE SKIP LOCKED) f ON true;"},
-	}, integration, "^TestI1_I2_Short|^TestI1_I13_|^TestI1_ShortWays"},
 	{"I1 acquire_lease takes over without a note", []edit{
 		{speed, leaseFree, "          WHERE l.ctid = h.at AND l.name = p_name AND l.slot = 0 AND l.top_slot = 0\n"},
 		{speed, shortLease, "            AND l.expires_at <= clock_timestamp() AND l.grant_id <> p_grant_id\n          FOR UPDATE SKIP LOCKED) f ON true;"},
@@ -137,9 +134,6 @@ var ofSpeed = []mutant{
 	// Many locks.
 	{"I1 acquire_many grants what is held", []edit{
 		{speed, shortMany, "        WHERE l.ctid = h.at AND l.name = h.name AND l.slot = 0 AND l.top_slot = 0\n        FOR UPDATE SKIP LOCKED) f ON true;"},
-	}, integration, "^TestI1_I2_Short|^TestI1_I13_|^TestI1_ShortWays"},
-	{"I1 acquire_many goes by what it saw before the lock", []edit{
-		{speed, shortMany, "        WHERE l.ctid = h.at AND h.expires_at = '-infinity' AND l.name = h.name AND l.slot = 0 AND l.top_slot = 0\n        FOR UPDATE SKIP LOCKED) f ON true;"},
 	}, integration, "^TestI1_I2_Short|^TestI1_I13_|^TestI1_ShortWays"},
 	{"I1 acquire_many grants beside readers", []edit{
 		{speed, shortMany, "        WHERE l.ctid = h.at AND h.expires_at = '-infinity' AND l.name = h.name AND l.slot = 0 AND l.expires_at = '-infinity'\n        FOR UPDATE SKIP LOCKED) f ON true;"},
