@@ -641,17 +641,17 @@ BEGIN
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) AS a (name, token, grant_id, slot)),
     held AS MATERIALIZED (
-      SELECT l.name, l.slot FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
+      SELECT l.ctid AS at FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.token = a.token AND l.grant_id = a.grant_id AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-      FROM held h WHERE l.name = h.name AND l.slot = h.slot AND l.expires_at > clock_timestamp()
-      RETURNING l.name, l.token, l.expires_at)
-    SELECT r.name, r.token, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
+      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
+      RETURNING l.name, l.token, l.expires_at, (date_part('epoch', l.ttl) * 1000000)::bigint AS us)
+    SELECT r.name, r.token, 'renewed', r.expires_at, r.us FROM renewed r
     UNION ALL
     SELECT a.name, a.token, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
-    FROM asked a WHERE NOT EXISTS (SELECT FROM renewed r WHERE r.name = a.name AND r.token = a.token);
+    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT FROM renewed r WHERE r.name = a.name AND r.token = a.token);
 END $$;
 
 -- check_leases tells how long each of these leases still runs. Those that it does not name are to be asked for with

@@ -238,7 +238,7 @@ var ofSpeed = []mutant{
 	}, integration, "^TestI7_Short"},
 	{"I15 renew_leases renews what ran out while it waited", []edit{
 		{speed, "      WHERE l.token = a.token AND l.grant_id = a.grant_id AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE l.token = a.token AND l.grant_id = a.grant_id\n      ORDER BY"},
-		{speed, "      FROM held h WHERE l.name = h.name AND l.slot = h.slot AND l.expires_at > clock_timestamp()\n", "      FROM held h WHERE l.name = h.name AND l.slot = h.slot\n"},
+		{speed, "      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()\n", "      FROM held h WHERE l.ctid = h.at\n"},
 	}, integration, "^TestI7_Short"},
 	{"I5 own_lease without the grant ID", []edit{
 		{speed, "l.slot = 0 AND l.token = p_token AND l.grant_id = p_grant_id;\n  RETURN FOUND;", "l.slot = 0 AND l.token = p_token;\n  RETURN FOUND;"},
