@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/pglock-dev/pglock/bench/internal/peer"
 	"github.com/pglock-dev/pglock/bench/internal/stats"
@@ -93,7 +94,8 @@ type Ratio struct {
 	Most     bool          `json:"at_most"` // the aim is a most
 	Inverse  bool          `json:"inverse"` // the ratio is the other's by ours
 	Aim      Figure        `json:"aim"`
-	Met      *bool         `json:"met"` // nil where there are no figures
+	Bare     Figure        `json:"bare"` // the ratio that the best of the bare statements reaches in the same place; NaN where there is none
+	Met      *bool         `json:"met"`  // nil where there are no figures
 }
 
 // Judge compares with the aims those figures that there are. Aims of workloads or forms that did not run are left out.
@@ -110,8 +112,24 @@ func (r *Results) Judge() {
 				continue
 			}
 		}
-		r.Ratios = append(r.Ratios, a.judge(ours, other))
+		q := a.judge(ours, other)
+		q.Bare = r.bare(a, other)
+		r.Ratios = append(r.Ratios, q)
 	}
+}
+
+// bare is how the best of the bare statements compares with the other peer: what this machine allows.
+func (r *Results) bare(a aim, other *Line) Figure {
+	best := math.NaN()
+	for _, l := range r.Lines {
+		if other == nil || a.metric != Rate || l.Workload != a.workload || l.Where != a.where || l.Peer == a.than || !strings.HasPrefix(l.Peer, "bare-") {
+			continue
+		}
+		if q := stats.Of(stats.Ratios(l.all(a.metric), other.all(a.metric))).Median; !(q <= best) {
+			best = q
+		}
+	}
+	return Figure(best)
 }
 
 func (a aim) judge(ours, other *Line) Ratio {

@@ -43,6 +43,23 @@ func TestRatioIsTheMedianOfTheRatiosOfEachRepetition(t *testing.T) {
 	}
 }
 
+func TestTheBestOfTheBareStatementsIsShownBeside(t *testing.T) {
+	r := results(Place{peer.W1, Callers(64), "etcd"}, Rate, []float64{200}, []float64{100})
+	if q := ratioOf(t, r, "etcd"); !math.IsNaN(float64(q.Bare)) {
+		t.Errorf("without bare statements: %v", q.Bare)
+	}
+	for name, rate := range map[string]float64{"bare-sync": 150, "bare-batched": 300, "pgbench": 900} {
+		r.Line(Place{peer.W1, Callers(64), name}).Set(Rate, 0, rate)
+	}
+	r.Judge()
+	if q := ratioOf(t, r, "etcd"); q.Bare != 3 {
+		t.Errorf("bare statements reach %v, want 3", q.Bare)
+	}
+	if q := ratioOf(t, r, "bare-sync"); q.Bare != 2 {
+		t.Errorf("other bare statements than these reach %v, want 2", q.Bare)
+	}
+}
+
 func TestAimIsMetUpToItsBoundAndNotBeyond(t *testing.T) {
 	for _, c := range []struct {
 		where  string

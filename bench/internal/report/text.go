@@ -160,7 +160,7 @@ func (r *Results) ratios(b *strings.Builder) {
 		return
 	}
 	t := newTable("The aims")
-	t.AppendHeader(table.Row{"", "where", "what", "ours", "other", "", "ratio", "aim", "met"})
+	t.AppendHeader(table.Row{"", "where", "what", "ours", "other", "", "ratio", "aim", "met", "bare SQL"})
 	var last peer.Workload
 	for _, q := range r.Ratios {
 		if last != "" && last != q.Workload {
@@ -169,11 +169,12 @@ func (r *Results) ratios(b *strings.Builder) {
 		last = q.Workload
 		t.AppendRow(table.Row{
 			string(q.Workload), q.Where, q.what(), Number(float64(q.Ours)), q.Than, Number(float64(q.Other)),
-			q.ratio(), q.bound(), q.met(),
+			q.ratio(), q.bound(), q.met(), Number(float64(q.Bare)),
 		})
 	}
 	render(b, t)
-	b.WriteString("  ratio: median of the ratios of each repetition (least–most); where there is no other, the figure itself\n")
+	b.WriteString("  ratio: median of the ratios of each repetition (least–most); where there is no other, the figure itself\n" +
+		"  bare SQL: the same ratio for the best of the bare statements, without functions, rights and queue\n")
 }
 
 func (q Ratio) what() string {
