@@ -906,6 +906,51 @@ BEGIN
   SELECT h.handed INTO break_lock.handed FROM hand_over(p_name, NULL) h;
 END $$;
 
+-- diagnose as in version 3. It also sees transactions that keep row versions because they have written.
+CREATE OR REPLACE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  i    record;
+  line int := current_timeline();
+BEGIN
+  SELECT * INTO i FROM installation;
+  RETURN QUERY VALUES
+    ('timeline', CASE WHEN NOT pg_is_in_recovery() THEN line IS NOT NULL END,
+     CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE coalesce(line::text, 'not visible') END,
+     CASE WHEN pg_is_in_recovery() THEN 'Ask the primary.' WHEN line IS NULL THEN 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace after it does nothing. '
+       || 'Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).'
+     ELSE 'Tokens ascend over a failover that loses commits.' END),
+    ('epoch', NULL, i.epoch::text || coalesce(', since ' || to_char(i.timeline_since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', ''),
+     'The high bits of new tokens (2^44 and up); it grows with each change of the timeline.'),
+    ('token sequence', (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1 FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+     (SELECT format('cache %s, increment %s, %s', s.seqcache, s.seqincrement, CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END)
+      FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+     'Anything but cache 1, increment 1 and no cycle hands tokens out of order.'),
+    ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,
+     'fsync ' || current_setting('fsync') || ', full_page_writes ' || current_setting('full_page_writes'),
+     'With either off, a crash of the machine can lose grants that were answered.'),
+    ('synchronous standby', NULL, coalesce(nullif(current_setting('synchronous_standby_names'), ''), 'none'),
+     'Without one, a failover may lose the last grants and writes; tokens ascend all the same.'),
+    ('client_connection_check_interval', can_check_connection(), CASE WHEN can_check_connection() THEN 'available' ELSE 'not available' END,
+     'Without it, a holder that was killed while its statement runs blocks the next at the fence until the statement ends.'),
+    ('transaction_timeout', current_setting('server_version_num')::int >= 170000,
+     CASE WHEN current_setting('server_version_num')::int >= 170000 THEN 'available' ELSE 'not available before PostgreSQL 17' END,
+     'Without it, a fenced transaction that sends one short statement after the other may outlast its lease. It cannot commit.'),
+    ('prepared transactions', NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute'),
+     (SELECT count(*)::text FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') || ' older than a minute',
+     'One that was fenced keeps its lock and its fence for ever, until it is committed or rolled back.'),
+    ('oldest transaction', CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN
+        coalesce((SELECT min(a.xact_start) > clock_timestamp() - interval '10 minutes' FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()), true) END,
+     CASE WHEN NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN 'not visible without pg_read_all_stats' ELSE coalesce((SELECT date_trunc('second', clock_timestamp() - min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()), 'none') END,
+     'One that is open for long makes each renewal a little slower than the one before: one that has read here, or has written in any database.'),
+    ('notification queue', pg_notification_queue_usage() < 0.5, round(pg_notification_queue_usage()::numeric * 100, 1) || ' % full',
+     'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.');
+  RETURN QUERY
+    SELECT 'guard of ' || g.table_name, g.problem IS NULL, g.resource || coalesce('/<' || g.key_column || '>', ''),
+           coalesce(g.problem || '. Guard the table again.', 'Every write needs the fence of this resource.') FROM list_guards() g;
+END $$;
+
 -- prune_locks with a limit is one step of it: at most p_limit names after p_after, in the order of names. It looks for them
 -- without a lock, and takes the table's only to remove them: for as long as that takes. Give it next until that is NULL,
 -- each time in a transaction of its own.

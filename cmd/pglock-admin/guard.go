@@ -309,7 +309,8 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 		return &advised{code: exitFailure, err: fmt.Errorf("table %s was in use for longer than %v; nothing was changed: %w", table, patience, err),
 			hint: "again at a quieter time, or with a longer --lock-timeout; whoever comes to use the table waits behind it. Who uses it now:\n" +
 				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
-				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.relation = " + literal + "::regclass"}
+				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
+				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
 	case errors.Is(err, fencedstore.ErrGuarded):
 		return &advised{code: exitUsage, err: err,
 			hint: fmt.Sprintf("%s, then the same --resource and --key as there; or first pglock-admin guard drop %s --yes%s", list, argument, o.sameDatabase())}

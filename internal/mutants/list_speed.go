@@ -131,6 +131,10 @@ var ofSpeed = []mutant{
 		{speed, "  INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);\nEND $$;\n\n-- acquire_lease", "END $$;\n\n-- acquire_lease"},
 	}, integration, "^TestI1_I9_TakeOver"},
 
+	{"the doctor passes over a transaction that has written", []edit{
+		{speed, "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin", "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xmin"},
+	}, integration, "^TestDoctorSees"},
+
 	// Many locks.
 	{"I1 acquire_many grants what is held", []edit{
 		{speed, shortMany, "        WHERE l.ctid = h.at AND l.name = h.name AND l.slot = 0 AND l.top_slot = 0\n        FOR UPDATE SKIP LOCKED) f ON true;"},
