@@ -125,3 +125,42 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 		}
 	})
 }
+
+// Leases that come and go before anybody looks leave the plan that was made for the first of them, so that the next ones wake
+// neither the heartbeat nor the watch; when nothing comes any more, both rest.
+func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startClient(t, newFakeStore(), systemClock())
+		plans := func() [2]time.Duration {
+			synctest.Wait()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return [2]time.Duration{c.plannedBeat, c.plannedDeadline}
+		}
+		pair := func(ttl time.Duration) {
+			if err := mustAcquire(t, c, "report", WithTTL(ttl)).Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		pair(30 * time.Second)
+		first := plans()
+		now := c.now().mono
+		if first[0] <= now || first[0] > now+10*time.Second || first[1] <= now || first[1] > now+wallClockLook {
+			t.Errorf("after the first lease the plans are %v, at %v", first, now)
+		}
+		time.Sleep(wallClockLook / 2)
+		pair(time.Hour) // due later
+		if got := plans(); got != first {
+			t.Errorf("a later lease moved the plans from %v to %v", first, got)
+		}
+		pair(3 * time.Second)
+		if got := plans(); got[0] >= first[0] || got[0] > c.now().mono+time.Second {
+			t.Errorf("a lease that is due sooner left the plan at %v, it was %v", got[0], first[0])
+		}
+		time.Sleep(time.Minute)
+		if got := plans(); got != [2]time.Duration{never, never} {
+			t.Errorf("a minute later the plans are %v", got)
+		}
+	})
+}

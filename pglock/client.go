@@ -46,10 +46,12 @@ type Client struct {
 	deadlineWake chan struct{} // 1-buffered: a lease came that ends before the planned look at the deadlines
 	earWake      chan struct{} // 1-buffered: what the listener is to listen for has changed
 
-	mu              sync.Mutex // guards what follows; never held across I/O; taken before a lease's
-	leases          map[*Lease]struct{}
-	closed          bool
-	plannedBeat     time.Duration // on the monotonic clock: when the heartbeat wakes by itself
+	mu     sync.Mutex // guards what follows; never held across I/O; taken before a lease's
+	leases map[*Lease]struct{}
+	closed bool
+	// When, on the monotonic clock, the heartbeat and the watch of the deadlines wake by themselves. A plan stands until it
+	// has passed, also when the lease has gone for which it was made: leases that come and go wake nobody.
+	plannedBeat     time.Duration
 	plannedDeadline time.Duration
 	queue           queue
 	lines           map[lineKey]*line
@@ -182,6 +184,7 @@ func (c *Client) farewell(ctx context.Context, leases []*Lease, names []string, 
 
 // adopt takes a new lease into the care of the heartbeat, or says that the client was closed meanwhile.
 func (c *Client) adopt(l *Lease) error {
+	now := c.now().mono
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -191,7 +194,14 @@ func (c *Client) adopt(l *Lease) error {
 	if l.line != nil {
 		l.line.holder = l
 	}
-	beatSooner, deadlineSooner := l.due.mono < c.plannedBeat, l.deadline.mono < c.plannedDeadline
+	look := min(l.deadline.mono, now+wallClockLook)
+	beatSooner, deadlineSooner := l.due.mono < c.plannedBeat, look < c.plannedDeadline
+	if beatSooner {
+		c.plannedBeat = l.due.mono
+	}
+	if deadlineSooner {
+		c.plannedDeadline = look
+	}
 	c.mu.Unlock()
 	if beatSooner {
 		signal(c.beatWake)

@@ -82,6 +82,13 @@ func (s *fakeStore) of(what string) []call {
 	return calls
 }
 
+// count is how many calls there were.
+func (s *fakeStore) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.calls)
+}
+
 // hook reads one of the answers under the mutex.
 func hook[F any](s *fakeStore, f *F) F {
 	s.mu.Lock()

@@ -42,21 +42,20 @@ func beatInterval(ttl time.Duration, sooner float64) time.Duration {
 func (c *Client) heartbeat() {
 	defer c.store.rest()
 	for c.ctx.Err() == nil {
-		due, shortest, next := c.dueLeases()
+		due, shortest, next, planned := c.dueLeases()
 		look, nextLook := c.dueLook()
 		if len(due) > 0 || look != nil {
 			c.beat(due, shortest, look)
 			continue
 		}
-		next = min(next, nextLook)
-		if next == never {
+		if min(next, nextLook) == never && planned > idle {
 			if !c.sleep(idle, c.beatWake) {
 				c.store.rest()
-				c.sleep(never, c.beatWake)
+				c.sleep(less(planned, idle), c.beatWake)
 			}
 			continue
 		}
-		c.sleep(next, c.beatWake)
+		c.sleep(min(next, nextLook, planned), c.beatWake)
 	}
 }
 
@@ -93,8 +92,9 @@ func (c *Client) sleep(d time.Duration, wake chan struct{}) bool {
 
 // dueLeases are the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about its
 // TTL are renewed with it, so that they come together whenever they were granted; of others, and where it is due again
-// because its renewal has failed, those that would be due soon. With none due, it plans the next beat.
-func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
+// because its renewal has failed, those that would be due soon. With none due, it plans the next beat: planned is when to
+// wake, next when a lease is due.
+func (c *Client) dueLeases() (due []*Lease, shortest, next, planned time.Duration) {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,9 +111,10 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
 			}
 		}
 	}
-	c.plannedBeat = now.plan(min(next, c.queue.untilLook(now)))
+	planned = min(next, c.queue.untilLook(now), now.stillTo(c.plannedBeat))
+	c.plannedBeat = now.plan(planned)
 	if next > 0 {
-		return nil, shortest, next
+		return nil, shortest, next, planned
 	}
 	for l := range c.leases {
 		l.mu.Lock()
@@ -127,7 +128,7 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next time.Duration) {
 		slices.SortFunc(due, func(a, b *Lease) int { return cmp.Compare(a.dueAt(), b.dueAt()) })
 		due = due[:beatMost]
 	}
-	return due, shortest, next
+	return due, shortest, next, planned
 }
 
 func (l *Lease) dueAt() time.Duration {
@@ -151,8 +152,25 @@ func (c *Client) expiredLeases() (expired []*Lease, next time.Duration) {
 			expired = append(expired, l)
 		}
 	}
+	next = min(next, now.stillTo(c.plannedDeadline))
 	c.plannedDeadline = now.plan(next)
 	return expired, next
+}
+
+// stillTo is how long until a plan; never when it has passed.
+func (i instant) stillTo(planned time.Duration) time.Duration {
+	if planned <= i.mono {
+		return never
+	}
+	return less(planned, i.mono)
+}
+
+// less takes d from a plan; never stays never.
+func less(plan, d time.Duration) time.Duration {
+	if plan == never {
+		return never
+	}
+	return plan - d
 }
 
 func (i instant) plan(next time.Duration) time.Duration {

@@ -14,15 +14,15 @@ const (
 	batchMost = 256
 	// stalled is how long calls wait for the statement under way: one that hangs holds up nobody for longer.
 	stalled = 20 * time.Millisecond
-	// gathering is how long a statement waits for calls while calls come by the dozen: a tenth of a round trip.
+	// gathering is how long a statement waits for calls at most, while calls come together.
 	gathering = 100 * time.Microsecond
 )
 
 // lane gathers calls of one kind that are made at the same time into one statement and one commit. The first call goes at
 // once and alone; those that come while as many statements as the lane is wide are under way go together in the next. After
-// a statement for several, one more for several is likely: then the first lets others come that are about to. There is no
-// timer on the way of calls that are alone. Each call keeps its context, its answer and its error; one that gives up before the statement was
-// sent is not in it.
+// a statement for several, one more for several is likely: then the first lets others come that are about to. Calls that are
+// alone one after the other wait for nothing. Each call keeps its context, its answer and its error; one that gives up before
+// the statement was sent is not in it.
 type lane[Q, A any] struct {
 	store *pgStore
 	width int

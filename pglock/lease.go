@@ -78,7 +78,9 @@ func (l *Lease) TTL() time.Duration { return l.ttl }
 
 // GrantID is what proves to the server that this lease is its caller's own. Whoever knows it can renew and release the
 // lease: give it to other processes on purpose only, and never print it.
-// After the end of a lease that shared its grant with other leases of its client it proves nothing: it is uuid.Nil then.
+// Asking for it makes the release of this lease go through the server, instead of passing the lock on in memory (WithTurns).
+// Of a lease whose grant carries several turns it can be had only before the lease has ended: uuid.Nil after that, unless it
+// was asked for before.
 func (l *Lease) GrantID() uuid.UUID {
 	if l.block == nil {
 		return l.grantID
@@ -169,8 +171,9 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context, cl
 	return 0, fmt.Errorf("pglock: %s lock %q: %w", what, l.name, err)
 }
 
-// Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. The
-// server is told also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
+// Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. Where
+// another call of this client waits in line and the turns allow it, the lock passes to it in memory (WithTurns). Otherwise the
+// server is told, also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
 // was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or the loss again, and change
 // nothing. Another error means that the server could not be told: the lease then ends with its TTL.
 func (l *Lease) Release(ctx context.Context) error {

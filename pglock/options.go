@@ -87,8 +87,9 @@ func WithSessionTTL(ttl time.Duration) Option {
 // WithTurns bounds how a lock passes from one waiting call of this client to the next in memory, without the server: at most
 // turns times in a row, from 1 to MaxTurns, and for at most within since the server granted it; within 0 means the TTL of
 // the lease. Then calls of other clients that wait longer are served first. Each turn is a lease with a token of its own.
-// Calls that ask with metadata, with a grace, with Shared or Limit, for another TTL or label, or by an owner who holds
-// another lock, have their own place in the queue. 1 gives every call its own place. Defaults to DefaultTurns and 0.
+// Less than half of the lease left, or a gap in the tokens, ends the turns sooner. Calls with another TTL or label share a
+// place of their own; those that ask with metadata, with a grace, with Shared or Limit, by AcquireAll, or by an owner who
+// holds another lock, have a place each. 1 gives every call its own place. Defaults to DefaultTurns and 0.
 func WithTurns(turns int, within time.Duration) Option {
 	return func(c *config) error {
 		if turns < 1 || turns > MaxTurns {

@@ -131,6 +131,12 @@ var ofSpeed = []mutant{
 		{speed, "  INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);\nEND $$;\n\n-- acquire_lease", "END $$;\n\n-- acquire_lease"},
 	}, integration, "^TestI1_I9_TakeOver"},
 
+	{"every lease wakes the heartbeat", []edit{
+		{"pglock/heartbeat.go", "c.queue.untilLook(now), now.stillTo(c.plannedBeat))", "c.queue.untilLook(now))"},
+	}, library, "^TestLeasesThatComeAndGo"},
+	{"every lease wakes the watch of the deadlines", []edit{
+		{"pglock/heartbeat.go", "\tnext = min(next, now.stillTo(c.plannedDeadline))\n", ""},
+	}, library, "^TestLeasesThatComeAndGo"},
 	{"the doctor passes over a transaction that has written", []edit{
 		{speed, "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin", "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xmin"},
 	}, integration, "^TestDoctorSees"},
