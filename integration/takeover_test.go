@@ -67,6 +67,9 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 		if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token); n != 1 {
 			t.Errorf("%d notes of the take-over, want 1", n)
 		}
+		if left := one[int](t, look, `SELECT pglock.microseconds_until(expires_at) / 1000000 FROM pglock.locks`); left < 55 || left > 60 {
+			t.Errorf("the lease runs for %d s, want the minute that was asked for", left)
+		}
 		if again, _ := ask(0, true); !again.granted || again.token != g.token {
 			t.Errorf("I6: asked again it got %+v, want %+v", again, g)
 		}

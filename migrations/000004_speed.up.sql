@@ -158,7 +158,8 @@ END $$;
 
 -- take_over grants a lock whose lease has run out to the head of its queue, who asks for it: token is NULL, and nothing has
 -- changed, where that is not so. It is short because the lock is nobody's until it is done.
-CREATE FUNCTION take_over(p_name text, p_grant_id uuid, OUT token bigint, OUT first_token bigint, OUT expires_at timestamptz, OUT watched boolean)
+CREATE FUNCTION take_over(
+  p_name text, p_grant_id uuid, OUT token bigint, OUT first_token bigint, OUT holder text, OUT expires_at timestamptz, OUT watched boolean)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -192,7 +193,8 @@ BEGIN
     ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
     expires_at = clock_timestamp() + w.ttl, ended_at = NULL, metadata = w.metadata
     WHERE l.name = p_name AND l.slot = 0
-    RETURNING l.token, l.expires_at, l.watched_until > clock_timestamp() INTO take_over.token, take_over.expires_at, take_over.watched;
+    RETURNING l.token, l.holder, l.expires_at, l.watched_until > clock_timestamp()
+    INTO take_over.token, take_over.holder, take_over.expires_at, take_over.watched;
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);
 END $$;
 
@@ -223,7 +225,7 @@ DECLARE
   r     record;
 BEGIN
   IF plain AND p_retry AND p_wait AND NOT p_nested THEN
-    SELECT true, t.token, p_holder, t.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, 0, t.watched, t.first_token
+    SELECT true, t.token, t.holder, t.expires_at, microseconds_until(t.expires_at), 0, t.watched, t.first_token
       INTO acquire_lease.granted, acquire_lease.token, acquire_lease.holder, acquire_lease.expires_at, acquire_lease.remaining_us, acquire_lease.slot,
            acquire_lease.watched, acquire_lease.first_token
       FROM take_over(p_name, p_grant_id) t WHERE t.token IS NOT NULL;
@@ -254,7 +256,7 @@ BEGIN
         ended_at = NULL, metadata = p_metadata
         WHERE l.ctid = r.at
           AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = p_grant_id)
-        RETURNING true, l.token, p_holder, l.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, 0, l.watched_until > clock_timestamp()
+        RETURNING true, l.token, p_holder, l.expires_at, microseconds_until(l.expires_at), 0, l.watched_until > clock_timestamp()
         INTO acquire_lease.granted, acquire_lease.token, acquire_lease.holder, acquire_lease.expires_at, acquire_lease.remaining_us, acquire_lease.slot, acquire_lease.watched;
       IF FOUND THEN
         RETURN;
@@ -350,7 +352,7 @@ BEGIN
       WHERE octet_length(a.name) BETWEEN 1 AND 512 AND a.grant_id IS NOT NULL
         AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
       ON CONFLICT (name, slot) DO NOTHING
-      RETURNING array_position(p_names, l.name)::bigint, true, l.token, p_holder, l.expires_at, (extract(epoch FROM p_ttl) * 1000000)::bigint, false;
+      RETURNING array_position(p_names, l.name)::bigint, true, l.token, p_holder, l.expires_at, microseconds_until(l.expires_at), false;
 END $$;
 
 -- acquire_many is acquire_lease for many locks at once, for requests that are plain: exclusive, without metadata, asked for the
@@ -372,7 +374,6 @@ DECLARE
                    AND cardinality(p_names) BETWEEN 1 AND 1000 AND cardinality(p_grant_ids) = cardinality(p_names)
                    AND cardinality(p_owner_ids) = cardinality(p_names)
                    AND current_setting('transaction_isolation') = 'read committed' AND current_setting('synchronous_commit') NOT IN ('off', 'local');
-  lasts bigint := extract(epoch FROM p_ttl) * 1000000;
 BEGIN
   IF ok IS NOT TRUE THEN
     ok := require_read_committed() AND require_durable_commit() AND check_arguments('-', p_holder, p_ttl, NULL)
@@ -402,7 +403,7 @@ BEGIN
       FROM unnest(p_names, p_grant_ids, p_owner_ids) WITH ORDINALITY AS a (name, grant_id, owner_id, n)
       WHERE l.ctid = ANY (mine) AND l.name = a.name AND l.grant_id <> a.grant_id
         AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = a.name OFFSET 0) AND NOT EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = a.grant_id OFFSET 0)
-      RETURNING a.n, true, l.token, p_holder, l.expires_at, lasts, l.watched_until > clock_timestamp();
+      RETURNING a.n, true, l.token, p_holder, l.expires_at, microseconds_until(l.expires_at), l.watched_until > clock_timestamp();
   END IF;
   IF held IS NOT NULL THEN                      -- who holds the others, for those who do not wait
     RETURN QUERY
@@ -628,7 +629,7 @@ BEGIN
 END $$;
 
 -- renew_leases is renew_all for who knows the slots: a lock with many holders is not read for each of them. It is planned
--- for as many leases as there are.
+-- for as many leases as there are. A row that moves while it is being locked is 'busy', like one that somebody has locked.
 CREATE FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (name text, token bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
@@ -647,8 +648,8 @@ BEGIN
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
       FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
-      RETURNING l.name, l.token, l.expires_at, (date_part('epoch', l.ttl) * 1000000)::bigint AS us)
-    SELECT r.name, r.token, 'renewed', r.expires_at, r.us FROM renewed r
+      RETURNING l.name, l.token, l.expires_at)
+    SELECT r.name, r.token, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
     SELECT a.name, a.token, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
     FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT FROM renewed r WHERE r.name = a.name AND r.token = a.token);
