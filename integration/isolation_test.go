@@ -26,7 +26,6 @@ func withDefault(setting, value string) func(*pgxpool.Config) {
 // Whatever the sessions' default isolation, callers of acquire, renew and release never see a serialization failure or
 // a deadlock; also when the default changes under a running client.
 func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
-	t.Parallel() // most of it is waiting
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)

@@ -151,7 +151,8 @@
 // while any does, and one for each statement that carries several calls; and short ones that give back grants nobody waits for.
 // Outside the pool at most two connections: one for renewals and looks, while it holds leases for longer than a third of
 // their TTL or waits, made as the pool makes its own; and one that listens, while any call waits or watches, made
-// likewise or by WithListenConfig. Both are closed after 30 s without use. Close leaves all queues, releases all leases,
+// likewise or by WithListenConfig. Both are closed after 30 s without use, the first after a minute at
+// the latest where leases come and go. Close leaves all queues, releases all leases,
 // ends all of these and returns when they have ended. The pool stays the caller's: close it after the client. No session
 // state is needed but for listening, so that the client works behind a pooler that shares connections between
 // transactions.

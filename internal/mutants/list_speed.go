@@ -127,6 +127,9 @@ var ofSpeed = []mutant{
 	{"I2 take_over goes by the sequence alone", []edit{
 		{speed, "last := GREATEST(was.base + nextval('fencing_token_seq'::regclass), was.token + 1);", "last := was.base + nextval('fencing_token_seq'::regclass);"},
 	}, integration, "^TestI1_I9_TakeOver"},
+	{"I7 take_over answers for the time that was asked for again", []edit{
+		{speed, "SELECT true, t.token, t.holder, t.expires_at, microseconds_until(t.expires_at), 0, t.watched", "SELECT true, t.token, t.holder, t.expires_at, microseconds_until(clock_timestamp() + p_ttl), 0, t.watched"},
+	}, integration, "^TestI1_I9_TakeOver"},
 	{"a take-over is not noted", []edit{
 		{speed, "  INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);\nEND $$;\n\n-- acquire_lease", "END $$;\n\n-- acquire_lease"},
 	}, integration, "^TestI1_I9_TakeOver"},
