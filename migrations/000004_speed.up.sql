@@ -164,15 +164,13 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
-  was  record;
-  w    waiters%ROWTYPE;
-  last bigint;
+  w waiters%ROWTYPE;
 BEGIN
-  SELECT l.token, l.holder, (SELECT b.base FROM token_base b) AS base INTO was FROM locks l
+  PERFORM FROM locks l
     WHERE l.name = p_name AND l.slot = 0 AND l.top_slot = 0 AND l.expires_at > '-infinity' AND l.expires_at <= clock_timestamp()
       AND l.grant_id <> p_grant_id
     FOR UPDATE SKIP LOCKED;
-  IF was.base IS NULL THEN
+  IF NOT FOUND THEN
     RETURN;
   END IF;
   DELETE FROM waiters q
@@ -182,20 +180,10 @@ BEGIN
   IF NOT FOUND THEN
     RETURN;
   END IF;
-  last := GREATEST(was.base + nextval('fencing_token_seq'::regclass), was.token + 1);
-  IF w.turns > 1 THEN
-    take_over.first_token := last;
-    last := last_of_block(last, w.turns);
-  END IF;
-  UPDATE locks l SET
-    holder = w.holder, session_id = w.session_id, grant_id = w.grant_id, owner_id = w.owner_id, mode = 'exclusive', capacity = NULL,
-    token = last, block = CASE WHEN w.turns > 1 THEN int8range(take_over.first_token, last, '[]') ELSE l.block END,
-    ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl, acquired_at = clock_timestamp(), renewed_at = clock_timestamp(),
-    expires_at = clock_timestamp() + w.ttl, ended_at = NULL, metadata = w.metadata
-    WHERE l.name = p_name AND l.slot = 0
-    RETURNING l.token, l.holder, l.expires_at, l.watched_until > clock_timestamp()
-    INTO take_over.token, take_over.holder, take_over.expires_at, take_over.watched;
-  INSERT INTO events (kind, lock_name, token, new_token, holder, actor) VALUES ('takeover', p_name, was.token, last, was.holder, w.holder);
+  PERFORM grant_head(w, NULL);
+  SELECT l.token, l.holder, l.expires_at, l.watched_until > clock_timestamp(), CASE WHEN w.turns > 1 THEN lower(l.block) END
+    INTO take_over.token, take_over.holder, take_over.expires_at, take_over.watched, take_over.first_token
+    FROM locks l WHERE l.name = p_name AND l.slot = 0;
 END $$;
 
 -- acquire_lease grants p_name to p_grant_id if it is free and nobody is queued. granted=false: who holds it (holder is NULL in
