@@ -45,12 +45,12 @@ func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken
 // transaction, or that the server committed but did not wait for its standby. It is a pglock.ErrOutcomeUnknown. Ask
 // again with Store.Outcome.
 type OutcomeUnknownError struct {
-	Transaction uint64 // the server's 64-bit transaction ID, as pg_xact_status takes it
-	Err         error
+	Receipt Receipt
+	Err     error
 }
 
 func (e *OutcomeUnknownError) Error() string {
-	return fmt.Sprintf("fencedstore: outcome of transaction %d unknown: %v", e.Transaction, e.Err)
+	return fmt.Sprintf("fencedstore: outcome of write %s unknown: %v", e.Receipt.Write, e.Err)
 }
 
 // Is reports whether target is pglock.ErrOutcomeUnknown.

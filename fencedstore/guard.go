@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -92,7 +93,7 @@ func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) 
 		return err
 	}
 	o := c.openOne(lease)
-	if _, err := o.read(tx.QueryRow(ctx, o.sql, o.args...)); err != nil {
+	if err := o.read(tx.QueryRow(ctx, o.sql, o.guardArgs()...)); err != nil {
 		return fmt.Errorf("fencedstore: guard resource %q: %w", c.resource, translate(err, lease, c.resource))
 	}
 	return nil
@@ -111,47 +112,80 @@ func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Opti
 		return err
 	}
 	o := c.openOne(lease)
-	if _, err := o.read(tx.QueryRowContext(ctx, o.sql, o.args...)); err != nil {
+	if err := o.read(tx.QueryRowContext(ctx, o.sql, o.guardArgs()...)); err != nil {
 		return fmt.Errorf("fencedstore: guard resource %q: %w", c.resource, translate(err, lease, c.resource))
 	}
 	return nil
 }
 
 // Seal is the last statement of a guarded transaction whose own code may have moved its constraints or rolled back to a
-// savepoint: it queues the check inside COMMIT again where SET CONSTRAINTS ALL IMMEDIATE has used it up, and refuses a
-// transaction that is under no fence any more (ErrLeftFence). It cannot know of one of several fences that a rolled back
-// savepoint took away: pass all of them in the outermost transaction. Store.Write does it by itself.
-func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error {
-	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
-	}
-	c, err := newConfig(lease, nil)
-	if err != nil {
+// savepoint: it refuses a transaction that is not under the fence any more (ErrLeftFence), checks the lease, and holds the lock
+// until the COMMIT, also where SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it. Of the options only WithResource
+// matters. Store.Write does it by itself.
+func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) error {
+	return sealTx(tx == nil, []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
+		_, err := tx.Exec(ctx, sql, resources)
 		return err
-	}
-	if _, err := tx.Exec(ctx, sealSQL(lease.Schema())); err != nil {
-		return fmt.Errorf("fencedstore: seal: %w", translate(err, lease, c.resource))
-	}
-	return nil
+	})
 }
 
 // SealSQL is Seal for a transaction of database/sql.
-func SealSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease) error {
-	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
-	}
-	c, err := newConfig(lease, nil)
-	if err != nil {
+func SealSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Option) error {
+	return sealTx(tx == nil, []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
+		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
 		return err
+	})
+}
+
+// SealAll is Seal for a transaction of GuardAll.
+func SealAll(ctx context.Context, tx pgx.Tx, fences []Fence) error {
+	return sealTx(tx == nil, fences, nil, func(sql string, resources []string) error {
+		_, err := tx.Exec(ctx, sql, resources)
+		return err
+	})
+}
+
+// SealAllSQL is SealAll for a transaction of database/sql.
+func SealAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence) error {
+	return sealTx(tx == nil, fences, nil, func(sql string, resources []string) error {
+		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
+		return err
+	})
+}
+
+func sealTx(isNil bool, fences []Fence, opts []Option, exec func(sql string, resources []string) error) error {
+	if isNil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a transaction"}
 	}
-	if _, err := tx.ExecContext(ctx, sealSQL(lease.Schema())); err != nil {
-		return fmt.Errorf("fencedstore: seal: %w", translate(err, lease, c.resource))
+	if len(fences) == 0 || len(fences) > maxFences {
+		return &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " long"), Rule: fmt.Sprint("have 1 to ", maxFences, " elements")}
+	}
+	var o opening
+	for _, f := range fences {
+		c, err := newConfig(f.Lease, opts)
+		if err != nil {
+			return err
+		}
+		if f.Resource == "" {
+			f.Resource = c.resource
+		}
+		o.fences = append(o.fences, f)
+	}
+	if err := exec(sealSQL(o.schema()), o.resources()); err != nil {
+		f := o.blamed(err)
+		return fmt.Errorf("fencedstore: seal: %w", translate(err, f.Lease, f.Resource))
 	}
 	return nil
 }
 
-func sealSQL(schema string) string {
-	return "SELECT " + pgx.Identifier{schema, "seal"}.Sanitize() + "()"
+// arrayText is an array of texts as PostgreSQL reads it, for drivers that take no arrays.
+func arrayText(texts []string) string {
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = `"` + quote.Replace(text) + `"`
+	}
+	return "{" + strings.Join(quoted, ",") + "}"
 }
 
 // Explain turns the error of a guarded transaction's own COMMIT or statements into the errors of this package and of

@@ -48,8 +48,7 @@ func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...Option) er
 	if err != nil {
 		return err
 	}
-	_, err = o.read(tx.QueryRow(ctx, o.sql, o.args...))
-	return o.refusal(err)
+	return o.refusal(o.read(tx.QueryRow(ctx, o.sql, o.guardArgs()...)))
 }
 
 // GuardAllSQL is GuardAll for a transaction of database/sql.
@@ -61,8 +60,7 @@ func GuardAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence, opts ...Option
 	if err != nil {
 		return err
 	}
-	_, err = o.read(tx.QueryRowContext(ctx, o.sql, o.args...))
-	return o.refusal(err)
+	return o.refusal(o.read(tx.QueryRowContext(ctx, o.sql, o.guardArgs()...)))
 }
 
 // ExplainAll is Explain for a transaction of GuardAll.
@@ -104,6 +102,7 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 	var names, grantIDs []string
 	var resources []*string
 	var tokens []int64
+	var slots []int
 	seen := make(map[string]bool, len(fences))
 	for i, f := range fences {
 		one, err := newConfig(f.Lease, opts)
@@ -133,14 +132,16 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 		c = one
 		o.fences = append(o.fences, f)
 		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
-		grantIDs, resources = append(grantIDs, f.Lease.GrantID().String()), append(resources, one.named(f.Lease))
+		grantIDs, resources, slots = append(grantIDs, f.Lease.GrantID().String()), append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
 	}
-	o.sql = inSchema(`SELECT xact::pg_catalog.text FROM {{schema}}.fence_all(
+	o.sql = inSchema(`SELECT remaining_us FROM {{schema}}.fence_all(
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.text::pg_catalog.jsonb)),
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int8),
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($3::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.uuid),
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($4::pg_catalog.text::pg_catalog.jsonb)),
-		$5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid)`, o.schema())
+		$5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid,
+		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($7::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int4),
+		$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)`, o.schema())
 	for _, list := range []any{names, tokens, grantIDs, resources} { // as text, which every driver can send
 		text, err := json.Marshal(list)
 		if err != nil {
@@ -148,7 +149,11 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 		}
 		o.args = append(o.args, string(text))
 	}
-	o.args = append(o.args, c.sameToken, fences[0].Lease.DatabaseID().String())
-	o.read = readXact
+	inSlots, err := json.Marshal(slots)
+	if err != nil {
+		return c, o, err
+	}
+	o.args = append(o.args, c.sameToken, fences[0].Lease.DatabaseID().String(), string(inSlots))
+	o.read = readLeft
 	return c, o, nil
 }

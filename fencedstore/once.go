@@ -60,8 +60,8 @@ func Keep(of time.Time, d time.Duration) Option {
 // the work waits for the end of that transaction, and does it if that one was rolled back. The same grant may do the work
 // of many keys, as with AllowSameToken. A lost answer is no matter: ask again, with any lease.
 //
-// Other errors are those of Write, and ErrKeyTooOld. Keys of Keep that have been over for a day are removed by later calls,
-// ten at a time.
+// Other errors are those of Write, and ErrKeyTooOld. Keys of Keep that have been over for a day are removed by and by, by
+// clients that have a heartbeat and by pglock-admin prune.
 func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
 	if err := s.check(fn); err != nil {
 		return err
@@ -80,23 +80,20 @@ func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn fu
 		moment, seconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}
-	o.sql = inSchema(`SELECT is_first, xact::pg_catalog.text, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
+	o.sql = inSchema(`SELECT is_first, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
 		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
-			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid)`, lease.Schema())
-	o.args = []any{key, lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), of, keep, lease.DatabaseID().String()}
-	o.read = func(row pgx.Row) (uint64, error) {
+			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid,
+			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid)`, lease.Schema())
+	o.args = []any{key, lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), of, keep, lease.DatabaseID().String(), lease.Slot()}
+	o.read = func(row pgx.Row) error {
 		var first bool
-		var xact *string
 		var at int64
 		done := &DoneError{Key: key}
-		if err := row.Scan(&first, &xact, &done.Lock, &done.Token, &at); err != nil {
-			return 0, err
+		if err := row.Scan(&first, &done.Lock, &done.Token, &at); err != nil || first {
+			return err
 		}
-		if !first {
-			done.At = time.UnixMicro(at).UTC()
-			return 0, done
-		}
-		return parseXact(*xact)
+		done.At = time.UnixMicro(at).UTC()
+		return done
 	}
 	return s.write(ctx, c.transactionOp, o, fn)
 }

@@ -1,6 +1,8 @@
 package fencedstore
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,12 +12,22 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// opening is the statement that puts a transaction under its fences.
+// opening is the statement that puts a transaction under its fences. Its last two parameters are a receipt's.
 type opening struct {
 	fences []Fence // one or more, of one schema of one database
 	sql    string
-	args   []any
-	read   func(pgx.Row) (xact uint64, err error)
+	args   []any // but for those two
+	read   func(pgx.Row) error
+}
+
+// guardArgs are the arguments where no receipt is wanted: the COMMIT is somebody else's.
+func (o opening) guardArgs() []any { return append(slices.Clone(o.args), nil, nil) }
+
+func (o opening) resources() (names []string) {
+	for _, f := range o.fences {
+		names = append(names, f.Resource)
+	}
+	return names
 }
 
 func (o opening) schema() string { return o.fences[0].Lease.Schema() }
@@ -67,9 +79,10 @@ func (c config) openOne(lease *pglock.Lease) opening {
 		fences: []Fence{{Lease: lease, Resource: c.resource}},
 		// One column of the row is one call, and spares the server a table of results.
 		sql: inSchema(`SELECT ({{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid,
-			$4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid)).xact::pg_catalog.text`, lease.Schema()),
-		args: []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), c.sameToken, lease.DatabaseID().String()},
-		read: readXact,
+			$4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.int4,
+			$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)).remaining_us`, lease.Schema()),
+		args: []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), c.sameToken, lease.DatabaseID().String(), lease.Slot()},
+		read: readLeft,
 	}
 }
 
@@ -81,15 +94,24 @@ func (c config) named(lease *pglock.Lease) *string {
 	return &c.resource
 }
 
-func readXact(row pgx.Row) (xact uint64, err error) {
-	var text string
-	if err := row.Scan(&text); err != nil {
-		return 0, err
-	}
-	return parseXact(text)
+func readLeft(row pgx.Row) error {
+	var us int64
+	return row.Scan(&us)
 }
 
-func parseXact(text string) (uint64, error) { return strconv.ParseUint(text, 10, 64) }
+func sealSQL(schema string) string {
+	return inSchema("SELECT {{schema}}.seal($1::pg_catalog.text[])", schema)
+}
+
+// sealText is sealSQL without a parameter, for a Commit of the callback's own. The names travel in hexadecimal, which means the
+// same whatever the session's settings for strings are.
+func (o opening) sealText() string {
+	var names []string
+	for _, name := range o.resources() {
+		names = append(names, fmt.Sprintf("pg_catalog.convert_from(pg_catalog.decode('%x', 'hex'), 'UTF8')", name))
+	}
+	return inSchema("SELECT {{schema}}.seal(ARRAY["+strings.Join(names, ", ")+"])", o.schema())
+}
 
 func inSchema(sql, schema string) string {
 	return strings.ReplaceAll(sql, "{{schema}}", pgx.Identifier{schema}.Sanitize())

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // answered reports whether the server itself refused the COMMIT: then it was rolled back. A server that ends the
@@ -25,57 +26,47 @@ func answered(err error) bool {
 	return !strings.HasPrefix(pgErr.Code, "57P") && !strings.HasPrefix(pgErr.Code, "08")
 }
 
-// resolve asks what became of a transaction whose COMMIT was not answered.
-func (s *Store) resolve(ctx context.Context, xact uint64, cause error) error {
+// resolve asks what became of a write whose COMMIT was not answered.
+func (s *Store) resolve(ctx context.Context, receipt Receipt, cause error) (known bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolving)
 	defer cancel()
-	outcome, replicated, err := s.outcome(ctx, xact)
-	switch {
+	switch outcome, err := s.Outcome(ctx, receipt); {
 	case err != nil:
-		return &OutcomeUnknownError{Transaction: xact, Err: errors.Join(cause, err)}
-	case outcome == Committed && replicated:
-		return &OutcomeUnknownError{Transaction: xact, Err: errors.Join(cause, errors.New("committed on the primary; the synchronous standby was not waited for"))}
+		return false, &OutcomeUnknownError{Receipt: receipt, Err: errors.Join(cause, err)}
 	case outcome == Committed:
-		return nil
+		return true, nil
 	}
-	return fmt.Errorf("fencedstore: transaction %d was rolled back: %w", xact, cause)
+	return true, fmt.Errorf("fencedstore: the write was rolled back: %w", cause)
 }
 
-// Outcome is what became of a transaction.
+// Outcome is what became of a write.
 type Outcome string
 
-// The outcomes of a transaction.
+// The outcomes of a write.
 const (
 	Committed  Outcome = "committed"
-	RolledBack Outcome = "aborted"
+	RolledBack Outcome = "rolled back"
 )
 
-// Outcome asks what became of the transaction of an OutcomeUnknownError, waiting until it is final or ctx ends. A
-// transaction that the server does not know, as after a failover that lost it, has been rolled back there.
-func (s *Store) Outcome(ctx context.Context, transaction uint64) (Outcome, error) {
-	outcome, _, err := s.outcome(ctx, transaction)
-	return outcome, err
-}
+// outcomeLook is how long one look at an outcome waits for a transaction that is still open.
+const outcomeLook = 500 * time.Millisecond
 
-func (s *Store) outcome(ctx context.Context, xact uint64) (o Outcome, replicated bool, err error) {
+// Outcome asks what became of the write of an OutcomeUnknownError, waiting until it is final or ctx ends. The answer is on disk
+// when it is given, and on a synchronous standby where there is one. A write that the server does not know, as after a failover
+// that lost it, was rolled back there: and so it is after a week, so ask sooner.
+func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
+	if err := s.check(func(context.Context, pgx.Tx) error { return nil }); err != nil {
+		return "", err
+	}
 	for {
-		var status *string
-		err = s.pool.QueryRow(ctx, `SELECT pg_catalog.pg_xact_status($1::pg_catalog.text::pg_catalog.xid8),
-			pg_catalog.current_setting('synchronous_standby_names') OPERATOR(pg_catalog.<>) ''
-				AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) ALL (ARRAY['off', 'local'])`,
-			strconv.FormatUint(xact, 10)).Scan(&status, &replicated)
-		var pgErr *pgconn.PgError
+		committed, err := s.look(ctx, receipt)
 		switch {
-		case errors.As(err, &pgErr) && pgErr.Code == "22023": // "transaction ID is in the future"
-			return RolledBack, replicated, nil
-		case err == nil && status == nil:
-			return "", false, fmt.Errorf("fencedstore: transaction %d is too old: the server has forgotten it", xact)
-		case err == nil && *status != "in progress":
-			return Outcome(*status), replicated, nil
-		case ctx.Err() != nil && err == nil:
-			return "", false, fmt.Errorf("fencedstore: transaction %d is still in progress: %w", xact, ctx.Err())
-		case ctx.Err() != nil:
-			return "", false, err
+		case err == nil && committed:
+			return Committed, nil
+		case err == nil:
+			return RolledBack, nil
+		case ctx.Err() != nil || state(err) == "42501" || state(err) == "3F000" || state(err) == "42883":
+			return "", fmt.Errorf("fencedstore: outcome of write %s: %w", receipt.Write, err)
 		}
 		timer := time.NewTimer(20 * time.Millisecond)
 		select {
@@ -84,4 +75,26 @@ func (s *Store) outcome(ctx context.Context, xact uint64) (o Outcome, replicated
 		}
 		timer.Stop()
 	}
+}
+
+// look asks once. The transaction of the question has written, so its COMMIT waits for whatever the write's did.
+func (s *Store) look(ctx context.Context, receipt Receipt) (committed bool, err error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
+	_ = pglock.Unconfirmed(conn.Conn())
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		wait := fmt.Sprint(outcomeLook.Milliseconds())
+		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)", wait); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, inSchema("SELECT {{schema}}.outcome($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text::pg_catalog.uuid)", receipt.Schema),
+			receipt.ID.String(), receipt.Write.String()).Scan(&committed)
+	})
+	if err == nil && pglock.Unconfirmed(conn.Conn()) {
+		err = errors.New("the wait for the synchronous standby was cancelled")
+	}
+	return committed, err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +32,8 @@ var (
 	// ErrOvertaken is for Restore to return, wrapped or not, when somebody else has written since Apply: nothing that could
 	// be undone is left of ours. Run returns it beside the reason for undoing.
 	ErrOvertaken = errors.New("fencedstore: somebody has written since: not undone")
+	// ErrUnconfirmed is a reason for undoing: the server could not be asked in time whether the lease was still held.
+	ErrUnconfirmed = errors.New("fencedstore: the server did not confirm the lease")
 )
 
 // RestoreError says that an operation had to be undone, and that Restore failed: its resource may be left with what Apply
@@ -103,7 +104,7 @@ func (op Reversible) check() error {
 //  3. Apply.
 //  4. The server is asked whether the lease is still held. It answers yes: Apply ran while it was held from beginning to
 //     end, and the operation stands. It answers no: Restore. Where it does not answer, Run asks again until the local
-//     deadline of the lease, which comes before its end on the server, and then undoes.
+//     deadline that the lease had when Apply returned, which comes before its end on the server, and then undoes.
 //
 // The contexts of Capture and Apply end with ctx and with the lease. Apply's error, its panic, and the end of ctx before
 // the check was answered also lead to Restore; the panic goes on after it.
@@ -116,9 +117,8 @@ func (op Reversible) check() error {
 //
 // A nil return means that the operation stands. Errors that match ErrUndone, ErrNotRestored (RestoreError) or ErrOvertaken
 // tell what became of an operation that was begun, beside the reason: Apply's error, pglock.ErrLost, pglock.ErrReleased or
-// the cause of ctx's end. Any other means that Apply was not called: Capture's error, ErrStaleToken, pglock.ErrLost,
+// ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's error, ErrStaleToken, pglock.ErrLost,
 // ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of the fence; it is safe to run again).
-// What was not undone is noted in the audit, for a second at most.
 func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opts ...Option) error {
 	if s == nil || s.pool == nil {
 		return &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
@@ -139,7 +139,7 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 	if err != nil {
 		return fmt.Errorf("fencedstore: operation was not begun: %w", err)
 	}
-	r := &reversal{store: s, lease: lease, resource: c.resource, op: op}
+	r := &reversal{lease: lease, resource: c.resource, op: op}
 	working, stop := withLease(ctx, lease)
 	defer stop()
 	if op.Capture != nil {
@@ -181,7 +181,6 @@ func withLoss(err error, lease *pglock.Lease) error {
 
 // reversal is one operation that is under the fence.
 type reversal struct {
-	store    *Store
 	lease    *pglock.Lease
 	resource string
 	op       Reversible
@@ -192,7 +191,7 @@ func (r *reversal) run(ctx, working context.Context) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = r.undo(ctx, errors.New("the function Apply did not return")) // in the audit, if it fails; nobody takes the error
+			_ = r.undo(ctx, errors.New("the function Apply did not return")) // nobody takes the error: the panic goes on
 		}
 	}()
 	err := r.op.Apply(working)
@@ -206,11 +205,15 @@ func (r *reversal) run(ctx, working context.Context) error {
 	return nil
 }
 
-// confirm asks the server whether the lease is held until it answers. Nil means that it was held after the call began.
+// confirm asks the server whether the lease is held until it answers, or until the local deadline that the lease has now: the
+// heartbeat may move that, and an operation that may have to be undone does not wait for it. Nil means that the lease was held
+// after the call began.
 func confirm(ctx context.Context, lease *pglock.Lease) error {
-	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+	by := lease.Deadline()
+	var last error
+	for pause := firstPause; time.Until(by) > 0; pause = min(2*pause, longestPause) {
 		// An attempt that hangs in silence leaves time for another one, and none goes on past the deadline.
-		attempt, cancel := context.WithTimeout(ctx, min(lease.TTL()/3, checking, time.Until(lease.Deadline())))
+		attempt, cancel := context.WithTimeout(ctx, min(lease.TTL()/3, checking, time.Until(by)))
 		_, err := lease.Check(attempt)
 		cancel()
 		if err == nil {
@@ -221,13 +224,15 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 		} else if end != nil {
 			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, err)
 		}
-		timer := time.NewTimer(min(pause, time.Until(lease.Deadline())))
+		last = err
+		timer := time.NewTimer(min(pause, time.Until(by)))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 		}
 		timer.Stop()
 	}
+	return fmt.Errorf("%w: it did not say so by the deadline that the lease had when Apply returned: %w", ErrUnconfirmed, last)
 }
 
 // undo restores, and returns what to tell the caller: never nil. Neither ctx nor the lease ends it.
@@ -238,45 +243,13 @@ func (r *reversal) undo(ctx context.Context, cause error) error {
 	}
 	restoring, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	returned := false
-	defer func() {
-		if !returned {
-			r.noteIncident(ctx, "Restore did not return", cause)
-		}
-	}()
 	err := r.op.Restore(restoring)
-	returned = true
 	switch {
 	case err == nil:
 		return fmt.Errorf("%w: resource %q, token %d: %w", ErrUndone, r.resource, r.lease.Token(), cause)
 	case errors.Is(err, ErrOvertaken):
-		r.noteIncident(ctx, err.Error(), cause)
 		return fmt.Errorf("fencedstore: operation of token %d on resource %q: %w; it had to be undone, because: %w",
 			r.lease.Token(), r.resource, err, cause)
 	}
-	r.noteIncident(ctx, err.Error(), cause)
 	return &RestoreError{Resource: r.resource, Token: r.lease.Token(), Cause: cause, Err: err}
-}
-
-// noteIncident keeps for the audit that an operation was not undone. Best effort: the error that Run returns tells it
-// too, and the server may be out of reach, which may be why the operation had to be undone.
-func (r *reversal) noteIncident(ctx context.Context, what string, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditing)
-	defer cancel()
-	_, _ = r.store.pool.Exec(ctx, "SELECT "+pgx.Identifier{r.lease.Schema(), "record_incident"}.Sanitize()+
-		`($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.text, $6::pg_catalog.text)`,
-		"not restored", r.resource, r.lease.Name(), int64(r.lease.Token()), r.lease.Holder(), reason(what+"; because: "+cause.Error()))
-}
-
-// reason makes of a text what the audit takes: UTF-8 without NUL, at most pglock.MaxReasonBytes bytes, cut between runes.
-func reason(text string) string {
-	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "\uFFFD")
-	if len(text) <= pglock.MaxReasonBytes {
-		return text
-	}
-	cut := pglock.MaxReasonBytes
-	for cut > 0 && text[cut]&0xC0 == 0x80 { // within a rune
-		cut--
-	}
-	return text[:cut]
 }

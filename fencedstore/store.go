@@ -18,14 +18,15 @@ import (
 const (
 	// resolving bounds how long a write whose COMMIT was not answered asks what became of it.
 	resolving = 5 * time.Second
-	// auditing bounds the note about a refused write.
-	auditing = time.Second
+	// rollingBack bounds a ROLLBACK.
+	rollingBack = time.Second
 )
 
 // Store makes fenced writes over the application's pool, which stays the caller's. It is safe for concurrent use and has
 // no goroutines.
 type Store struct {
-	pool *pgxpool.Pool
+	pool     *pgxpool.Pool
+	receipts receipts
 }
 
 // New makes a store. Its pool must lead to the database that grants the locks. A nil pool is refused by Write.
@@ -61,8 +62,7 @@ func WithTxOptions(o pgx.TxOptions) Option {
 // from PostgreSQL 17 on any. fn's context ends with ctx and with the lease.
 //
 // An error or a panic of fn, or the end of ctx, rolls back; fn's error is returned as it is, joined with the loss when
-// the lease is lost by then. A nil return means committed. Errors: ErrStaleToken (StaleTokenError; the refusal is noted
-// in the audit), ErrLeftFence, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, and
+// the lease is lost by then. A nil return means committed. Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, and
 // pglock.ErrOutcomeUnknown (OutcomeUnknownError) when the answer to COMMIT was lost and nobody could be asked. Retrying
 // with the same lease is safe: had the first attempt been committed, the second is refused as stale, unless
 // AllowSameToken is given.
@@ -92,48 +92,33 @@ func (s *Store) check(fn func(context.Context, pgx.Tx) error) error {
 
 // write is Write for any way of opening.
 func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn func(context.Context, pgx.Tx) error) error {
-	var conn *pgxpool.Conn
-	var tx pgx.Tx
-	var xact uint64
-	var err error
+	receipt, err := s.receipts.take(o.schema())
+	if err != nil {
+		return err
+	}
+	known := true // what became of the write: then the next one may use the receipt's row
 	defer func() {
-		if conn != nil {
-			conn.Release()
+		if known {
+			s.receipts.putBack(receipt)
 		}
 	}()
-	for attempt := 0; ; attempt++ {
-		if conn, err = s.pool.Acquire(ctx); err != nil {
-			return fmt.Errorf("fencedstore: write to %s: %w", o, err)
-		}
-		if tx, xact, err = begin(ctx, conn.Conn(), options, o); err == nil || !conn.Conn().IsClosed() || attempt == 3 || ctx.Err() != nil || o.lost() != nil {
-			break
-		}
-		// The connection was dead, or died before anything was done: another one.
-		conn.Release()
-	}
+	conn, tx, err := s.open(ctx, options, o, receipt)
 	if err != nil {
-		f := o.blamed(err)
-		err = translate(err, f.Lease, f.Resource)
-		conn.Release()
-		conn = nil
-		if errors.Is(err, ErrStaleToken) {
-			s.noteRefusal(ctx, f.Lease, f.Resource)
-		}
 		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
 	}
+	defer conn.Release()
 	if err := call(ctx, o.fences, tx, fn); err != nil {
 		return explainFailure(err, o)
 	}
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
 	committing, cancel := context.WithTimeout(ctx, o.longestTTL()+resolving)
+	defer cancel()
+	_ = pglock.Unconfirmed(conn.Conn()) // of a commit that was the application's own
 	err = commit(committing, tx, o)
-	cancel()
-	unconfirmed := pglock.Unconfirmed(conn.Conn())
-	conn.Release()
-	conn = nil
 	switch {
-	case err == nil && unconfirmed:
-		return &OutcomeUnknownError{Transaction: xact, Err: errors.New("committed, but the wait for the synchronous standby was cancelled")}
+	case err == nil && pglock.Unconfirmed(conn.Conn()):
+		known = false
+		return &OutcomeUnknownError{Receipt: receipt, Err: errors.New("committed, but the wait for the synchronous standby was cancelled")}
 	case err == nil:
 		return nil
 	case errors.Is(err, pgx.ErrTxClosed): // a Commit in the callback has sealed and committed, a Rollback has not
@@ -141,33 +126,53 @@ func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn 
 	case answered(err):
 		return fmt.Errorf("fencedstore: commit to %s: %w", o, explain(err, o))
 	}
-	return s.resolve(ctx, xact, err)
+	known, err = s.resolve(ctx, receipt, err)
+	return err
+}
+
+// open gives a transaction under its fences, and the connection that it is on.
+func (s *Store) open(ctx context.Context, options pgx.TxOptions, o opening, receipt Receipt) (conn *pgxpool.Conn, tx pgx.Tx, err error) {
+	for attempt := 0; ; attempt++ {
+		if conn, err = s.pool.Acquire(ctx); err != nil {
+			return nil, nil, err
+		}
+		if tx, err = begin(ctx, conn.Conn(), options, o, receipt); err == nil {
+			return conn, tx, nil
+		}
+		dead := conn.Conn().IsClosed()
+		conn.Release()
+		if !dead || attempt == 3 || ctx.Err() != nil || o.lost() != nil {
+			f := o.blamed(err)
+			return nil, nil, translate(err, f.Lease, f.Resource)
+		}
+		// The connection was dead, or died before anything was done: another one.
+	}
 }
 
 // begin sends BEGIN and the opening together. A serialization failure of the fence, before anything else was done, is
 // tried again: under REPEATABLE READ every wait for a predecessor ends in one.
-func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening) (tx pgx.Tx, xact uint64, err error) {
-	options.CommitQuery = sealSQL(o.schema()) + "; COMMIT"
+func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening, receipt Receipt) (tx pgx.Tx, err error) {
+	options.CommitQuery = o.sealText() + "; COMMIT"
 	for attempt := 0; ; attempt++ {
 		batch := &pgx.Batch{}
 		batch.BeginTx(options)
-		batch.Queue(o.sql, o.args...)
+		batch.Queue(o.sql, append(slices.Clone(o.args), receipt.ID.String(), receipt.Write.String())...)
 		results := conn.SendBatch(ctx, batch)
 		tx = results.Tx()
 		_, err = results.Exec()
 		if err == nil {
-			xact, err = o.read(results.QueryRow())
+			err = o.read(results.QueryRow())
 		}
 		if closeErr := results.Close(); err == nil {
 			err = closeErr
 		}
 		if err == nil {
-			return tx, xact, nil
+			return tx, nil
 		}
 		rollback(ctx, tx)
 		var pgErr *pgconn.PgError
 		if !errors.As(err, &pgErr) || pgErr.Code != "40001" || attempt == 20 || o.lost() != nil {
-			return nil, 0, err
+			return nil, err
 		}
 	}
 }
@@ -175,7 +180,7 @@ func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening
 // commit sends the last check and COMMIT together.
 func commit(ctx context.Context, tx pgx.Tx, o opening) error {
 	batch := &pgx.Batch{}
-	batch.Queue(sealSQL(o.schema()))
+	batch.Queue(sealSQL(o.schema()), o.resources())
 	batch.Queue("COMMIT")
 	results := tx.SendBatch(ctx, batch)
 	_, err := results.Exec()
@@ -225,7 +230,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	if tx == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditing)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
 	defer cancel()
 	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 		_ = tx.Conn().Close(ctx)
@@ -253,13 +258,4 @@ func explainFailure(err error, o opening) error {
 		return errors.Join(err, lost)
 	}
 	return err
-}
-
-// noteRefusal keeps a refused stale write for the audit; the refused transaction itself left nothing.
-func (s *Store) noteRefusal(ctx context.Context, lease *pglock.Lease, resource string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditing)
-	defer cancel()
-	_, _ = s.pool.Exec(ctx, "SELECT "+pgx.Identifier{lease.Schema(), "record_refusal"}.Sanitize()+
-		"($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text)",
-		resource, lease.Name(), int64(lease.Token()), lease.Holder()) // best effort: the refusal itself stands
 }

@@ -28,11 +28,13 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
+//go:generate go run ../internal/migrationgen
+
 //go:embed *.sql
 var files embed.FS
 
 // Latest is the version that Up reaches.
-const Latest = 4
+const Latest = 2
 
 const versionTable = "pglock_schema_migrations"
 

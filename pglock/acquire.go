@@ -1,7 +1,6 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,11 +73,11 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 // repetition, so that a request whose answer was lost yields the same grant or ticket.
 type asked struct {
 	request
-	grantID  uuid.UUID
+	grantID  uuid.UUID     // changes under the client's mutex
 	queued   bool          // it was answered with a ticket
-	inDoubt  bool          // an earlier attempt may still be on its way, or was answered with a ticket
+	again    bool          // an earlier attempt was sent: the next is to wait for it
+	lost     bool          // the answer of an attempt was lost: that one may still be on its way
 	bears    time.Duration // how long it bears a server that cannot be reached
-	renewed  func()        // the grant ID had to be chosen anew
 	line     *line         // that it is the first of, or asks for
 	nameless bool          // it was asked for a line
 }
@@ -96,7 +95,7 @@ func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, er
 			return nil, err
 		}
 	}
-	q := &asked{request: r, bears: min(settling, r.ttl), renewed: func() {}}
+	q := &asked{request: r, bears: min(settling, r.ttl)}
 	if q.wait = wait; wait {
 		q.bears = outage
 	}
@@ -116,8 +115,8 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 	if err == nil && a.granted {
 		return c.settled(ctx, q)(c.grant(parent, q, a.granting(sent)))
 	}
-	if q.inDoubt {
-		c.giveBack(q.request, q.grantID) // it may have been granted, or may yet be: nobody would know that they hold it
+	if q.lost {
+		c.giveUp(q) // it may have been granted, or may yet be: nobody would know that they hold it
 	}
 	if err != nil {
 		return nil, err
@@ -130,7 +129,7 @@ func (a answer) held(name string) *HeldError {
 }
 
 // ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. What was granted to others
-// on the way is told to them.
+// on the way is told to them. What becomes of an attempt that is under way when the call ends is the orphanage's.
 func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
 	defer cancel()
@@ -141,7 +140,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		var a answer
 		err := q.owner.makeKnown(asking)
 		if err == nil {
-			a, err = c.store.acquire(asking, c.who(), q.request, q.grantID, q.inDoubt)
+			a, err = c.store.acquire(asking, ask{c.who(), q.request, q.grantID, q.again})
 		} else if connectionLost(err) {
 			err = &noConnectionError{err} // the request was not sent
 		}
@@ -149,25 +148,23 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		case err == nil:
 			c.tell(ctx, q.name, a.handed, sent)
 			return a, sent, nil
-		case asking.Err() != nil:
-			q.inDoubt = q.inDoubt || !neverSent(err)
-			if ctx.Err() == nil {
-				return a, sent, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
-			}
+		case asking.Err() != nil && !c.isClosed():
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err())
+		case asking.Err() != nil || errors.Is(err, ErrClosed):
+			return a, sent, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
 		case sqlState(err) == stateSpentGrantID:
-			if q.grantID, err = newGrantID(); err != nil {
+			if err := c.chooseAnew(q); err != nil {
 				return a, sent, err
 			}
-			q.inDoubt = false
-			q.renewed()
 			continue
 		case q.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, sqlState(err)):
 			return a, sent, &ArgumentError{"metadata", shorten(string(q.metadata)), "be a value that jsonb can hold: " + messageOf(err)}
-		case neverSent(err) && !q.inDoubt && !q.wait, !connectionLost(err):
+		case neverSent(err) && !q.again && !q.wait, !connectionLost(err):
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}
-		q.inDoubt = q.inDoubt || !neverSent(err)
+		if !neverSent(err) {
+			q.again, q.lost = true, true
+		}
 		if giveUp == nil {
 			giveUp = time.After(q.bears)
 		}
@@ -180,7 +177,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.name, ErrClosed, err)
 		case <-giveUp:
 			timer.Stop()
-			if !q.inDoubt {
+			if !q.lost {
 				return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, err)
 			}
 			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.name, ErrOutcomeUnknown, err)
@@ -189,61 +186,39 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 	}
 }
 
+// chooseAnew gives the request another grant ID: the one before was used, and nothing is left of it.
+func (c *Client) chooseAnew(q *asked) error {
+	id, err := newGrantID()
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.grantID, q.again, q.lost = id, false, false
+	return nil
+}
+
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
 // it is no lease any more.
 func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.grantID, g.first, g.slot)
 	l.row, l.queued, l.line = g.token, q.queued, q.line
 	if l.line != nil && g.first < g.token {
-		l.block = &block{next: g.first + 1, last: g.token, half: (g.first + g.token) / 2,
-			until: c.now().add(cmp.Or(c.config.turnsWithin, q.ttl))}
+		l.block = &block{next: g.first + 1, last: g.token, until: c.now().add(c.config.turnsWithin)}
 	}
 	if q.nameless {
 		l.nameless = true
 		q.owner.has(l)
 	}
-	l.extend(g.seen, g.left, sooner())
+	l.extend(g.seen, verdict{remaining: g.left, expiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
-		c.giveBack(q.request, q.grantID)
+		c.giveUp(q)
 		return nil, l.Err()
 	}
 	if err := c.adopt(l); err != nil {
 		l.end(ErrReleased)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(parent), min(closeGrace, q.ttl))
-		defer cancel()
-		if _, next, err := c.store.release(ctx, l.claim(), nil); err == nil { // ends with its TTL where this fails
-			c.tell(ctx, l.name, next, c.now())
-		}
+		c.giveUp(q)
 		return nil, fmt.Errorf("acquire lock %q: %w", q.name, err)
 	}
 	return l, nil
-}
-
-// giveBack ends a grant or a place in the queue that no caller waits for, in the background, for as long as the lease could
-// last; once the client is closed, for closeGrace. The server is told twice: the second telling finds what was under way
-// during the first.
-func (c *Client) giveBack(r request, grantID uuid.UUID) {
-	give := func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), r.ttl)
-		defer cancel()
-		defer context.AfterFunc(c.ctx, func() {
-			timer := time.AfterFunc(closeGrace, cancel)
-			context.AfterFunc(ctx, func() { timer.Stop() })
-		})()
-		for told := 0; told < 2; {
-			attempt, cancel := context.WithTimeout(ctx, closeGrace)
-			next, err := c.store.abandon(attempt, r.name, grantID)
-			if err == nil {
-				told++
-				c.tell(attempt, r.name, next, c.now())
-			}
-			cancel()
-			if told < 2 && !pause(ctx, 50*time.Millisecond) {
-				return
-			}
-		}
-	}
-	if !c.background(give) {
-		give()
-	}
 }

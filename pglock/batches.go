@@ -2,19 +2,28 @@ package pglock
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // How many statements of a kind are under way before calls wait for each other.
 const (
 	acquiresWide = 1
+	waitsWide    = 4
 	releasesWide = 1
 	checksWide   = 2
-	requestsWide = 4
 )
+
+// ask is one request for a lock as it is sent.
+type ask struct {
+	who     who
+	request request
+	grantID uuid.UUID
+	retry   bool
+}
 
 // ending is what became of a lease that was released.
 type ending struct {
@@ -22,126 +31,154 @@ type ending struct {
 	handed   handed
 }
 
-func newPgStore(pool *pgxpool.Pool, q *queries, listen *pgx.ConnConfig) *pgStore {
-	s := &pgStore{pool: pool, queries: q, ears: listen}
-	s.acquires = &lane[ask, answer]{store: s, width: acquiresWide, alone: s.acquireAlone, many: s.acquireMany, after: s.acquireAfter,
-		name: ask.name, fits: func(first, q ask) bool {
-			return first.request.holder == q.request.holder && first.request.ttl+first.request.grace == q.request.ttl+q.request.grace
-		}}
-	s.requests = &lane[ask, answer]{store: s, width: requestsWide, alone: s.acquireAlone, many: s.acquireEach, after: s.acquireAlone,
-		name: ask.name, fits: func(ask, ask) bool { return true }}
-	s.releases = &lane[claim, ending]{store: s, width: releasesWide, alone: s.releaseQuietly, many: s.releaseMany, after: s.releaseQuietly,
-		name: claim.lock, fits: func(claim, claim) bool { return true }}
-	s.checks = &lane[claim, time.Duration]{store: s, width: checksWide, alone: s.checkAlone, many: s.checkMany, after: s.checkAlone,
-		name: claim.lock, fits: func(claim, claim) bool { return true }}
-	return s
+// remains is what became of a lease that was asked about: how long it runs, or why it is lost.
+type remains struct {
+	left time.Duration
+	lost Reason
 }
 
-func (s *pgStore) close() {
-	s.acquires.close()
-	s.requests.close()
-	s.releases.close()
-	s.checks.close()
+func (s *pgStore) makeLanes() {
+	s.acquires = &lane[ask, answer]{store: s, width: acquiresWide, send: s.sendAcquires}
+	s.waits = &lane[ask, answer]{store: s, width: waitsWide, send: s.sendAcquires}
+	s.releases = &lane[claim, ending]{store: s, width: releasesWide, send: s.sendReleases}
+	s.checks = &lane[claim, remains]{store: s, width: checksWide, send: s.sendChecks}
 }
 
-// acquireMany grants the locks that are free and tells of the others who holds them. Requests that wait are not answered
-// by that: they go on alone, to be queued.
-func (s *pgStore) acquireMany(ctx context.Context, conn *pgx.Conn, qs []ask) (map[int]answer, error) {
-	names, grantIDs, owners := make([]string, len(qs)), make([]string, len(qs)), make([]string, len(qs))
-	for i, q := range qs {
-		names[i], grantIDs[i], owners[i] = q.request.name, q.grantID.String(), q.request.owner.id.String()
-	}
-	first := qs[0]
-	answers := make(map[int]answer, len(qs))
-	err := s.query(ctx, conn, s.queries.acquireMany,
-		[]any{names, grantIDs, owners, first.who.session.String(), first.request.holder, interval(first.request.ttl + first.request.grace)},
-		func(rows pgx.Rows) error {
-			var n, token, expiresAt, remaining int64
-			var a answer
-			var watched *bool
-			if err := rows.Scan(&n, &a.granted, &token, &a.holder, &expiresAt, &remaining, &watched); err != nil {
+// sendAcquires asks for locks, with the function for one or the one for many, which does the same for each.
+func (s *pgStore) sendAcquires(ctx context.Context, conn *pgx.Conn, qs []ask) ([]answer, error) {
+	if len(qs) == 1 {
+		var a answer
+		q, r := qs[0], qs[0].request
+		err := s.query(ctx, conn, s.queries.acquire,
+			[]any{r.name, q.grantID.String(), q.who.key.String(), r.holder, interval(r.ttl + r.grace), r.metadataText(), q.retry, string(r.mode),
+				r.limit(), r.wait, interval(q.who.ttl), r.owner.id.String(), r.owner.nested(), max(1, r.turns)},
+			func(rows pgx.Rows) (err error) {
+				a, err = scanAnswer(rows, nil)
 				return err
-			}
-			a.token, a.expiresAt, a.remaining = Token(token), moment(&expiresAt), time.Duration(remaining)*time.Microsecond
-			a.handed.watched = orZero(watched)
-			if i := int(n) - 1; a.granted || !qs[i].request.wait {
-				answers[i] = a
-			}
-			return nil
-		})
-	return answers, err
-}
-
-// acquireEach sends requests of any kind.
-func (s *pgStore) acquireEach(ctx context.Context, conn *pgx.Conn, qs []ask) (map[int]answer, error) {
+			})
+		return []answer{a}, err
+	}
 	n := len(qs)
 	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-	metadata, limits, waits, nested, turns := make([]*string, n), make([]*int, n), make([]bool, n), make([]bool, n), make([]int, n)
+	metadata, limits, turns := make([]*string, n), make([]*int, n), make([]int, n)
+	retries, waits, nested := make([]bool, n), make([]bool, n), make([]bool, n)
 	for i, q := range qs {
 		r := q.request
 		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = r.name, q.grantID.String(), r.holder, interval(r.ttl+r.grace), string(r.mode)
-		owners[i], limits[i], waits[i], nested[i], turns[i] = r.owner.id.String(), r.limit(), r.wait, r.owner.nested(), max(1, r.turns)
-		if r.metadata != nil {
-			text := string(r.metadata)
-			metadata[i] = &text
-		}
+		owners[i], limits[i], turns[i], metadata[i] = r.owner.id.String(), r.limit(), max(1, r.turns), r.metadataText()
+		retries[i], waits[i], nested[i] = q.retry, r.wait, r.owner.nested()
 	}
-	answers := make(map[int]answer, n)
-	err := s.query(ctx, conn, s.queries.acquireEach,
-		[]any{names, grantIDs, qs[0].who.session.String(), holders, ttls, metadata, modes, limits, waits, interval(qs[0].who.ttl), owners, nested, turns},
+	answers := make([]answer, n)
+	err := s.query(ctx, conn, s.queries.acquireMany,
+		[]any{names, grantIDs, qs[0].who.key.String(), holders, ttls, metadata, retries, modes, limits, waits, interval(qs[0].who.ttl), owners, nested, turns},
 		func(rows pgx.Rows) error {
 			var n int64
 			a, err := scanAnswer(rows, nil, &n)
-			answers[int(n)-1] = a
+			if err == nil {
+				answers[n-1] = a
+			}
 			return err
 		})
 	return answers, err
 }
 
-// releaseMany releases the leases whose locks nobody waits for. The others go alone, as each hands its lock over.
-func (s *pgStore) releaseMany(ctx context.Context, conn *pgx.Conn, claims []claim) (map[int]ending, error) {
-	names, tokens, grantIDs := columns(claims)
-	ended := make(map[int]ending, len(claims))
-	err := s.query(ctx, conn, s.queries.releaseMany, []any{names, tokens, grantIDs}, func(rows pgx.Rows) error {
+func (s *pgStore) sendReleases(ctx context.Context, conn *pgx.Conn, claims []claim) ([]ending, error) {
+	endings := make([]ending, len(claims))
+	scan := func(rows pgx.Rows) error {
 		var n int64
-		e := ending{released: true}
-		err := rows.Scan(&n, &e.handed.watched)
-		ended[int(n)-1] = e
+		e, err := scanEnding(rows.Scan, nil, &n)
+		if err == nil {
+			endings[n-1] = e
+		}
 		return err
-	})
-	return ended, err
-}
-
-// checkMany tells how long the leases still run that are held. The others go alone, to hear why not.
-func (s *pgStore) checkMany(ctx context.Context, conn *pgx.Conn, claims []claim) (map[int]time.Duration, error) {
-	names, tokens, grantIDs := columns(claims)
-	left := make(map[int]time.Duration, len(claims))
-	err := s.query(ctx, conn, s.queries.checkMany, []any{names, tokens, grantIDs}, func(rows pgx.Rows) error {
-		var n, us int64
-		err := rows.Scan(&n, &us)
-		left[int(n)-1] = time.Duration(us) * time.Microsecond
-		return err
-	})
-	return left, err
-}
-
-// acquireAfter is for requests that were not answered with many others. One that waits is queued together with others that are.
-func (s *pgStore) acquireAfter(ctx context.Context, q ask) (answer, error) {
-	if q.request.wait {
-		return s.requests.do(ctx, q)
 	}
-	return s.acquireAlone(ctx, q)
+	if len(claims) == 1 {
+		return endings, s.query(ctx, conn, s.queries.release, claims[0].args(), scan)
+	}
+	names, tokens, grantIDs, slots := columns(claims)
+	return endings, s.query(ctx, conn, s.queries.releaseMany, []any{names, tokens, grantIDs, slots}, scan)
 }
 
-func (s *pgStore) releaseQuietly(ctx context.Context, c claim) (e ending, err error) {
-	e.released, e.handed, err = s.releaseAlone(ctx, c, nil)
+func (s *pgStore) sendChecks(ctx context.Context, conn *pgx.Conn, claims []claim) ([]remains, error) {
+	all := make([]remains, len(claims))
+	names, tokens, grantIDs, slots := columns(claims)
+	err := s.query(ctx, conn, s.queries.checkMany, []any{names, tokens, grantIDs, slots}, func(rows pgx.Rows) error {
+		var n int64
+		var reason *string
+		var us *int64
+		if err := rows.Scan(&n, &reason, &us); err != nil {
+			return err
+		}
+		all[n-1] = remains{time.Duration(orZero(us)) * time.Microsecond, Reason(orZero(reason))}
+		return nil
+	})
+	return all, err
+}
+
+// limit is the capacity for the server, NULL where the mode has none.
+func (r request) limit() *int {
+	if r.mode == ModeLimit {
+		return &r.capacity
+	}
+	return nil
+}
+
+func (r request) metadataText() *string {
+	if r.metadata == nil {
+		return nil
+	}
+	text := string(r.metadata)
+	return &text
+}
+
+// scanAnswer reads what the server says to one request, with others in columns before and after it.
+func scanAnswer(rows pgx.Rows, last any, first ...any) (a answer, err error) {
+	var token, firstToken, remaining, expiresAt, ticket *int64
+	var slot, place *int
+	var holder *string
+	var isFirst, watched *bool
+	if err := rows.Scan(append(first, &a.granted, &token, &firstToken, &slot, &remaining, &holder, &expiresAt, &ticket, &place, &isFirst,
+		&a.handed.hints, &a.handed.slots, &watched, last)...); err != nil {
+		return a, err
+	}
+	if a.granted && (token == nil || firstToken == nil) {
+		return a, fmt.Errorf("the server granted the lock without a token")
+	}
+	a.token, a.firstToken, a.slot = Token(orZero(token)), Token(orZero(firstToken)), orZero(slot)
+	a.holder, a.expiresAt = orZero(holder), moment(expiresAt)
+	a.remaining = time.Duration(orZero(remaining)) * time.Microsecond
+	a.ticket, a.place, a.first = orZero(ticket), orZero(place), orZero(isFirst)
+	a.handed.watched = orZero(watched)
+	return a, nil
+}
+
+// scanEnding reads what the server says to one release.
+func scanEnding(scan func(...any) error, last any, first ...any) (e ending, err error) {
+	var watched *bool
+	err = scan(append(first, &e.released, &e.handed.hints, &e.handed.slots, &watched, last)...)
+	e.handed.watched = orZero(watched)
 	return e, err
 }
 
-func (s *pgStore) checkAlone(ctx context.Context, c claim) (time.Duration, error) {
-	return s.remaining(ctx, s.queries.check, c)
+// moment is a time from the server, in UTC; zero when there is none.
+func moment(us *int64) time.Time {
+	if us == nil {
+		return time.Time{}
+	}
+	return time.UnixMicro(*us).UTC()
 }
 
-func (q ask) name() string { return q.request.name }
+// interval is d as PostgreSQL reads it. Seconds, as version 14 takes no more than 2^31 microseconds.
+func interval(d time.Duration) string {
+	return fmt.Sprintf("%d.%06d seconds", d/time.Second, d%time.Second/time.Microsecond)
+}
 
-func (c claim) lock() string { return c.name }
+func (c claim) args() []any { return []any{c.name, int64(c.token), c.grantID.String(), c.slot} }
+
+func columns(claims []claim) (names []string, tokens []int64, grantIDs []string, slots []int) {
+	for _, c := range claims {
+		names, tokens = append(names, c.name), append(tokens, int64(c.token))
+		grantIDs, slots = append(grantIDs, c.grantID.String()), append(slots, c.slot)
+	}
+	return names, tokens, grantIDs, slots
+}

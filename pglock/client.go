@@ -1,9 +1,12 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +21,7 @@ import (
 type Token int64
 
 // SchemaVersion is the version of the database schema that this library needs.
-const SchemaVersion = 4
+const SchemaVersion = 2
 
 // closeGrace bounds what a client says to the server when its caller has no time to wait: a release, or giving back a
 // grant whose caller went away. Never longer than the lease, which ends by itself.
@@ -28,6 +31,7 @@ const closeGrace = 5 * time.Second
 // concurrent use. Make one for each process and database.
 type Client struct {
 	config     config
+	key        uuid.UUID // proves that the session is ours
 	session    uuid.UUID
 	databaseID uuid.UUID
 	pg         *pgStore // for what needs no lease; the loops speak to store
@@ -36,7 +40,8 @@ type Client struct {
 
 	ctx    context.Context // ends when the client is closed
 	cancel context.CancelCauseFunc
-	tasks  sync.WaitGroup // every goroutine of the client
+	tasks  sync.WaitGroup // every goroutine of the client, but the heartbeat's
+	beats  sync.WaitGroup // the heartbeat's, which has a connection that Close needs after it
 
 	// othersWait says that the last release handed its lock to another client: the next release then announces that in
 	// the same round trip, on suspicion.
@@ -54,6 +59,7 @@ type Client struct {
 	plannedBeat     time.Duration
 	plannedDeadline time.Duration
 	queue           queue
+	givingUp        givingUp
 	lines           map[lineKey]*line
 	watchers        map[string]map[*watcher]struct{} // by channel
 	listening       bool                             // the listener's goroutine was started
@@ -89,20 +95,28 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 }
 
 func newClient(config config, s store, now clock) (*Client, error) {
-	session, err := newGrantID()
+	key, err := newGrantID()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{
-		config: config, session: session, store: s, now: now,
+		config: config, key: key, session: sessionOf(key), store: s, now: now,
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
 		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
 		queue: newQueue(config.sessionTTL), lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
-	c.tasks.Go(c.heartbeat)
+	s.orphans(c.orphaned)
+	c.beats.Go(c.heartbeat)
 	c.tasks.Go(c.watchDeadlines)
 	return c, nil
+}
+
+// sessionOf is what others see of a session: a digest of its key, as the server reckons it.
+func sessionOf(key uuid.UUID) (session uuid.UUID) {
+	sum := sha256.Sum256(key[:])
+	copy(session[:], sum[:])
+	return session
 }
 
 // start asks whether the schema fits this library.
@@ -131,8 +145,9 @@ func start(ctx context.Context, store *pgStore, schema string) (databaseID uuid.
 }
 
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
-// ended. It does so also when ctx has ended, as after a signal: what is said to the server is bounded by five seconds.
-// Leases that could not be released run out by themselves, and the error says so. A second Close does nothing.
+// ended. It does so also when ctx has ended, as after a signal, and when every connection of the pool is taken: what it says
+// to the server goes over a connection of the client's own, and is bounded by five seconds. The error says what could not be
+// said: leases then run out by themselves, and places in queues end with the session. A second Close does nothing.
 func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	already := c.closed
@@ -141,46 +156,91 @@ func (c *Client) Close(ctx context.Context) error {
 	for l := range c.leases {
 		leases = append(leases, l)
 	}
-	names, grantIDs := c.queue.leaveQueues()
+	ups := append(c.queue.leaveQueues(), c.givingUp.ups...)
+	c.givingUp.ups = nil
 	c.mu.Unlock()
 	if already {
 		c.tasks.Wait()
-		c.store.close()
 		return nil
 	}
 	c.cancel(ErrClosed)
-	err := c.farewell(ctx, leases, names, grantIDs)
-	c.tasks.Wait()
+	c.beats.Wait()
+	err := c.farewell(ctx, leases, ups)
 	c.store.close()
+	c.tasks.Wait()
 	return err
 }
 
-// farewell tells the server what ends with the client: the waits first, so that no lease is handed to one of them.
-func (c *Client) farewell(ctx context.Context, leases []*Lease, names []string, grantIDs []uuid.UUID) error {
+// farewell tells the server what ends with the client: the waits first, so that no lease is handed to one of them; and last
+// what requests have brought that were under way.
+func (c *Client) farewell(ctx context.Context, leases []*Lease, ups []*giveUp) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer cancel()
+	failures := []error{c.takeBackLast(ctx, ups), c.releaseLast(ctx, leases)}
+	c.store.landed(ctx)
+	c.mu.Lock()
+	late := c.givingUp.ups
+	c.mu.Unlock()
+	failures = append(failures, c.takeBackLast(ctx, late))
+	if c.waited() {
+		_ = c.store.endSession(ctx, c.who()) // it ends by itself where this fails
+	}
+	return errors.Join(failures...)
+}
+
+// waited reports whether the server knows the session: it has queued.
+func (c *Client) waited() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.listening
+}
+
+// releaseLast releases leases that end with the client.
+func (c *Client) releaseLast(ctx context.Context, leases []*Lease) error {
 	var claims []claim
 	for _, l := range leases {
 		if l.end(ErrReleased) {
 			claims = append(claims, l.claim())
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-	defer cancel()
-	var failures []error
-	if len(names) > 0 {
-		byName, err := c.store.leaveAll(ctx, c.session, names, grantIDs)
-		c.tellAll(ctx, byName)
-		if err != nil {
-			failures = append(failures, fmt.Errorf("pglock: close: %d places in queues end with the session: %w", len(names), err))
+	var failure error
+	left := 0
+	for batch := range slices.Chunk(claims, giveUpMost) {
+		failed, err := c.releaseBatch(ctx, batch)
+		left, failure = left+failed, cmp.Or(failure, err)
+	}
+	if failure != nil {
+		return fmt.Errorf("pglock: close: %d leases end with their TTL: %w", left, failure)
+	}
+	return nil
+}
+
+// releaseBatch releases leases; those that would have to wait for longer than a moment, in halves. It tells how many it
+// could not release.
+func (c *Client) releaseBatch(ctx context.Context, claims []claim) (failed int, err error) {
+	sent := c.now()
+	endings, err := c.store.releaseAll(ctx, claims)
+	if err != nil {
+		if len(claims) == 1 || !transient(err) || ctx.Err() != nil {
+			return len(claims), err
+		}
+		first, err1 := c.releaseBatch(ctx, claims[:len(claims)/2])
+		second, err2 := c.releaseBatch(ctx, claims[len(claims)/2:])
+		return first + second, cmp.Or(err1, err2)
+	}
+	byName := make(map[string]handed)
+	for i, e := range endings {
+		for _, text := range e.handed.hints {
+			c.heard(text, &sent)
+		}
+		if len(e.handed.slots) > 0 || e.handed.watched {
+			h := byName[claims[i].name]
+			h.slots, h.watched = append(h.slots, e.handed.slots...), true
+			byName[claims[i].name] = h
 		}
 	}
-	if len(claims) > 0 {
-		byName, err := c.store.releaseAll(ctx, claims)
-		c.tellAll(ctx, byName)
-		if err != nil {
-			failures = append(failures, fmt.Errorf("pglock: close: %d leases end with their TTL: %w", len(claims), err))
-		}
-	}
-	return errors.Join(failures...)
+	c.announce(ctx, byName)
+	return 0, nil
 }
 
 // adopt takes a new lease into the care of the heartbeat, or says that the client was closed meanwhile.
@@ -234,7 +294,7 @@ func (c *Client) background(f func()) bool {
 	return true
 }
 
-func (c *Client) who() who { return who{c.session, c.config.holder, c.config.sessionTTL} }
+func (c *Client) who() who { return who{c.key, c.config.holder, c.config.sessionTTL} }
 
 func (c *Client) isClosed() bool { return errors.Is(context.Cause(c.ctx), ErrClosed) }
 

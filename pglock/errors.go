@@ -48,18 +48,24 @@ var (
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
 	Name      string
-	Holder    string    // "" in the instant in which the lock is being granted to somebody; says so in a grace after a failover
-	Token     Token     // of the holder's lease; 0 when there is none
-	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when Holder is ""
+	Holder    string    // "" while the lock is being granted to somebody, or the COMMIT of a last write is waited for; "" in a grace
+	Token     Token     // of the holder's lease; 0 when Holder is ""
+	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when it is not known
+	Grace     bool      // nobody holds the lock, but one whose grant a failover has lost may believe so, until ExpiresAt (WithGrace)
 	Place     int       // in the queue when it was left, else when it was joined, counted up to 100: 1 is next; 0 when not queued
 }
 
 func (e *HeldError) Error() string {
-	if e.Holder == "" {
+	switch {
+	case e.Grace:
+		return fmt.Sprintf("pglock: lock %q is nobody's in the grace after a failover, until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
+	case e.Holder == "":
 		return fmt.Sprintf("pglock: lock %q is being granted to another holder", e.Name)
 	}
-	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d until %s", e.Name, e.Holder, e.Token,
-		e.ExpiresAt.Format(time.RFC3339Nano))
+	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
+	if !e.ExpiresAt.IsZero() {
+		s += " until " + e.ExpiresAt.Format(time.RFC3339Nano)
+	}
 	if e.Place > 0 {
 		s += fmt.Sprintf("; place %d in the queue", e.Place)
 	}
@@ -270,6 +276,13 @@ func connectionLost(err error) bool {
 	}
 	return false
 }
+
+// underWayError marks that a call has left its statement, which goes on without it.
+type underWayError struct{ err error }
+
+func (e *underWayError) Error() string { return e.err.Error() }
+
+func (e *underWayError) Unwrap() error { return e.err }
 
 // neverSent reports whether the request did not reach a server at all.
 func neverSent(err error) bool {

@@ -22,7 +22,7 @@ func (c *Client) settled(ctx context.Context, q *asked) func(*Lease, error) (*Le
 			case !changed || left <= 0:
 				return l, nil
 			case !q.wait:
-				err = &HeldError{Name: q.name, Holder: "nobody: a grace after a failover", ExpiresAt: time.Now().Add(left).UTC()}
+				err = &HeldError{Name: q.name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
 			default:
 				err = c.sitOut(ctx, l, left)
 			}
@@ -45,6 +45,6 @@ func (c *Client) sitOut(ctx context.Context, l *Lease, d time.Duration) error {
 		return l.Err()
 	case <-ctx.Done():
 		return fmt.Errorf("pglock: acquire lock %q: %w: %w", l.name, ctx.Err(),
-			&HeldError{Name: l.name, Holder: "nobody: a grace after a failover", ExpiresAt: time.Now().Add(d).UTC()})
+			&HeldError{Name: l.name, Grace: true, ExpiresAt: time.Now().Add(d).UTC()})
 	}
 }

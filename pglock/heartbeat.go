@@ -17,8 +17,15 @@ const (
 	// wallClockLook is how often the watch looks at the wall clock, which timers do not follow.
 	wallClockLook = time.Second
 	// patience bounds one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
-	// heartbeat too.
+	// heartbeat too. It bounds every other statement as well.
 	patience = 10 * time.Second
+	// busyWait is how long the heartbeat waits at most for the row of one lease, which somebody has locked. No other lease
+	// may be lost by that.
+	busyWait = 30 * time.Millisecond
+	// busyAgain is when it tries again.
+	busyAgain = 10 * time.Millisecond
+	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
+	sweepEvery = time.Minute
 )
 
 // never is the plan of a loop that waits for nothing but a wake-up.
@@ -37,26 +44,43 @@ func beatInterval(ttl time.Duration, sooner float64) time.Duration {
 	return third - time.Duration(sooner*float64(third))
 }
 
-// heartbeat renews every lease of the client and looks after every call that waits: one statement for all that is due,
-// however much.
+// heartbeat renews every lease of the client and looks after every call that waits, with one statement for all that is due,
+// however much; then it takes back what nobody waits for any more.
 func (c *Client) heartbeat() {
-	defer c.store.rest()
+	swept := c.now().mono - rand.N(sweepEvery)
 	for c.ctx.Err() == nil {
 		due, shortest, next, planned := c.dueLeases()
 		look, nextLook := c.dueLook()
+		ups, nextUp := c.dueGiveUps()
 		if len(due) > 0 || look != nil {
 			c.beat(due, shortest, look)
+		}
+		if len(ups) > 0 {
+			c.takeBack(ups)
+		}
+		if len(due) > 0 || look != nil || len(ups) > 0 {
+			if now := c.now().mono; now-swept > sweepEvery {
+				swept = now
+				c.sweep(shortest)
+			}
 			continue
 		}
-		if min(next, nextLook) == never && planned > idle {
+		if min(next, nextLook, nextUp) == never && planned > idle {
 			if !c.sleep(idle, c.beatWake) {
 				c.store.rest()
 				c.sleep(less(planned, idle), c.beatWake)
 			}
 			continue
 		}
-		c.sleep(min(next, nextLook, planned), c.beatWake)
+		c.sleep(min(next, nextLook, nextUp, planned), c.beatWake)
 	}
+}
+
+// sweep removes what dead sessions and old requests have left in the tables, a little of it.
+func (c *Client) sweep(shortest time.Duration) {
+	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/6, time.Second))
+	defer cancel()
+	_ = c.store.sweep(ctx) // the next one does
 }
 
 // watchDeadlines ends leases at their local deadline, also while the heartbeat hangs in a request.
@@ -211,16 +235,14 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 		case !known:
 			l.renewLater(errors.New("renew: the server did not answer for this lease"))
 		case v.outcome == outcomeRenewed:
-			l.extend(sent, v.remaining, sooner)
+			l.extend(sent, v, sooner)
 		case v.outcome == outcomeBusy:
 			busy = append(busy, l)
 		default:
 			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.outcome)})
 		}
 	}
-	for _, l := range busy { // after the others have their verdicts, and for no longer together than those can wait
-		c.renewBusy(l, min(shortest/12, patience)/time.Duration(len(busy)))
-	}
+	c.renewBusy(busy, shortest)
 }
 
 // nameOwners tells the server of the turns of owners that wait for other locks: one may have come while it waited. Not in the
@@ -237,28 +259,45 @@ func (c *Client) nameOwners(look *looking) {
 	}
 }
 
-// renewBusy renews a lease whose row another transaction had locked, waiting for it a little.
-func (c *Client) renewBusy(l *Lease, wait time.Duration) {
-	ctx, cancel := context.WithTimeout(c.ctx, wait)
+// renewBusy renews one of the leases whose rows others had locked, waiting for it a little, and plans the others for soon: no
+// lease waits for the row of another for longer than that.
+func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
+	if len(busy) == 0 {
+		return
+	}
+	first := rand.N(len(busy))
+	for i, l := range busy {
+		if i != first {
+			l.renewAfter(busyAgain, errBusy)
+		}
+	}
+	l := busy[first]
+	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
 	sent := c.now()
-	remaining, err := c.store.renewBusy(ctx, l.claim())
+	v, err := c.store.renewBusy(ctx, l.claim(), min(shortest/12, busyWait))
 	l = c.current(l)
 	switch translated := ErrorFromSQL(err, l.name, l.token); {
 	case err == nil:
-		l.extend(sent, remaining, sooner())
+		l.extend(sent, v, sooner())
 	case errors.Is(translated, ErrLost):
 		l.end(translated)
 	default:
-		l.renewLater(fmt.Errorf("renew: the lock's row is locked by another transaction: %w", err))
+		l.renewAfter(busyAgain, fmt.Errorf("%w: %w", errBusy, err))
 	}
 }
 
+var errBusy = errors.New("renew: the lock's row is locked by another transaction")
+
 // renewLater plans the next attempt after a failure; the failure is told if the lease is lost before one succeeds.
 func (l *Lease) renewLater(failure error) {
+	l.renewAfter(min(l.ttl/20+rand.N(l.ttl/20), time.Second), failure)
+}
+
+func (l *Lease) renewAfter(d time.Duration, failure error) {
 	now := l.client.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failure = failure
-	l.due = now.add(min(l.ttl/20+rand.N(l.ttl/20), time.Second))
+	l.due = now.add(d)
 }

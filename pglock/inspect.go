@@ -210,7 +210,7 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 	var watched *bool
 	var h handed
 	err := c.pg.pooled(ctx, c.pg.queries.breakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) error {
-		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &h.tokens, &watched)
+		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &h.slots, &watched)
 	})
 	if err != nil {
 		return Broken{}, fmt.Errorf("pglock: break lock %q: %w", name, ErrorFromSQL(err, name, 0))

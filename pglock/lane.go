@@ -19,21 +19,21 @@ const (
 )
 
 // lane gathers calls of one kind that are made at the same time into one statement and one commit. The first call goes at
-// once and alone; those that come while as many statements as the lane is wide are under way go together in the next. After
-// a statement for several, one more for several is likely: then the first lets others come that are about to. Calls that are
-// alone one after the other wait for nothing. Each call keeps its context, its answer and its error; one that gives up before
-// the statement was sent is not in it.
+// once; those that come while as many statements as the lane is wide are under way go together in the next. After a statement
+// for several, one more for several is likely: then the first lets others come that are about to. Calls that are alone one
+// after the other wait for nothing.
+//
+// A statement belongs to the lane and not to its calls: a call whose context ends leaves at once, the connection stays as
+// good as it was, and what the server answers for a call that has left goes to orphan. One that leaves before its statement
+// was sent is not in it.
 type lane[Q, A any] struct {
 	store *pgStore
 	width int
 
-	alone func(ctx context.Context, q Q) (A, error) // one call in a statement of its own
-	// many asks for all in one statement and gives the answers by their numbers. after sends those that it does not answer.
-	many  func(ctx context.Context, conn *pgx.Conn, qs []Q) (map[int]A, error)
-	after func(ctx context.Context, q Q) (A, error)
-	// fits says which calls can be in one statement with the first, given the names that are in it already.
-	fits func(first, q Q) bool
-	name func(q Q) string
+	// send asks for one call or many and gives the answers in their order. An error of the server is about all of them, and
+	// then nothing was done.
+	send   func(ctx context.Context, conn *pgx.Conn, qs []Q) ([]A, error)
+	orphan func(q Q, a A, err error) // nil: nobody needs to know
 
 	mu      sync.Mutex
 	waiting []*laned[Q, A]
@@ -42,39 +42,29 @@ type lane[Q, A any] struct {
 	flying  int                // statements under way, but for those that have stalled
 	stalls  int                // how often that happened: what flies from before does not count
 	timer   *time.Timer
+	closed  bool
 	flights sync.WaitGroup
 }
 
 // laned is one call that waits for a statement.
 type laned[Q, A any] struct {
-	q     Q
-	done  chan struct{}
-	place *int // it is to go alone, in this place of the lane
-	again bool // it was not answered
-	a     A
-	err   error
+	q    Q
+	done chan struct{}
+	a    A
+	err  error
 
-	taken  *flight // it is in this statement; the lane's mutex guards it
+	sent   bool // it is in a statement; the lane's mutex guards it and leaver
 	leaver bool
 }
 
-// flight is one statement for several calls. It ends early when all of them have given up.
-type flight struct {
-	cancel  context.CancelFunc
-	members int
-}
-
-// do sends the call, alone or with others.
+// do makes the call, alone or with others.
 func (l *lane[Q, A]) do(ctx context.Context, q Q) (A, error) {
-	l.mu.Lock()
-	if l.flying < l.width && len(l.waiting) == 0 && l.last <= 1 {
-		l.flying++
-		since := l.stalls
-		l.mu.Unlock()
-		defer l.landed(since)
-		return l.alone(ctx, q)
-	}
 	c := &laned[Q, A]{q: q, done: make(chan struct{})}
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return c.a, &noConnectionError{ErrClosed}
+	}
 	l.waiting = append(l.waiting, c)
 	if l.flying < l.width {
 		l.next()
@@ -91,20 +81,22 @@ func (l *lane[Q, A]) do(ctx context.Context, q Q) (A, error) {
 		}
 		<-c.done
 	}
-	switch {
-	case c.place != nil:
-		defer l.landed(*c.place)
-		return l.alone(ctx, q)
-	case c.again:
-		return l.after(ctx, q)
-	}
 	return c.a, c.err
 }
 
-// leave takes a call back whose context has ended. What was sent is left to be found out by the caller.
+// leave takes a call back. What was sent is the orphan's.
 func (l *lane[Q, A]) leave(c *laned[Q, A], cause error) (error, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if c.sent {
+		select {
+		case <-c.done:
+			return nil, false // it has heard by now
+		default:
+		}
+		c.leaver = true
+		return &underWayError{cause}, true
+	}
 	for i, w := range l.waiting {
 		if w == c {
 			l.waiting = append(l.waiting[:i:i], l.waiting[i+1:]...)
@@ -114,47 +106,19 @@ func (l *lane[Q, A]) leave(c *laned[Q, A], cause error) (error, bool) {
 			return &noConnectionError{cause}, true
 		}
 	}
-	if c.taken == nil {
-		return nil, false // it has heard by now
-	}
-	c.leaver = true
-	if c.taken.members--; c.taken.members == 0 {
-		c.taken.cancel()
-	}
-	return cause, true
-}
-
-// landed gives the place of a statement that has ended to the calls that wait.
-func (l *lane[Q, A]) landed(since int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if since == l.stalls {
-		l.flying--
-	}
-	l.next()
+	return nil, false // it has heard by now
 }
 
 // next starts a statement for the calls that wait, if there is a place. The mutex is held.
 func (l *lane[Q, A]) next() {
-	if len(l.waiting) == 0 || l.flying >= l.width || l.boards != nil {
+	if len(l.waiting) == 0 || l.flying >= l.width || l.boards != nil || l.closed {
 		return
 	}
 	l.flying++
 	since := l.stalls
-	if len(l.waiting) == 1 && l.last <= 1 {
-		l.goAlone(l.waiting[0], since)
-		l.waiting = nil
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // of no call alone; it ends when none waits
+	ctx, cancel := context.WithCancel(l.store.life)
 	l.boards = cancel
 	l.flights.Go(func() { l.fly(ctx, cancel, since) })
-}
-
-// goAlone gives the place to one call. The mutex is held.
-func (l *lane[Q, A]) goAlone(c *laned[Q, A], since int) {
-	c.place, c.taken = &since, nil
-	close(c.done)
 }
 
 // watchStall sees to it that nobody waits for a statement that hangs. The mutex is held.
@@ -176,36 +140,32 @@ func (l *lane[Q, A]) stall() {
 	}
 }
 
-// fly sends what waits once there is a connection, and gives the place back.
+// fly sends what waits once there is a connection, and gives its place to the calls that have come meanwhile.
 func (l *lane[Q, A]) fly(ctx context.Context, cancel context.CancelFunc, since int) {
 	defer cancel()
 	conn, err := l.store.pool.Acquire(ctx)
 	if err != nil {
-		defer l.landed(since)
-		if ctx.Err() != nil { // nobody waited
-			l.unboard()
-			return
-		}
-		l.answer(l.take(&flight{cancel: cancel}), nil, &noConnectionError{err})
+		taken := l.take()
+		l.landed(since)
+		l.answer(taken, nil, &noConnectionError{err})
 		return
 	}
-	limited, end := context.WithTimeout(context.Background(), patience) //nolint:forbidigo // of no call alone; it ends with the last of them
+	limited, end := context.WithTimeout(l.store.life, patience)
 	defer end()
 	l.gather()
-	taken := l.take(&flight{cancel: end})
-	if len(taken) == 1 && l.turnAlone(taken[0], since) {
-		conn.Release()
-		return
-	}
-	defer l.landed(since)
-	defer conn.Release()
-	l.send(limited, conn.Conn(), taken)
+	l.sendAll(limited, conn.Conn(), l.take())
+	conn.Release()
+	l.landed(since)
 }
 
-func (l *lane[Q, A]) unboard() {
+// landed gives the place of a statement that has ended to the calls that wait.
+func (l *lane[Q, A]) landed(since int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.boards = nil
+	if since == l.stalls {
+		l.flying--
+	}
+	l.next()
 }
 
 // gather lets calls come that were woken by the last statement and are about to make the next: not for longer than a part
@@ -213,50 +173,28 @@ func (l *lane[Q, A]) unboard() {
 func (l *lane[Q, A]) gather() {
 	began := time.Now()
 	for range 1000 { // also where time stands still
-		if time.Since(began) >= gathering {
-			return
-		}
 		l.mu.Lock()
-		enough := len(l.waiting) > l.last*3/4
+		enough := l.last <= 1 || len(l.waiting) > l.last*3/4
 		l.mu.Unlock()
-		if enough {
+		if enough || time.Since(began) >= gathering {
 			return
 		}
 		runtime.Gosched()
 	}
 }
 
-// turnAlone sends the only call that was there by itself after all.
-func (l *lane[Q, A]) turnAlone(c *laned[Q, A], since int) bool {
+// take is what the next statement carries, in the order in which the calls came.
+func (l *lane[Q, A]) take() (taken []*laned[Q, A]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.leaver {
-		return false
+	n := min(len(l.waiting), batchMost)
+	taken, l.waiting = l.waiting[:n:n], l.waiting[n:]
+	for _, c := range taken {
+		c.sent = true
 	}
-	l.goAlone(c, since)
-	return true
-}
-
-// take is what the next statement carries: calls that fit, each name once, in the order in which they came.
-func (l *lane[Q, A]) take(f *flight) (taken []*laned[Q, A]) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var later []*laned[Q, A]
-	names := make(map[string]bool, len(l.waiting))
-	for _, c := range l.waiting {
-		name := l.name(c.q)
-		if len(taken) == batchMost || names[name] || len(taken) > 0 && !l.fits(taken[0].q, c.q) {
-			later = append(later, c)
-			names[name] = true // the order within a name stays
-			continue
-		}
-		names[name] = true
-		c.taken = f
-		taken = append(taken, c)
-	}
-	f.members, l.waiting, l.last, l.boards = len(taken), later, len(taken), nil
+	l.last, l.boards = n, nil
 	switch {
-	case len(later) > 0:
+	case len(l.waiting) > 0:
 		l.watchStall()
 		l.next()
 	case l.timer != nil:
@@ -265,10 +203,9 @@ func (l *lane[Q, A]) take(f *flight) (taken []*laned[Q, A]) {
 	return taken
 }
 
-// send asks for all that are taken. What the server undoes for a reason that passes is asked again; what it refuses is
-// asked for in two halves, so that in the end only the call that it refuses fails.
-func (l *lane[Q, A]) send(ctx context.Context, conn *pgx.Conn, taken []*laned[Q, A]) {
-	taken = l.stillThere(taken)
+// sendAll asks for all that are taken. What the server refuses, or undoes for a reason that passes, is asked for in two
+// halves, so that in the end only the call that it refuses fails.
+func (l *lane[Q, A]) sendAll(ctx context.Context, conn *pgx.Conn, taken []*laned[Q, A]) {
 	if len(taken) == 0 {
 		return
 	}
@@ -276,49 +213,55 @@ func (l *lane[Q, A]) send(ctx context.Context, conn *pgx.Conn, taken []*laned[Q,
 	for i, c := range taken {
 		qs[i] = c.q
 	}
-	answers, err := l.many(ctx, conn, qs)
-	if sqlState(err) == "" || connectionLost(err) {
-		l.answer(taken, answers, err)
-		return
-	}
-	if len(taken) == 1 {
-		l.answer(taken, nil, nil) // it is told alone why
-		return
-	}
-	l.send(ctx, conn, taken[:len(taken)/2])
-	l.send(ctx, conn, taken[len(taken)/2:])
-}
-
-func (l *lane[Q, A]) stillThere(taken []*laned[Q, A]) (there []*laned[Q, A]) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, c := range taken {
-		if !c.leaver {
-			there = append(there, c)
+	for attempt := 1; ; attempt++ {
+		answers, err := l.send(ctx, conn, qs)
+		switch {
+		case err == nil || connectionLost(err) || len(taken) == 1 && !transient(err) || attempt == transientAttempts:
+			l.answer(taken, answers, err)
+			return
+		case len(taken) > 1:
+			l.sendAll(ctx, conn, taken[:len(taken)/2])
+			l.sendAll(ctx, conn, taken[len(taken)/2:])
+			return
+		case !pause(ctx, time.Duration(attempt)*time.Millisecond):
+			l.answer(taken, nil, err)
+			return
 		}
 	}
-	return there
 }
 
-func (l *lane[Q, A]) answer(taken []*laned[Q, A], answers map[int]A, err error) {
+func (l *lane[Q, A]) answer(taken []*laned[Q, A], answers []A, err error) {
+	var orphans []*laned[Q, A]
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	for i, c := range taken {
-		if c.leaver {
-			continue
+		if c.err = err; err == nil {
+			c.a = answers[i]
 		}
-		a, answered := answers[i]
-		c.a, c.err, c.again, c.taken = a, err, err == nil && !answered, nil
+		if c.leaver {
+			orphans = append(orphans, c)
+		}
 		close(c.done)
 	}
+	l.mu.Unlock()
+	for _, c := range orphans {
+		if l.orphan != nil {
+			l.orphan(c.q, c.a, c.err)
+		}
+	}
 }
 
-// close waits for what is under way, once every caller has gone.
-func (l *lane[Q, A]) close() {
-	l.flights.Wait()
+// shut refuses what comes from now on.
+func (l *lane[Q, A]) shut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	if l.timer != nil {
 		l.timer.Stop()
 	}
+	if len(l.waiting) > 0 && l.boards != nil {
+		l.boards()
+	}
 }
+
+// wait returns when what is under way has ended. The lane is shut.
+func (l *lane[Q, A]) wait() { l.flights.Wait() }

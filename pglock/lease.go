@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,12 +33,14 @@ type Lease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	mu       sync.Mutex // guards what follows; never held across I/O
-	deadline instant    // trust ends here
-	due      instant    // the next renewal
-	known    bool       // the server or others know this lease as its own: its end goes through the server
-	failure  error      // of the last renewal
-	ended    error      // ErrReleased or *LostError; once set it stays
+	mu        sync.Mutex // guards what follows; never held across I/O
+	deadline  instant    // trust ends here
+	expiresAt time.Time  // by the server's clock, when it was last told; zero before that
+	due       instant    // the next renewal
+	known     bool       // the server or others know this lease as its own: its end goes through the server
+	failure   error      // of the last renewal
+	ended     error      // ErrReleased or *LostError; once set it stays
+	lost      error      // that a release has found
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
@@ -136,86 +139,104 @@ func (l *Lease) Err() error {
 // Check asks the server whether the lease is still held, and for how long: 0 and the error when not. A lease that the
 // server does not know any more ends here at once.
 //
-// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or what went wrong with the connection.
+// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or what went wrong with the connection. ctx bounds the
+// call; once it has been sent the server has ten seconds.
 func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) {
-	return l.ask(ctx, "check", l.client.store.check)
+	err = l.ask(ctx, "check", func(ctx context.Context) error {
+		left, err := l.client.store.check(ctx, l.claim())
+		remaining = max(0, left-l.grace)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return remaining, nil
 }
 
 // Renew extends the lease by its TTL now, without waiting for the heartbeat. Errors as for Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
-	remaining, err := l.ask(ctx, "renew", l.client.store.renew)
-	if err != nil {
+	return l.ask(ctx, "renew", func(ctx context.Context) error {
+		v, err := l.client.store.renew(ctx, l.claim())
+		if err == nil {
+			l.extend(sent, v, sooner())
+		}
 		return err
-	}
-	l.extend(sent, remaining+l.grace, sooner())
-	return l.Err()
+	})
 }
 
-func (l *Lease) ask(ctx context.Context, what string, f func(context.Context, claim) (time.Duration, error)) (time.Duration, error) {
+// ask does something with the lease that ends with the client, and lets the lease end where the server says so.
+func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) error) error {
 	if err := l.Err(); err != nil {
-		return 0, err
+		return err
 	}
-	remaining, err := f(ctx, l.claim())
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.client.ctx, cancel)()
+	err := f(asking)
 	if err == nil {
-		if err = l.Err(); err != nil {
-			return 0, err
-		}
-		return max(0, remaining-l.grace), nil
+		return l.Err()
 	}
 	err = ErrorFromSQL(err, l.name, l.token)
 	if errors.Is(err, ErrLost) {
 		l.end(err)
-		return 0, l.Err()
+		return l.Err()
 	}
-	return 0, fmt.Errorf("pglock: %s lock %q: %w", what, l.name, err)
+	if l.client.isClosed() && ctx.Err() == nil {
+		return fmt.Errorf("%s lock %q: %w", what, l.name, ErrClosed)
+	}
+	return fmt.Errorf("pglock: %s lock %q: %w", what, l.name, err)
 }
 
 // Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. Where
 // another call of this client waits in line and the turns allow it, the lock passes to it in memory (WithTurns). Otherwise the
 // server is told, also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
-// was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or the loss again, and change
+// was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or that loss again, and change
 // nothing. Another error means that the server could not be told: the lease then ends with its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.passOn() {
 		return nil
 	}
 	if !l.end(ErrReleased) {
-		return l.Err()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return cmp.Or(l.lost, l.ended)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
 	defer cancel()
-	var announce *who
-	if l.queued && l.client.othersWait.Load() {
-		w := l.client.who()
-		announce = &w
-	}
 	for repeated := false; ; repeated = true {
 		sent := l.client.now()
-		released, next, err := l.client.store.release(ctx, l.claim(), announce)
+		released, next, err := l.client.store.release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
 		if err == nil {
-			l.client.othersWait.Store(next.announced || len(next.tokens) > 0)
+			l.client.othersWait.Store(next.announced || len(next.slots) > 0)
 			l.client.tell(ctx, l.name, next, sent)
 		}
 		switch {
-		case err == nil && (released || repeated): // a repetition finds its own first attempt done
+		case err == nil && released:
 			return nil
 		case err == nil:
-			return l.whyLost(ctx)
+			return l.whyLost(ctx, repeated)
 		case !connectionLost(err) || !pause(ctx, 20*time.Millisecond):
 			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
 		}
 	}
 }
 
-// whyLost asks for the reason after a release that found the lease gone.
-func (l *Lease) whyLost(ctx context.Context) error {
-	lost := &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired}
-	if _, err := l.client.store.check(ctx, l.claim()); err != nil {
-		errors.As(ErrorFromSQL(err, l.name, l.token), &lost)
+// whyLost asks for the reason after a release that found the lease gone. A repetition may find what its own first attempt has
+// done; a lease that was lost is not taken for one that was released.
+func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
+	reason, err := l.client.store.reason(ctx, l.claim())
+	switch {
+	case err != nil && repeated:
+		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, ErrorFromSQL(err, l.name, l.token))
+	case err != nil:
+		reason = ReasonExpired
+	case reason == ReasonReleased && repeated:
+		return nil
 	}
+	lost := &LostError{Name: l.name, Token: l.token, Reason: cmp.Or(reason, ReasonExpired)}
 	l.mu.Lock()
-	l.ended = lost
+	l.lost = lost
 	l.mu.Unlock()
 	return lost
 }
@@ -224,15 +245,15 @@ func (l *Lease) claim() claim { return claim{l.name, l.row, l.grantID, l.slot} }
 
 // extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
-func (l *Lease) extend(sent instant, remaining time.Duration, sooner float64) {
+func (l *Lease) extend(sent instant, v verdict, sooner float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended != nil {
 		return
 	}
-	deadline := trustDeadline(sent, l.ttl, remaining-l.grace)
+	deadline := trustDeadline(sent, l.ttl, v.remaining-l.grace)
 	if deadline.mono > l.deadline.mono {
-		l.deadline, l.failure = deadline, nil
+		l.deadline, l.expiresAt, l.failure = deadline, v.expiresAt, nil
 	}
 	if due := sent.add(beatInterval(l.ttl, sooner)); due.mono > l.due.mono { // also after an answer that brought nothing
 		l.due = due

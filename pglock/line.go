@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// lineImpatience is how long the first call of a line waits for a turn in memory before the line gets a ticket of the queue
-// too, and how long a line without calls keeps one.
-const lineImpatience = 10 * time.Millisecond
+// lineLinger is how long a line without calls keeps its ticket of the queue.
+const lineLinger = 10 * time.Millisecond
 
 // apartFor is for how many tickets a line does without blocks after a lease that could not be passed on, as one that writes
 // under a fence cannot: it is likely not to be the last.
@@ -18,8 +17,9 @@ const apartFor = 16
 
 // line is the calls of one client that want the same lock in the same way. The first of them asks for itself; for those that
 // come while it asks or holds the lock, one ticket stands in the queue. Its grant carries a block of tokens, and passes from
-// call to call in memory, in the order in which they came, each with a token of its own: until the block, its turns or its
-// time are used up. Then the lock goes back to the queue. The client's mutex guards it.
+// call to call in memory, in the order in which they came, each with a token of its own: until the block or its time is used
+// up. Only then does the line take its next ticket: so a call of another client that queues meanwhile comes before it, and
+// one that queues after it waits for one block of this line at most. The client's mutex guards it.
 type line struct {
 	key    lineKey
 	calls  []*lineCall
@@ -47,7 +47,6 @@ type lineKey struct {
 type lineCall struct {
 	request
 	parent context.Context
-	since  instant
 	done   chan struct{}
 	lease  *Lease
 	err    error
@@ -56,7 +55,6 @@ type lineCall struct {
 // block is the tokens of one grant. Leases take them in turn; the client's mutex guards it.
 type block struct {
 	next, last Token // last is the row's
-	half       Token // from here on the line wants its next ticket
 	until      instant
 }
 
@@ -101,7 +99,6 @@ func (c *Client) waitInLine(ctx, parent context.Context, q *asked) (*Lease, erro
 
 // enter joins the line for the lock. Without one the call begins it, and asks for itself: it gets no lineCall.
 func (c *Client) enter(q *asked, parent context.Context) (*line, *lineCall, error) {
-	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -114,7 +111,7 @@ func (c *Client) enter(q *asked, parent context.Context) (*line, *lineCall, erro
 		c.lines[key] = ln
 		return ln, nil, nil
 	}
-	call := &lineCall{request: q.request, parent: parent, since: now, done: make(chan struct{})}
+	call := &lineCall{request: q.request, parent: parent, done: make(chan struct{})}
 	ln.calls = append(ln.calls, call)
 	c.tidy(ln)
 	return ln, call, nil
@@ -131,8 +128,8 @@ func (c *Client) askedFirst(ln *line) {
 // tidy starts or wakes the agent of a line whose calls wait, and forgets a line that nobody is in. The mutex is held.
 func (c *Client) tidy(ln *line) {
 	switch {
-	case len(ln.calls) > 0 && ln.agent:
-		signal(ln.wake)
+	case ln.agent:
+		signal(ln.wake) // also when no call waits: it is dismissed
 	case len(ln.calls) > 0 && !c.closed:
 		ln.agent, ln.wake = true, make(chan struct{}, 1)
 		c.tasks.Go(func() { c.serve(ln) })
@@ -162,7 +159,6 @@ func (c *Client) partNested() {
 
 // stepOut takes a call out of the line whose context has ended, and tells who holds the lock as far as the client knows.
 func (c *Client) stepOut(ln *line, call *lineCall) (*HeldError, bool) {
-	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, other := range ln.calls {
@@ -174,7 +170,7 @@ func (c *Client) stepOut(ln *line, call *lineCall) (*HeldError, bool) {
 		var held *HeldError
 		if h := ln.holder; h != nil {
 			h.mu.Lock()
-			held = &HeldError{Name: h.name, Holder: h.holder, Token: h.token, ExpiresAt: time.Now().Add(now.until(h.deadline)).UTC(), Place: i + 1}
+			held = &HeldError{Name: h.name, Holder: h.holder, Token: h.token, ExpiresAt: h.expiresAt, Place: i + 1}
 			h.mu.Unlock()
 		} else if ln.ticket != nil && ln.ticket.answer.holder != "" {
 			held = ln.ticket.answer.held(call.name)
@@ -187,14 +183,18 @@ func (c *Client) stepOut(ln *line, call *lineCall) (*HeldError, bool) {
 
 // drained takes the line's request back after a while in which no call has come. The mutex is held.
 func (c *Client) drained(ln *line) {
-	if len(ln.calls) > 0 || ln.leave == nil {
+	if len(ln.calls) > 0 {
+		return
+	}
+	if ln.leave == nil {
+		c.tidy(ln)
 		return
 	}
 	leave := ln.leave
 	if ln.linger != nil {
 		ln.linger.Stop()
 	}
-	ln.linger = time.AfterFunc(lineImpatience, func() {
+	ln.linger = time.AfterFunc(lineLinger, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if len(ln.calls) == 0 {
@@ -234,8 +234,11 @@ func (c *Client) wantsTicket(ln *line) (context.Context, bool) {
 			c.sleep(never, ln.wake)
 			continue
 		}
-		wait := lineImpatience - (now.mono - ln.calls[0].since.mono)
-		if b := ln.turns(); b == nil || b.next >= b.half || wait <= 0 {
+		wait := never
+		if b := ln.turns(); b != nil {
+			wait = max(0, now.until(b.until))
+		}
+		if wait == never || wait == 0 {
 			ctx, cancel := context.WithCancel(c.ctx)
 			ln.leave, ln.turnsAsked = cancel, c.config.turns
 			if ln.apart > 0 {
@@ -300,7 +303,7 @@ func (c *Client) arrived(ln *line, q *asked, g granted, err error) {
 	c.mu.Unlock()
 	switch {
 	case err == nil && len(calls) == 0:
-		c.handBack(q, g)
+		c.giveUp(q)
 	case err == nil:
 		calls[0].lease, calls[0].err = c.grant(calls[0].parent, &asked{request: calls[0].request, grantID: q.grantID, queued: true, line: ln, nameless: true}, g)
 		close(calls[0].done)
@@ -310,19 +313,6 @@ func (c *Client) arrived(ln *line, q *asked, g granted, err error) {
 			close(call.done)
 		}
 	}
-}
-
-// handBack releases a grant that nobody waits for.
-func (c *Client) handBack(q *asked, g granted) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), min(closeGrace, q.ttl))
-	defer cancel()
-	sent := c.now()
-	_, next, err := c.store.release(ctx, claim{q.name, g.token, q.grantID, g.slot}, nil)
-	if err != nil {
-		c.giveBack(q.request, q.grantID)
-		return
-	}
-	c.tell(ctx, q.name, next, sent)
 }
 
 // passOn ends the lease and gives its turn to the next call in its line, without the server, which goes on to see one lease.
@@ -348,7 +338,7 @@ func (l *Lease) passOn() bool {
 	}
 	l.ended = ErrReleased
 	l.owner.held.Add(-1)
-	deadline, due := l.deadline, l.due
+	deadline, due, expiresAt := l.deadline, l.due, l.expiresAt
 	l.mu.Unlock()
 
 	call := ln.calls[0]
@@ -356,7 +346,7 @@ func (l *Lease) passOn() bool {
 	ln.calls = ln.calls[1:]
 	next := newLease(c, call.parent, call.request, l.grantID, b.next, 0)
 	next.row, next.block, next.line, next.queued = l.row, b, ln, true
-	next.deadline, next.due = deadline, due
+	next.deadline, next.due, next.expiresAt = deadline, due, expiresAt
 	next.nameless = true
 	call.owner.has(next)
 	l.owner.hasNot(l)
@@ -366,7 +356,7 @@ func (l *Lease) passOn() bool {
 	ln.holder = next
 	if len(ln.calls) == 0 {
 		c.drained(ln)
-	} else if b.next == b.half {
+	} else if b.next > b.last {
 		signal(ln.wake)
 	}
 	c.mu.Unlock()

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -21,15 +22,15 @@ type config struct {
 	ttl         time.Duration
 	grace       time.Duration
 	sessionTTL  time.Duration
-	turns       int             // that a grant passes through in this client
-	turnsWithin time.Duration   // 0: a lease's TTL
+	turns       int // that a grant passes through in this client
+	turnsWithin time.Duration
 	listen      *pgx.ConnConfig // nil: made as the pool makes its connections
 }
 
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL, turns: DefaultTurns}
+	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL, turns: DefaultTurns, turnsWithin: DefaultTurnsWithin}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, errNilOption
@@ -85,11 +86,14 @@ func WithSessionTTL(ttl time.Duration) Option {
 }
 
 // WithTurns bounds how a lock passes from one waiting call of this client to the next in memory, without the server: at most
-// turns times in a row, from 1 to MaxTurns, and for at most within since the server granted it; within 0 means the TTL of
-// the lease. Then calls of other clients that wait longer are served first. Each turn is a lease with a token of its own.
+// turns times in a row, from 1 to MaxTurns, and for no longer than within since the server granted it; within 0 means
+// DefaultTurnsWithin. Then calls of other clients that wait longer are served first: a call waits for one such block of
+// another client at most, beside those that queued before it. Each turn is a lease with a token of its own, and ends when
+// its holder releases it: within only decides whether the next one comes from memory.
+//
 // Less than half of the lease left, or a gap in the tokens, ends the turns sooner. Calls with another TTL or label share a
 // place of their own; those that ask with metadata, with a grace, with Shared or Limit, by AcquireAll, or by an owner who
-// holds another lock, have a place each. 1 gives every call its own place. Defaults to DefaultTurns and 0.
+// holds another lock, have a place each. 1 gives every call its own place. Defaults to DefaultTurns and DefaultTurnsWithin.
 func WithTurns(turns int, within time.Duration) Option {
 	return func(c *config) error {
 		if turns < 1 || turns > MaxTurns {
@@ -98,7 +102,7 @@ func WithTurns(turns int, within time.Duration) Option {
 		if within < 0 {
 			return &ArgumentError{"within", within.String(), "not be negative"}
 		}
-		c.turns, c.turnsWithin = turns, within
+		c.turns, c.turnsWithin = turns, cmp.Or(within, DefaultTurnsWithin)
 		return nil
 	}
 }

@@ -2,218 +2,146 @@ package pglock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // pgStore speaks to PostgreSQL: through the application's pool, and for heartbeats through a connection of its own, so
 // that a pool that the application has exhausted costs no lease.
 type pgStore struct {
-	pool    *pgxpool.Pool
-	queries *queries
+	executor
+	pool *pgxpool.Pool
 
-	// explicit says that the sessions' default isolation is not READ COMMITTED: statements then travel between BEGIN
-	// and COMMIT, still in one round trip.
-	explicit atomic.Bool
+	life context.Context // ends with close: no statement outlives it
+	end  context.CancelFunc
 
-	// unnamed says that something between us and the server loses named prepared statements, as a pooler does that shares
-	// connections between transactions: statements then go without a name.
-	unnamed atomic.Bool
-
-	acquires, requests *lane[ask, answer]
-	releases           *lane[claim, ending]
-	checks             *lane[claim, time.Duration]
+	acquires, waits *lane[ask, answer]
+	releases        *lane[claim, ending]
+	checks          *lane[claim, remains]
 
 	ears     *pgx.ConnConfig // for LISTEN; nil: made as the pool makes its connections
 	beatConn *pgx.Conn       // owned by the heartbeat's goroutine
 }
 
-// errUnconfirmed marks a commit that PostgreSQL reported as done, but without waiting for the synchronous standby.
-var errUnconfirmed = errors.New("committed without waiting for the synchronous standby")
-
-const unconfirmedKey = "pglock.unconfirmed commit"
-
-// ObserveCommits prepares a connection configuration, before the pool is made, so that this library learns of a commit
-// that PostgreSQL reports as done although its wait for a synchronous standby was cancelled (by pg_cancel_backend, say);
-// the server tells so in a warning alone. With it such a grant is asked for again and such a fenced write is reported as
-// ErrOutcomeUnknown. A handler that is set already is still called. Without synchronous replication it does nothing.
-func ObserveCommits(config *pgx.ConnConfig) {
-	next := config.OnNotice
-	config.OnNotice = func(conn *pgconn.PgConn, notice *pgconn.Notice) {
-		if notice.Code == "01000" && notice.Routine == "SyncRepWaitForLSN" {
-			conn.CustomData()[unconfirmedKey] = true
-		}
-		if next != nil {
-			next(conn, notice)
-		}
-	}
+func newPgStore(pool *pgxpool.Pool, q *queries, listen *pgx.ConnConfig) *pgStore {
+	s := &pgStore{executor: executor{queries: q}, pool: pool, ears: listen}
+	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // the store's own life, ended by close
+	s.makeLanes()
+	return s
 }
 
-// Unconfirmed reports whether the last commit on conn came without the synchronous standby's confirmation, and forgets
-// it. It sees only connections whose configuration went through ObserveCommits.
-func Unconfirmed(conn *pgx.Conn) bool {
-	data := conn.PgConn().CustomData()
-	_, found := data[unconfirmedKey]
-	delete(data, unconfirmedKey)
-	return found
+func (s *pgStore) close() {
+	s.end()
+	for _, l := range []interface {
+		shut()
+		wait()
+	}{s.acquires, s.waits, s.releases, s.checks} {
+		l.shut()
+		l.wait()
+	}
+	s.rest()
 }
 
-// query runs one statement as a transaction of its own at READ COMMITTED, whatever the session's default, and gives
-// each row to scan. It returns after the commit.
-func (s *pgStore) query(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
-	if !s.explicit.Load() {
-		named := !s.unnamed.Load()
-		err := s.once(ctx, conn, sql, args, scan)
-		if named && statementLost(err) {
-			s.unnamed.Store(true)
-			err = s.once(ctx, conn, sql, args, scan) // nothing was done
-		}
-		if sqlState(err) != stateIsolation {
-			return confirmed(conn, err)
-		}
-		s.explicit.Store(true) // nothing was done; say it explicitly from now on
-	}
-	named := !s.unnamed.Load()
-	err := s.between(ctx, conn, sql, args, scan)
-	if named && statementLost(err) {
-		s.unnamed.Store(true)
-		err = s.between(ctx, conn, sql, args, scan) // nothing was done
-	}
-	return confirmed(conn, err)
+func (s *pgStore) landed(ctx context.Context) {
+	s.acquires.shut()
+	s.waits.shut()
+	defer context.AfterFunc(ctx, s.end)()
+	s.acquires.wait()
+	s.waits.wait()
 }
 
-// between runs the statement between BEGIN and COMMIT, in one round trip; in three where statements have no name, as a
-// batch cannot do that.
-func (s *pgStore) between(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
-	if !s.nameless(conn) {
-		return s.pipelined(ctx, conn, statement{sql, args, scan})
-	}
-	_, err := conn.Exec(ctx, beginReadCommitted, pgx.QueryExecModeSimpleProtocol)
-	if err == nil {
-		err = s.once(ctx, conn, sql, args, scan)
-	}
-	if err == nil {
-		_, err = conn.Exec(ctx, "commit", pgx.QueryExecModeSimpleProtocol)
-	}
-	rollBack(ctx, conn)
-	return err
+func (s *pgStore) orphans(take func(ask, answer, error)) {
+	s.acquires.orphan, s.waits.orphan = take, take
 }
 
-const beginReadCommitted = "begin isolation level read committed"
-
-// statement is one of queries, with its arguments, and what reads its rows.
-type statement struct {
-	sql  string
-	args []any
-	scan func(pgx.Rows) error
+func (s *pgStore) acquire(ctx context.Context, q ask) (answer, error) {
+	if q.request.wait {
+		return s.waits.do(ctx, q)
+	}
+	return s.acquires.do(ctx, q)
 }
 
-// pipelined runs the first statement between BEGIN and COMMIT, and the others as a transaction of their own after it, all in
-// one round trip. The error is that of the first and its commit: what goes wrong after it undoes nothing.
-func (s *pgStore) pipelined(ctx context.Context, conn *pgx.Conn, first statement, others ...statement) error {
-	defer rollBack(ctx, conn)
-	batch := &pgx.Batch{}
-	batch.Queue(beginReadCommitted)
-	batch.Queue(first.sql, first.args...)
-	batch.Queue("commit")
-	for _, o := range others {
-		batch.Queue(o.sql, o.args...)
+func (s *pgStore) check(ctx context.Context, c claim) (time.Duration, error) {
+	r, err := s.checks.do(ctx, c)
+	if err == nil && r.lost != "" {
+		err = &LostError{Name: c.name, Token: c.token, Reason: r.lost}
 	}
-	results := conn.SendBatch(ctx, batch)
-	_, err := results.Exec()
-	if err == nil {
-		err = first.read(results)
-	}
-	if err == nil {
-		_, err = results.Exec()
-	}
-	if err == nil {
-		for _, o := range others {
-			_ = o.read(results)
-		}
-	}
-	_ = results.Close() // it repeats an error that was read, or comes after the commit
-	return err
+	return r.left, err
 }
 
-func (o statement) read(results pgx.BatchResults) error {
-	rows, err := results.Query()
-	if err != nil {
+func (s *pgStore) reason(ctx context.Context, c claim) (Reason, error) {
+	r, err := s.checks.do(ctx, c)
+	return r.lost, err
+}
+
+func (s *pgStore) release(ctx context.Context, c claim, announce bool) (bool, handed, error) {
+	if announce && c.slot == 0 {
+		return s.releaseAndAnnounce(ctx, c)
+	}
+	e, err := s.releases.do(ctx, c)
+	return e.released, e.handed, err
+}
+
+// releaseAndAnnounce ends a lease and tells whoever has the lock then, in one round trip and two transactions: NOTIFY must
+// not wait for the disk.
+func (s *pgStore) releaseAndAnnounce(ctx context.Context, c claim) (released bool, h handed, err error) {
+	var told int64
+	var n int64
+	scan := func(rows pgx.Rows) error {
+		e, err := scanEnding(rows.Scan, nil, &n)
+		released, h = e.released, e.handed
 		return err
 	}
-	return readAll(rows, o.scan)
-}
-
-// rollBack keeps a connection whose transaction has failed; where it fails the connection is closed, which rolls back too.
-func rollBack(ctx context.Context, conn *pgx.Conn) {
-	if conn.PgConn().TxStatus() == 'E' {
-		_, _ = conn.Exec(ctx, "rollback")
+	err = s.onPooled(ctx, func(conn *pgx.Conn) error {
+		release := statement{s.queries.release, c.args(), scan}
+		tell := statement{s.queries.announce, []any{[]string{c.name}, []int{0}}, func(rows pgx.Rows) error { return rows.Scan(&told, nil) }}
+		_ = Unconfirmed(conn)
+		if s.isNameless(conn) {
+			return s.query(ctx, conn, release.sql, release.args, release.scan)
+		}
+		var err error
+		if s.explicit.Load() || conn.Config().DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
+			err = s.pipelined(ctx, conn, release, tell)
+		} else {
+			err = s.named(conn, func() error {
+				if s.isNameless(conn) {
+					return s.once(ctx, conn, release.sql, release.args, release.scan)
+				}
+				return oneAfterAnother(ctx, conn, release, tell)
+			})
+		}
+		if sqlState(err) == stateIsolation { // nothing was done
+			return s.query(ctx, conn, release.sql, release.args, release.scan)
+		}
+		return confirmed(conn, err)
+	})
+	if told > 0 {
+		h.announced, h.slots, h.watched = true, withoutHead(h.slots), false
 	}
+	return released, h, err
 }
 
-func (s *pgStore) once(ctx context.Context, conn *pgx.Conn, sql string, args []any, scan func(pgx.Rows) error) error {
-	if s.nameless(conn) && conn.Config().DefaultQueryExecMode != pgx.QueryExecModeSimpleProtocol {
-		args = append([]any{pgx.QueryExecModeExec}, args...)
-	}
-	rows, err := conn.Query(ctx, sql, args...)
-	if err != nil {
-		return err
-	}
-	return readAll(rows, scan)
-}
-
-// nameless says that statements must be parsed and executed in one go. DescribeExec does it in two, and a pooler lets
-// another client's statement come between.
-func (s *pgStore) nameless(conn *pgx.Conn) bool {
-	return s.unnamed.Load() || conn.Config().DefaultQueryExecMode == pgx.QueryExecModeDescribeExec
-}
-
-// statementLost reports that a prepared statement is not there, or another of its name is.
-func statementLost(err error) bool {
-	switch sqlState(err) {
-	case "26000", "42P05":
-		return true
-	}
-	return false
-}
-
-func readAll(rows pgx.Rows, scan func(pgx.Rows) error) error {
-	defer rows.Close()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
+// withoutHead leaves the slots that were not announced with the release.
+func withoutHead(slots []int) (others []int) {
+	for _, s := range slots {
+		if s != 0 {
+			others = append(others, s)
 		}
 	}
-	return rows.Err()
+	return others
 }
 
-func confirmed(conn *pgx.Conn, err error) error {
-	if Unconfirmed(conn) && err == nil {
-		return errUnconfirmed
-	}
-	return err
-}
-
-// pooled runs one statement on a connection of the pool, again when the server undid it for a reason that passes.
+// pooled runs one statement on a connection of the pool, again when the server undid it for a reason that passes. Once there
+// is a connection the server has patience's time: one that died in silence would hold the call until ctx ends.
 func (s *pgStore) pooled(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
-	return s.pooledFor(ctx, never, sql, args, scan)
-}
-
-// pooledFor is pooled with a limit to how long the server may take, once there is a connection: one that died in silence
-// would hold the call until ctx ends.
-func (s *pgStore) pooledFor(ctx context.Context, limit time.Duration, sql string, args []any, scan func(pgx.Rows) error) error {
 	return s.onPooled(ctx, func(conn *pgx.Conn) error {
-		if limit == never {
-			return s.query(ctx, conn, sql, args, scan)
-		}
-		ctx, cancel := context.WithTimeout(ctx, limit)
+		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		return s.query(ctx, conn, sql, args, scan)
 	})
@@ -221,7 +149,9 @@ func (s *pgStore) pooledFor(ctx context.Context, limit time.Duration, sql string
 
 // onPooled lends f a connection of the pool, again when the server undid what it did for a reason that passes.
 func (s *pgStore) onPooled(ctx context.Context, f func(*pgx.Conn) error) error {
-	const attempts = 10
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
 	for attempt := 1; ; attempt++ {
 		conn, err := s.pool.Acquire(ctx)
 		if err != nil {
@@ -229,32 +159,26 @@ func (s *pgStore) onPooled(ctx context.Context, f func(*pgx.Conn) error) error {
 		}
 		err = f(conn.Conn())
 		conn.Release()
-		if !transient(err) || attempt == attempts || !pause(ctx, time.Duration(attempt)*time.Millisecond) {
+		if !transient(err) || attempt == transientAttempts || !pause(ctx, time.Duration(attempt)*time.Millisecond) {
 			return err
 		}
 	}
 }
 
-// pause waits about d, with jitter, and reports whether ctx is still alive.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+// beating runs a statement on the heartbeat's own connection. Whatever is wrong with it, the next attempt has a new one.
+func (s *pgStore) beating(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
+	if s.beatConn == nil || s.beatConn.IsClosed() {
+		conn, err := s.connect(ctx)
+		if err != nil {
+			return err
+		}
+		s.beatConn = conn
 	}
-}
-
-// beating is the heartbeat's own connection.
-func (s *pgStore) beating(ctx context.Context) (*pgx.Conn, error) {
-	if s.beatConn != nil && !s.beatConn.IsClosed() {
-		return s.beatConn, nil
+	err := s.query(ctx, s.beatConn, sql, args, scan)
+	if err != nil && sqlState(err) == "" || connectionLost(err) {
+		s.rest()
 	}
-	conn, err := s.connect(ctx)
-	s.beatConn = conn
-	return conn, err
+	return err
 }
 
 // connect opens a connection outside the pool, made as the pool would make it.
@@ -297,4 +221,129 @@ func farewell(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // says goodbye after everything else ended
 	defer cancel()
 	_ = conn.Close(ctx)
+}
+
+func (s *pgStore) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
+	names, tokens, grantIDs, slots := columns(p.claims)
+	var sql string
+	var args []any
+	looking := []any{w.key.String(), w.holder, interval(w.ttl), p.nested}
+	switch {
+	case !p.look:
+		sql, args = s.queries.renewAll, []any{names, tokens, grantIDs, slots}
+	case len(p.claims) == 0:
+		sql, args = s.queries.look, looking
+	default:
+		sql, args = s.queries.beat, append(looking, names, tokens, grantIDs, slots)
+	}
+	verdicts, sightings := make(map[claim]verdict, len(p.claims)), make(map[int64]sighting)
+	err := s.beating(ctx, sql, args, func(rows pgx.Rows) error {
+		var n, ticket, remaining, expiresAt *int64
+		var outcome, circle *string
+		var first *bool
+		if err := rows.Scan(&n, &outcome, &expiresAt, &ticket, &remaining, &first, &circle); err != nil {
+			return err
+		}
+		left := time.Duration(orZero(remaining)) * time.Microsecond
+		if n != nil {
+			verdicts[p.claims[*n-1]] = verdict{*outcome, left, moment(expiresAt)}
+			return nil
+		}
+		seen := sighting{first: orZero(first), remaining: left}
+		if circle != nil {
+			if err := json.Unmarshal([]byte(*circle), &seen.circle); err != nil {
+				return fmt.Errorf("read a circle of waiters: %w", err)
+			}
+		}
+		sightings[*ticket] = seen
+		return nil
+	})
+	return verdicts, sightings, err
+}
+
+func (s *pgStore) renewBusy(ctx context.Context, c claim, wait time.Duration) (v verdict, err error) {
+	v.outcome = outcomeRenewed
+	return v, s.beating(ctx, s.queries.renewWaiting, append(c.args(), fmt.Sprint(max(1, wait.Milliseconds()))), v.scan)
+}
+
+func (s *pgStore) renew(ctx context.Context, c claim) (v verdict, err error) {
+	v.outcome = outcomeRenewed
+	return v, s.pooled(ctx, s.queries.renew, c.args(), v.scan)
+}
+
+func (v *verdict) scan(rows pgx.Rows) error {
+	var us, expiresAt int64
+	err := rows.Scan(&us, &expiresAt, nil)
+	v.remaining, v.expiresAt = time.Duration(us)*time.Microsecond, moment(&expiresAt)
+	return err
+}
+
+func (s *pgStore) giveUp(ctx context.Context, w who, ups []*giveUp) ([]takenBack, error) {
+	names, grantIDs := make([]string, len(ups)), make([]string, len(ups))
+	for i, u := range ups {
+		names[i], grantIDs[i] = u.name, u.grantID.String()
+	}
+	backs := make([]takenBack, len(ups))
+	err := s.beating(ctx, s.queries.giveUp, []any{w.key.String(), names, grantIDs, ups[0].spend}, func(rows pgx.Rows) error {
+		var b takenBack
+		var n int64
+		var place *int
+		var token, expiresAt *int64
+		var holder *string
+		var watched *bool
+		err := rows.Scan(&n, &b.ended, &place, &token, &holder, &expiresAt, &b.handed.hints, &b.handed.slots, &watched, nil)
+		b.place, b.token, b.holder, b.expiresAt = orZero(place), Token(orZero(token)), orZero(holder), moment(expiresAt)
+		b.handed.watched = orZero(watched)
+		backs[n-1] = b
+		return err
+	})
+	return backs, err
+}
+
+func (s *pgStore) releaseAll(ctx context.Context, claims []claim) ([]ending, error) {
+	names, tokens, grantIDs, slots := columns(claims)
+	endings := make([]ending, len(claims))
+	return endings, s.beating(ctx, s.queries.releaseMany, []any{names, tokens, grantIDs, slots}, func(rows pgx.Rows) error {
+		var n int64
+		e, err := scanEnding(rows.Scan, nil, &n)
+		endings[n-1] = e
+		return err
+	})
+}
+
+func (s *pgStore) endSession(ctx context.Context, w who) error {
+	return s.beating(ctx, s.queries.endSession, []any{w.key.String()}, ignored)
+}
+
+func (s *pgStore) sweep(ctx context.Context) error {
+	return s.beating(ctx, s.queries.sweep, nil, ignored)
+}
+
+func ignored(pgx.Rows) error { return nil }
+
+func (s *pgStore) timeline(ctx context.Context) (time.Duration, bool, error) {
+	var us *int64
+	err := s.pooled(ctx, s.queries.timeline, nil, func(rows pgx.Rows) error { return rows.Scan(&us) })
+	return time.Duration(orZero(us)) * time.Microsecond, us != nil, err
+}
+
+func (s *pgStore) own(ctx context.Context, c claim, owner uuid.UUID) error {
+	return s.pooled(ctx, s.queries.own, []any{c.name, int64(c.token), c.grantID.String(), owner.String()}, ignored)
+}
+
+func (s *pgStore) announce(ctx context.Context, names []string, slots []*int) error {
+	return s.pooled(ctx, s.queries.announce, []any{names, slots}, ignored)
+}
+
+func (s *pgStore) notify(ctx context.Context, channel, payload string) error {
+	return s.pooled(ctx, s.queries.notify, []any{channel, payload}, ignored)
+}
+
+func (s *pgStore) watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error) {
+	err = s.pooled(ctx, s.queries.watch, []any{name, interval(lasting)}, func(rows pgx.Rows) error {
+		i, err := scanInfo(rows, &channel, nil)
+		infos = append(infos, i)
+		return err
+	})
+	return infos, channel, err
 }

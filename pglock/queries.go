@@ -10,94 +10,86 @@ import (
 // queries are the statements of this package: one call of one function each, one round trip each. Every name in them is
 // qualified, so that they mean the same under any search_path. Texts are cast where they stand, so that they need no
 // parameter types and work with prepared statements off. Times come as microseconds since 1970, because a time in text
-// form has the session's DateStyle. What each function locks, reads and returns is said in the
-// migration that makes it.
+// form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/functions.
 type queries struct {
-	start, acquire, acquireMany, acquireEach, renewAll, look, beat, renew, check, checkMany, timeline, own string
-	release, releaseMany, releaseAll, abandon, leave, leaveAll                                             string
-	announce, announceNext, notify, watch                                                                  string
-	get, list, waiters, breakLock, events, fences, diagnose                                                string
+	start, acquire, acquireMany, renewAll, look, beat, renew, renewWaiting, checkMany, timeline, own string
+	release, releaseMany, giveUp, endSession, sweep                                                  string
+	announce, notify, watch                                                                          string
+	get, list, waiters, breakLock, events, fences, diagnose                                          string
 }
 
 // times finds where a query says {{at column}}.
-var times = regexp.MustCompile(`\{\{at ([\w.]+)\}\}`)
+var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 
 func newQueries(schema string) *queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
 				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
-		q = strings.ReplaceAll(q, "{{answer}}", `a.granted, a.token, a.holder, {{at a.expires_at}}, a.remaining_us, a.slot, a.ticket, a.place,
-				a.is_first, a.hints, a.handed, a.watched, a.first_token`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
+	// A statement that is its own transaction may leave the disk behind; a function never does.
+	const async = `pg_catalog.set_config('synchronous_commit', 'off', true)`
 	return &queries{
 		start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
 			FROM {{schema}}.start_client()`),
 		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended.
-		acquire: in(`SELECT {{answer}},
-				CASE WHEN a.ticket IS NOT NULL AND NOT a.granted AND a.hints IS NULL AND a.handed IS NULL
-					THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
+		acquire: in(`SELECT a.granted, a.token, a.first_token, a.slot, a.remaining_us, a.holder, {{at a.expires_at}}, a.ticket, a.place, a.is_first,
+				a.hints, a.handed, a.watched, CASE WHEN NOT a.granted AND a.hints IS NULL AND a.handed IS NULL THEN ` + async + ` END
 			FROM {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
 				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
 				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, $14::pg_catalog.int4) a`),
-		acquireMany: in(`SELECT n, granted, token, holder, {{at expires_at}}, remaining_us, watched
-			FROM {{schema}}.acquire_many($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text[]::pg_catalog.uuid[],
-				$4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.interval)`),
-		// Tickets alone do not wait for the disk.
-		acquireEach: in(`SELECT a.n, {{answer}},
-				CASE WHEN NOT pg_catalog.bool_or(a.granted OR a.hints IS NOT NULL OR a.handed IS NOT NULL) OVER ()
-					THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
-			FROM {{schema}}.acquire_each($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text::pg_catalog.uuid,
+		acquireMany: in(`SELECT m.n, (m.answer).granted, (m.answer).token, (m.answer).first_token, (m.answer).slot, (m.answer).remaining_us,
+				(m.answer).holder, {{at (m.answer).expires_at}}, (m.answer).ticket, (m.answer).place, (m.answer).is_first,
+				(m.answer).hints, (m.answer).handed, (m.answer).watched,
+				CASE WHEN NOT pg_catalog.bool_or((m.answer).granted OR (m.answer).hints IS NOT NULL OR (m.answer).handed IS NOT NULL) OVER ()
+					THEN ` + async + ` END
+			FROM {{schema}}.acquire_leases($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
-				$7::pg_catalog.text[], $8::pg_catalog.int4[], $9::pg_catalog.bool[], $10::pg_catalog.text::pg_catalog.interval,
-				$11::pg_catalog.text[]::pg_catalog.uuid[], $12::pg_catalog.bool[], $13::pg_catalog.int4[]) a`),
-		renewAll: in(`SELECT name, token, outcome, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
+				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
+				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[],
+				$14::pg_catalog.int4[]) m`),
+		renewAll: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
-		look: in(`SELECT NULL::pg_catalog.text, ticket, NULL::pg_catalog.text, remaining_us, is_first, circle
+		look: in(`SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
-			WHERE pg_catalog.set_config('synchronous_commit', 'off', true) IS NOT NULL`),
-		beat: in(`SELECT name, token, outcome, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
+			WHERE ` + async + ` IS NOT NULL`),
+		beat: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
 			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[])
 			UNION ALL
-			SELECT NULL::pg_catalog.text, ticket, NULL::pg_catalog.text, remaining_us, is_first, circle
+			SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
-		renew: in(`SELECT remaining_us
-			FROM {{schema}}.renew($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
-		check: in(`SELECT remaining_us
-			FROM {{schema}}.check_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid)`),
-		checkMany: in(`SELECT n, remaining_us
-			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])`),
-		own: in(`SELECT o.done, pg_catalog.set_config('synchronous_commit', 'off', true)
+		renew: in(`SELECT remaining_us, {{at expires_at}}, NULL
+			FROM {{schema}}.renew_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4)`),
+		renewWaiting: in(`WITH s AS MATERIALIZED (SELECT pg_catalog.set_config('lock_timeout', $5::pg_catalog.text, true) AS x)
+			SELECT r.remaining_us, {{at r.expires_at}}, s.x
+			FROM s CROSS JOIN LATERAL {{schema}}.renew_lease(CASE WHEN s.x IS NOT NULL THEN $1::pg_catalog.text END, $2::pg_catalog.int8,
+				$3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4) r`),
+		checkMany: in(`SELECT n, reason, remaining_us
+			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
+		own: in(`SELECT o.done, ` + async + `
 			FROM {{schema}}.own_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text::pg_catalog.uuid) AS o (done)`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
-		// that hands the lock over is a grant, and waits. The setting is made here, in a statement that is its own
-		// transaction, and never in the function.
-		release: in(`SELECT r.released, r.hints, r.handed, r.watched,
-				CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
+		// that hands the lock over is a grant, and waits.
+		release: in(`SELECT 1::pg_catalog.int8, r.released, r.hints, r.handed, r.watched,
+				CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN ` + async + ` END
 			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4) r`),
-		releaseMany: in(`WITH s AS MATERIALIZED (SELECT pg_catalog.set_config('synchronous_commit', 'off', true) AS x)
-			SELECT n, watched FROM s, {{schema}}.release_many($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[])
-			WHERE s.x IS NOT NULL`),
-		releaseAll: in(`SELECT r.name, r.handed, r.watched, NULL::pg_catalog.text
-			FROM {{schema}}.release_all($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[]) r`),
-		abandon: in(`SELECT r.ended, r.handed, r.watched,
-				CASE WHEN r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
-			FROM {{schema}}.give_back($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid) r`),
-		leave: in(`SELECT r.ended, r.place, r.token, r.holder, {{at r.expires_at}}, r.handed, r.watched,
-				CASE WHEN r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END
-			FROM {{schema}}.leave($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid) r`),
-		leaveAll: in(`SELECT r.name, r.handed, r.watched, NULL::pg_catalog.text
-			FROM {{schema}}.leave_all($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[]) r`),
+		releaseMany: in(`SELECT m.n, (m.answer).released, (m.answer).hints, (m.answer).handed, (m.answer).watched,
+				CASE WHEN NOT pg_catalog.bool_or((m.answer).hints IS NOT NULL OR (m.answer).handed IS NOT NULL) OVER () THEN ` + async + ` END
+			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[]) m`),
+		giveUp: in(`SELECT g.n, g.ended, g.place, g.token, g.holder, {{at g.expires_at}}, g.hints, g.handed, g.watched,
+				CASE WHEN NOT pg_catalog.bool_or(g.hints IS NOT NULL OR g.handed IS NOT NULL) OVER () THEN ` + async + ` END
+			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
+				$4::pg_catalog.bool) g`),
+		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
+		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
 		// NOTIFY holds a lock of the whole cluster until its transaction ends: never while it waits for the disk.
-		announce: in(`SELECT a.told, pg_catalog.set_config('synchronous_commit', 'off', true)
-			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int8[]) AS a (told)`),
-		announceNext: in(`SELECT a.told, pg_catalog.set_config('synchronous_commit', 'off', true)
-			FROM {{schema}}.announce_next($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid) AS a (told)`),
-		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, pg_catalog.set_config('synchronous_commit', 'off', true)`),
-		watch: in(`SELECT {{info}}, w.channel, pg_catalog.set_config('synchronous_commit', 'off', true)
+		announce: in(`SELECT a.told, ` + async + `
+			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int4[]) AS a (told)`),
+		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),
+		watch: in(`SELECT {{info}}, w.channel, ` + async + `
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),
 		get:  in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
 		list: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),

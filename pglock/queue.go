@@ -28,21 +28,22 @@ const (
 
 // queue is what a client knows of its waiting calls. The client's mutex guards it.
 type queue struct {
-	waiters map[string]*waiter // by digest of the grant ID
+	waiters map[*waiter]struct{}
 	tickets map[int64]*waiter
-	hears   bool          // the listener has proved that it hears
-	next    instant       // the next look
-	pace    time.Duration // of looks while nothing is heard
-	slowest time.Duration // of looks
-	third   time.Duration // of the session's TTL
-	took    time.Duration // the last look
-	failing instant       // since when looks fail
+	early   map[int64]early // hints that came before the answer that tells their ticket
+	hears   bool            // the listener has proved that it hears
+	next    instant         // the next look
+	pace    time.Duration   // of looks while nothing is heard
+	slowest time.Duration   // of looks
+	third   time.Duration   // of the session's TTL
+	took    time.Duration   // the last look
+	failing instant         // since when looks fail
 	fails   bool
 }
 
 // newQueue is empty. A session says with every look that it is alive, so it looks three times in its TTL at least.
 func newQueue(sessionTTL time.Duration) queue {
-	return queue{waiters: make(map[string]*waiter), tickets: make(map[int64]*waiter), pace: firstLook,
+	return queue{waiters: make(map[*waiter]struct{}), tickets: make(map[int64]*waiter), early: make(map[int64]early), pace: firstLook,
 		slowest: min(lastLook, sessionTTL/3), third: sessionTTL / 3}
 }
 
@@ -51,10 +52,10 @@ type waiter struct {
 	*asked
 	wake chan struct{} // 1-buffered: there is news
 
-	digest string
 	ticket int64
-	seen   instant // when the last request was sent whose answer said that the ticket is still queued
-	askAt  instant // for the first in the queue
+	seen   instant       // when the last request was sent whose answer said that the ticket is still queued
+	askAt  instant       // for the first in the queue
+	eager  time.Duration // how long it waits at least before it asks again, where nothing that is held keeps it waiting
 	first  bool
 	answer answer // that told the ticket
 	news   news
@@ -68,54 +69,79 @@ type news struct {
 	err  error // the wait has ended
 }
 
-// hint is a grant as the server tells it to its waiter.
+// hint is the grant of a ticket as the server tells it. It is dated by when that ticket was last seen in the queue, so that
+// trust in it ends before the lease, however late it comes.
 type hint struct {
-	first Token // of a block; 0: token is alone
-	token Token
-	slot  int
-	left  time.Duration // of the lease, when it was told
-	seen  *instant      // a moment before the grant, from which trust counts; nil: when the ticket was last seen in the queue
+	ticket int64
+	token  Token
+	first  Token // of a block; else the token
+	slot   int
+	left   time.Duration // of the lease, when it was told
+	seen   instant       // a moment before the grant, from which trust counts
 }
 
-func newWaiter(q *asked) *waiter {
-	return &waiter{asked: q, wake: make(chan struct{}, 1), digest: digest(q.grantID)}
+// early is a hint that waits for its ticket to be known.
+type early struct {
+	text string
+	sent *instant
 }
 
-// digest is how a hint names a grant without telling its ID. Only who knows the ID can know the digest before.
-func digest(grantID uuid.UUID) string {
-	sum := sha256.Sum256(grantID[:])
+// earlyMost bounds what a stranger's notifications can make a client remember.
+const earlyMost = 1024
+
+func newWaiter(q *asked) *waiter { return &waiter{asked: q, wake: make(chan struct{}, 1)} }
+
+// digest is what only who knows the grant ID can put before the text of a hint.
+func digest(text string, grantID uuid.UUID) string {
+	sum := sha256.Sum256(append([]byte(text), grantID[:]...))
 	return hex.EncodeToString(sum[:])
 }
 
-// enqueue makes the waiter known before the first request is sent, so that no hint can come too early.
+// parseHint reads what the server says of a grant.
+func parseHint(text string) (h hint, ok bool) {
+	var left int64
+	fields := strings.Fields(text)
+	if len(fields) != 5 || strings.Join(fields, " ") != text {
+		return h, false
+	}
+	for i, target := range []*int64{&h.ticket, (*int64)(&h.token), nil, &left, (*int64)(&h.first)} {
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		switch {
+		case err != nil || n < 0:
+			return h, false
+		case target == nil:
+			h.slot = int(n)
+		default:
+			*target = n
+		}
+	}
+	h.left = time.Duration(left) * time.Microsecond
+	return h, h.first > 0 && h.first <= h.token && h.token-h.first < MaxTurns
+}
+
+// enqueue makes the waiter known before the first request is sent, so that the listener is there in time.
 func (c *Client) enqueue(w *waiter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return fmt.Errorf("acquire lock %q: %w", w.name, ErrClosed)
 	}
-	c.queue.waiters[w.digest] = w
+	c.queue.waiters[w] = struct{}{}
 	return nil
 }
 
 func (c *Client) dequeue(w *waiter) {
 	c.mu.Lock()
-	delete(c.queue.waiters, w.digest)
+	delete(c.queue.waiters, w)
 	delete(c.queue.tickets, w.ticket)
 	empty := len(c.queue.waiters) == 0
+	if empty {
+		clear(c.queue.early)
+	}
 	c.mu.Unlock()
 	if empty {
 		signal(c.earWake)
 	}
-}
-
-// rename follows a grant ID that was chosen anew.
-func (c *Client) rename(w *waiter) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.queue.waiters, w.digest)
-	w.digest = digest(w.grantID)
-	c.queue.waiters[w.digest] = w
 }
 
 // queuedAs notes the ticket. The first waiter of a client starts its listener.
@@ -129,9 +155,13 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 			signal(ln.wake)
 		}
 	}
-	w.ticket, w.seen, w.first, w.askAt = a.ticket, sent, a.first, now.add(a.remaining+askLate)
-	w.news.ask = false
+	w.ticket, w.seen, w.first, w.news = a.ticket, sent, a.first, news{}
+	w.askIn(now, a.remaining+askLate)
 	c.queue.tickets[w.ticket] = w
+	if e, found := c.queue.early[w.ticket]; found {
+		delete(c.queue.early, w.ticket)
+		c.deliver(e.text, e.sent)
+	}
 	if !c.queue.hears {
 		c.queue.pace = firstLook
 	}
@@ -181,14 +211,19 @@ func (c *Client) newsOf(w *waiter) (news, time.Duration) {
 	defer c.mu.Unlock()
 	n := w.news
 	w.news = news{}
-	if n.hint != nil && n.hint.seen == nil {
-		seen := w.seen
-		n.hint.seen = &seen
-	}
 	if !w.first {
 		return n, never
 	}
 	return n, max(0, w.askAt.mono-now.mono)
+}
+
+// askIn plans when the first in the queue asks again: when the lease that it waits for ends. Where that is over already, and
+// only the COMMIT of its last write is waited for, it asks soon, and then less and less often. The mutex is held.
+func (w *waiter) askIn(now instant, d time.Duration) {
+	if w.eager = min(max(2*w.eager, time.Millisecond), 100*time.Millisecond); d > askLate {
+		w.eager = 0
+	}
+	w.askAt = now.add(max(d, w.eager))
 }
 
 // looking is one look under way: the tickets it is to find, and those whose owners hold locks.
@@ -248,12 +283,11 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 			w.tell(news{err: fmt.Errorf("acquire lock %q: %w", w.name, &DeadlockError{s.circle})})
 		default:
 			w.seen = sent
-			was := w.first
-			if w.first = s.first; s.first {
-				if w.askAt = now.add(s.remaining); !was {
-					signal(w.wake)
-				}
+			if was := w.first; s.first && (!was || s.remaining > askLate) {
+				w.askAt = now.add(s.remaining)
+				signal(w.wake)
 			}
+			w.first = s.first
 		}
 	}
 }
@@ -268,31 +302,32 @@ func (w *waiter) tell(n news) {
 
 // heard takes the hint of a grant to its waiter; sent is a local moment before the grant, nil when it is not known.
 func (c *Client) heard(text string, sent *instant) {
-	fields := strings.Fields(text)
-	var first int64
-	switch len(fields) {
-	case 4:
-	case 5:
-		var err error
-		if first, err = strconv.ParseInt(fields[4], 10, 64); err != nil {
-			return
-		}
-	default:
-		return
-	}
-	token, err1 := strconv.ParseInt(fields[1], 10, 64)
-	slot, err2 := strconv.Atoi(fields[2])
-	left, err3 := strconv.ParseInt(fields[3], 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil || len(fields) == 5 && (first < 1 || first > token || token-first >= MaxTurns) {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	w := c.queue.waiters[fields[0]]
+	c.deliver(text, sent)
+}
+
+// deliver is heard with the mutex held. A hint belongs to one ticket, and proves by its digest that the server has told it.
+func (c *Client) deliver(text string, sent *instant) {
+	proof, said, _ := strings.Cut(text, " ")
+	h, ok := parseHint(said)
+	if !ok {
+		return
+	}
+	w := c.queue.tickets[h.ticket]
 	if w == nil {
+		if len(c.queue.waiters) > len(c.queue.tickets) && len(c.queue.early) < earlyMost {
+			c.queue.early[h.ticket] = early{text, sent}
+		}
 		return // it has left, or knows already
 	}
-	w.tell(news{hint: &hint{Token(first), Token(token), slot, time.Duration(left) * time.Microsecond, sent}})
+	if proof != digest(said, w.grantID) {
+		return
+	}
+	if h.seen = w.seen; sent != nil {
+		h.seen = *sent
+	}
+	w.tell(news{hint: &h})
 }
 
 // tell passes on what a statement granted to waiters on its way: to our own at once, to others through the server, in a
@@ -301,37 +336,37 @@ func (c *Client) tell(ctx context.Context, name string, h handed, sent instant) 
 	for _, text := range h.hints {
 		c.heard(text, &sent)
 	}
-	if len(h.tokens) > 0 || h.watched {
-		c.tellAll(ctx, map[string]handed{name: h})
+	if len(h.slots) > 0 || h.watched {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+		defer cancel()
+		c.announce(ctx, map[string]handed{name: h})
 	}
 }
 
-func (c *Client) tellAll(ctx context.Context, byName map[string]handed) {
+// announce tells the waiters of others, and those who watch, as far as ctx allows.
+func (c *Client) announce(ctx context.Context, byName map[string]handed) {
 	var names []string
-	var tokens []int64
+	var slots []*int
 	for name, h := range byName {
-		if len(h.tokens) == 0 && h.watched {
-			names, tokens = append(names, name), append(tokens, 0)
+		if len(h.slots) == 0 {
+			names, slots = append(names, name), append(slots, nil)
 		}
-		for _, t := range h.tokens {
-			names, tokens = append(names, name), append(tokens, t)
+		for _, s := range h.slots {
+			names, slots = append(names, name), append(slots, &s)
 		}
 	}
-	if len(names) == 0 {
-		return
+	if len(names) > 0 {
+		_ = c.store.announce(ctx, names, slots)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-	defer cancel()
-	_ = c.store.announce(ctx, names, tokens)
 }
 
-// leaveQueues takes every ticket that the client has, for Close to give up. The mutex is held.
-func (q *queue) leaveQueues() (names []string, grantIDs []uuid.UUID) {
+// leaveQueues takes every ticket that the client has, for Close to take back. The mutex is held.
+func (q *queue) leaveQueues() (ups []*giveUp) {
 	for _, w := range q.tickets {
 		w.left = true
-		names, grantIDs = append(names, w.name), append(grantIDs, w.grantID)
+		ups = append(ups, w.giveUp())
 	}
-	return names, grantIDs
+	return ups
 }
 
 func (c *Client) hasLeft(w *waiter) bool {

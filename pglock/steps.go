@@ -2,75 +2,87 @@ package pglock
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// step is a statement of one row, with its arguments as text, and what reads the first columns of that row.
-type step struct {
-	sql  string
-	args []string
-	read func(scan func(...any) error) error
-}
-
-// oneAfterAnother runs each statement as a transaction of its own, all in one round trip and without BEGIN and COMMIT. The
-// error is that of the first: what goes wrong after it undoes nothing.
-func oneAfterAnother(ctx context.Context, conn *pgx.Conn, steps ...step) error {
-	var prepared []*pgconn.StatementDescription
-	for _, s := range steps {
-		sd, err := conn.Prepare(ctx, s.sql, s.sql) // once for each connection
+// oneAfterAnother runs each statement, of one row, as a transaction of its own, all in one round trip and without BEGIN and
+// COMMIT. The error is that of the first: what goes wrong after it undoes nothing.
+//
+// It prepares the statements under names of its own: a name that is the statement's text would be preferred by every later
+// query of that text, also by one that must not rely on names.
+func oneAfterAnother(ctx context.Context, conn *pgx.Conn, statements ...statement) (err error) {
+	p := conn.PgConn()
+	names := make([]string, len(statements))
+	defer func() {
+		if statementLost(err) {
+			for _, name := range names {
+				_ = conn.Deallocate(ctx, name)
+			}
+		}
+	}()
+	args := make([][][]byte, len(statements))
+	for i, s := range statements {
+		names[i] = ownName(s.sql)
+		sd, err := conn.Prepare(ctx, names[i], s.sql)
 		if err != nil {
 			return err
 		}
-		prepared = append(prepared, sd)
-	}
-	p := conn.PgConn().StartPipeline(ctx)
-	for i, s := range steps {
-		args := make([][]byte, len(s.args))
-		for n, a := range s.args {
-			args[n] = []byte(a)
+		if args[i], err = texts(conn.TypeMap(), sd, s.args); err != nil {
+			return err
 		}
-		p.SendQueryPrepared(prepared[i].Name, args, nil, nil)
-		p.SendPipelineSync()
 	}
-	err := p.Flush()
+	pipeline := p.StartPipeline(ctx)
+	for i := range statements {
+		pipeline.SendQueryPrepared(names[i], args[i], nil, nil)
+		pipeline.SendPipelineSync()
+	}
+	err = pipeline.Flush()
 	if err == nil {
-		err = steps[0].receive(conn, p)
+		err = statements[0].receive(conn, pipeline)
 	}
-	for i := 1; i < len(steps) && err == nil; i++ {
-		_ = steps[i].receive(conn, p)
+	for i := 1; i < len(statements) && err == nil; i++ {
+		_ = statements[i].receive(conn, pipeline)
 	}
-	_ = p.Close() // it repeats an error that was read, or comes after the first commit
+	_ = pipeline.Close() // it repeats an error that was read, or comes after the first commit
 	return err
 }
 
-// receive reads the row and the end of the transaction.
-func (s step) receive(conn *pgx.Conn, p *pgconn.Pipeline) error {
+// ownName is under what a statement is prepared: the same for the same text, and not the text.
+func ownName(sql string) string {
+	sum := sha256.Sum256([]byte(sql))
+	return "pglock_" + hex.EncodeToString(sum[:12])
+}
+
+// texts gives the arguments in PostgreSQL's text format.
+func texts(m *pgtype.Map, sd *pgconn.StatementDescription, args []any) ([][]byte, error) {
+	encoded := make([][]byte, len(args))
+	for i, a := range args {
+		var err error
+		if encoded[i], err = m.Encode(sd.ParamOIDs[i], pgx.TextFormatCode, a, nil); err != nil {
+			return nil, fmt.Errorf("encode argument %d: %w", i+1, err)
+		}
+	}
+	return encoded, nil
+}
+
+// receive reads the rows and the end of the transaction.
+func (o statement) receive(conn *pgx.Conn, p *pgconn.Pipeline) error {
 	results, err := p.GetResults()
 	if err != nil {
 		return err
 	}
-	rows, ok := results.(*pgconn.ResultReader)
+	reader, ok := results.(*pgconn.ResultReader)
 	if !ok {
 		return errors.New("the server answered something else than a row")
 	}
-	var failed error
-	for rows.NextRow() {
-		values, fields := rows.Values(), rows.FieldDescriptions()
-		failed = s.read(func(targets ...any) error {
-			for i, t := range targets {
-				if err := conn.TypeMap().Scan(fields[i].DataTypeOID, fields[i].Format, values[i], t); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	if _, err := rows.Close(); err != nil {
-		return err
-	}
+	failed := readAll(pgx.RowsFromResultReader(conn.TypeMap(), reader), o.scan)
 	if _, err := p.GetResults(); err != nil { // the sync: committed
 		return err
 	}

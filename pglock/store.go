@@ -17,18 +17,17 @@ type claim struct {
 
 // answer is what the server says to one request for a lock: granted, or who holds it and the place in the queue.
 type answer struct {
-	granted   bool
-	token     Token
-	holder    string
-	expiresAt time.Time
-	remaining time.Duration // of the lease when granted; else until it makes sense for the first in the queue to ask again
-	slot      int
+	granted    bool
+	token      Token // of the grant, of a block the last; else of who holds the lock
+	firstToken Token // of the grant
+	slot       int
+	remaining  time.Duration // of the lease when granted; else until it makes sense for the first in the queue to ask again
+	holder     string
+	expiresAt  time.Time
 
 	ticket int64 // 0 when not queued
 	place  int
 	first  bool
-
-	firstToken Token // of the block that the grant carries, whose last is token; 0: token is alone
 
 	handed handed
 }
@@ -36,16 +35,16 @@ type answer struct {
 // handed says what a statement granted to waiters on its way.
 type handed struct {
 	hints   []string // to waiters of this client
-	tokens  []int64  // to those of others, who are to be told with announce
+	slots   []int    // to those of others, who are to be told with announce
 	watched bool     // somebody watches the lock
 
 	announced bool // somebody else was granted the lock, and has been told
 }
 
-// left is what the server says to one who gives up: whether a grant was taken back, and who held the lock otherwise.
-type left struct {
+// takenBack is what the server says to one who gives up: whether a grant was ended, and who holds the lock otherwise.
+type takenBack struct {
 	ended     bool
-	place     int // 0 when there was no ticket
+	place     int // that the ticket had; 0 when there was none
 	token     Token
 	holder    string
 	expiresAt time.Time
@@ -56,11 +55,12 @@ type left struct {
 type verdict struct {
 	outcome   string
 	remaining time.Duration
+	expiresAt time.Time
 }
 
 const (
 	outcomeRenewed = "renewed"
-	outcomeBusy    = "busy" // another transaction has locked the row: ask for this one alone
+	outcomeBusy    = "busy" // another transaction has locked the row
 )
 
 // sighting is what a look brought for one ticket that is still queued.
@@ -70,11 +70,11 @@ type sighting struct {
 	circle    []Link        // that its ticket closes, if there is one
 }
 
-// who is the session that speaks, as the queue knows it.
+// who is the session that speaks, as the queue knows it. The key is what only it knows.
 type who struct {
-	session uuid.UUID
-	holder  string
-	ttl     time.Duration
+	key    uuid.UUID
+	holder string
+	ttl    time.Duration
 }
 
 // pulse is one beat: the leases to renew, and whether to look at the queue, searching circles from the tickets in nested.
@@ -84,31 +84,40 @@ type pulse struct {
 	nested []int64
 }
 
-// store is what the loops of this package need from the database; the tests of timers put a fake in its place.
+// store is what the loops of this package need from the database; the tests of timers put a fake in its place. The heartbeat
+// has a connection of its own for beat, renewBusy, giveUp, releaseAll and sweep: one goroutine at a time calls these.
 type store interface {
-	acquire(ctx context.Context, w who, r request, grantID uuid.UUID, retry bool) (answer, error)
+	// acquire asks for a lock. What the server does for a call that has left goes to the function given to orphans.
+	acquire(ctx context.Context, q ask) (answer, error)
+	orphans(take func(q ask, a answer, err error))
 	// beat does one statement for all: verdicts of the leases, and every ticket of the session that is still queued.
 	beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error)
-	renew(ctx context.Context, c claim) (time.Duration, error)
-	renewBusy(ctx context.Context, c claim) (time.Duration, error)
+	// renewBusy waits for the row for as long as given.
+	renewBusy(ctx context.Context, c claim, wait time.Duration) (verdict, error)
+	// giveUp takes requests back, all of them or none.
+	giveUp(ctx context.Context, w who, ups []*giveUp) ([]takenBack, error)
+	releaseAll(ctx context.Context, claims []claim) ([]ending, error)
+	endSession(ctx context.Context, w who) error
+	sweep(ctx context.Context) error
+
+	renew(ctx context.Context, c claim) (verdict, error)
 	check(ctx context.Context, c claim) (time.Duration, error)
 	// timeline tells how long ago the server's timeline changed; changed is false when it never did, or cannot be seen.
 	timeline(ctx context.Context) (since time.Duration, changed bool, err error)
 	// release ends a lease. With announce it also tells the next holder of an exclusive lock, in the same round trip, and
 	// leaves that out of what it answers.
-	release(ctx context.Context, c claim, announce *who) (bool, handed, error)
-	releaseAll(ctx context.Context, claims []claim) (map[string]handed, error)
-	leave(ctx context.Context, name string, grantID uuid.UUID) (left, error)
-	leaveAll(ctx context.Context, session uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error)
-	abandon(ctx context.Context, name string, grantID uuid.UUID) (handed, error)
+	release(ctx context.Context, c claim, announce bool) (bool, handed, error)
+	// reason tells why a lease is not held; "" when it is.
+	reason(ctx context.Context, c claim) (Reason, error)
 	// own tells that the lease is its owner's.
 	own(ctx context.Context, c claim, owner uuid.UUID) error
-	announce(ctx context.Context, names []string, tokens []int64) error
+	announce(ctx context.Context, names []string, slots []*int) error
 	notify(ctx context.Context, channel, payload string) error
 	watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error)
 	listen(ctx context.Context) (ear, error)
-	rest()  // closes the heartbeat's connection until the next beat
-	close() // waits for statements that nobody waits for any more
+	rest()                      // closes the heartbeat's connection until the next beat
+	landed(ctx context.Context) // refuses requests from now on, and returns when none is under way; those that are when ctx ends end too
+	close()                     // ends every statement, and returns when they have ended
 }
 
 // ear is a connection that listens. One goroutine uses it.

@@ -26,6 +26,11 @@ const (
 	DefaultTTL = 30 * time.Second
 
 	DefaultSessionTTL = 10 * time.Second
+
+	// DefaultTurnsWithin is for how long a grant passes from call to call within its client. Passing on in memory pays where
+	// the work is short against a hand-over through the server, which takes some milliseconds; ten times that loses little of
+	// it, and is no long wait for others.
+	DefaultTurnsWithin = 20 * time.Millisecond
 )
 
 // checkText refuses a text that is empty, longer than max bytes, no UTF-8, or that PostgreSQL cannot store.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// leavePatience is how long a call whose context has ended waits to hear whether it was granted the lock in that moment,
-// and its place; after it the queue is left in the background.
+// leavePatience is how long a call whose context has ended waits to hear who holds the lock, and the place that it had; the
+// queue is left in the background.
 const leavePatience = 250 * time.Millisecond
 
 // wait queues until the lock is granted, ctx or the request's own wait ends, or waiting makes no sense.
@@ -44,11 +44,12 @@ type granted struct {
 	first, token Token // of a block; else both are the token
 	slot         int
 	left         time.Duration
+	expiresAt    time.Time // by the server's clock; zero when it was not told
 	seen         instant
 }
 
 func (a answer) granting(sent instant) granted {
-	return granted{first: cmp.Or(a.firstToken, a.token), token: a.token, slot: a.slot, left: a.remaining, seen: sent}
+	return granted{first: cmp.Or(a.firstToken, a.token), token: a.token, slot: a.slot, left: a.remaining, expiresAt: a.expiresAt, seen: sent}
 }
 
 // queueUp queues the request until it is granted. The server is asked once to be queued; then the grant comes with a hint.
@@ -60,34 +61,30 @@ func (c *Client) queueUp(ctx context.Context, q *asked) (granted, error) {
 		return granted{}, err
 	}
 	defer c.dequeue(w)
-	q.renewed = func() { c.rename(w) }
 	var last answer
 	for busy := time.Millisecond; ; {
 		a, sent, err := c.ask(ctx, q)
 		switch {
-		case err != nil && c.hasLeft(w): // Close has left the queue, but this request may be on its way yet
-			c.giveBack(q.request, q.grantID)
-			return granted{}, err
 		case err != nil:
 			return granted{}, c.giveUpWait(ctx, w, last, err)
 		case a.granted:
 			return a.granting(sent), nil
-		case a.ticket == 0: // freed while we asked: nobody is to wait for
+		case a.ticket == 0: // no server of this schema answers so
 			if !pause(ctx, busy) {
 				return granted{}, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
 			}
 			busy = min(2*busy, 100*time.Millisecond)
 			continue
 		}
-		last, q.inDoubt, q.queued = a, true, true
+		last, q.again, q.queued = a, true, true
 		c.queuedAs(w, a, sent)
 		news, err := c.await(ctx, w)
 		if err != nil {
 			return granted{}, c.giveUpWait(ctx, w, last, err)
 		}
 		if h := news.hint; h != nil {
-			if left := c.now().until(trustDeadline(*h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
-				return granted{first: cmp.Or(h.first, h.token), token: h.token, slot: h.slot, left: h.left, seen: *h.seen}, nil
+			if left := c.now().until(trustDeadline(h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
+				return granted{first: h.first, token: h.token, slot: h.slot, left: h.left, seen: h.seen}, nil
 			}
 			// Too long ago to be trusted for long: the next asking renews it.
 		}
@@ -136,31 +133,23 @@ func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
 }
 
 // giveUpWait takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
-// moment goes to the next. A request that was never answered may be on its way yet: it is given back as well.
+// moment goes to the next. The call waits a little to hear what was found; the request is taken back in any case.
 func (c *Client) giveUpWait(ctx context.Context, w *waiter, last answer, err error) error {
 	answered := last.ticket != 0
-	if c.hasLeft(w) || !answered && !w.inDoubt {
+	if c.hasLeft(w) || !answered && !w.lost {
 		return err
 	}
-	if !answered && c.isClosed() {
-		c.giveBack(w.request, w.grantID)
-		return err
-	}
-	brief, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
-	defer cancel()
-	sent := c.now()
-	l, leaveErr := c.store.leave(brief, w.name, w.grantID)
-	if leaveErr != nil || !answered {
-		c.giveBack(w.request, w.grantID)
-	}
-	if leaveErr == nil {
-		c.tell(brief, w.name, l.handed, sent)
-		if l.holder != "" {
-			last.holder, last.token, last.expiresAt = l.holder, l.token, l.expiresAt
+	u := c.giveUp(w.asked)
+	timer := time.NewTimer(leavePatience)
+	defer timer.Stop()
+	select {
+	case back := <-u.done:
+		if back.holder != "" {
+			last.holder, last.token, last.expiresAt = back.holder, back.token, back.expiresAt
 		}
-		if l.place != 0 {
-			last.place = l.place
-		}
+		last.place = cmp.Or(back.place, last.place)
+	case <-timer.C:
+	case <-c.ctx.Done():
 	}
 	if last.holder == "" && !answered {
 		return err

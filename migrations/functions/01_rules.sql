@@ -1,0 +1,158 @@
+-- Rules that every function keeps: what is refused, and how it is said.
+--
+-- SQLSTATEs of our own, class LK:
+--   LK001  the lease has expired                         DETAIL reason=expired
+--   LK002  stale token: a greater token passed the fence DETAIL last_token=N
+--   LK003  not the holder: released, broken, taken over, or unknown here
+--                                                        DETAIL reason=released|broken|taken over|unknown
+--   LK004  the owner of the request holds the lock itself DETAIL circle=self   (longer circles are told by look)
+--   LK005  the transaction is not READ COMMITTED
+--   LK006  the lock is not held, or not with the token that was named
+--   LK007  the lease belongs to another database
+--   LK008  the grant ID was used before and its lease has ended, or it was given up
+--   LK009  the transaction is not under the fence
+--   LK010  the lock is in use with another limit
+--   LK011  a guarded table was written without its fence  DETAIL resource=…
+--   LK012  the key is older than done keys are kept
+-- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
+--
+-- A function that is SECURITY DEFINER is for callers, and fixes the search_path. The others are called by those alone, and
+-- keep the path that is set. Rules answer true or raise, so that a caller can evaluate them without a query.
+
+DO $do$
+BEGIN
+  IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
+     <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
+    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
+      USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
+  END IF;
+  -- The rights of functions that are there already, an application's, are left alone.
+  PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
+                                            WHERE p.pronamespace = current_schema()::regnamespace)::text, true);
+END $do$;
+
+CREATE FUNCTION schema_version() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
+AS 'SELECT 2';
+
+-- refuse says what is wrong with an argument.
+CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE   -- not evaluated by the planner
+AS $$
+BEGIN
+  RAISE EXCEPTION '% is %: it must %', p_argument, coalesce(p_value, 'NULL'), p_rule USING ERRCODE = 'invalid_parameter_value';
+END $$;
+
+-- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
+CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+  IF p_value IS NULL OR octet_length(p_value) NOT BETWEEN 1 AND p_most THEN
+    RAISE EXCEPTION '% is % bytes long: it must have 1 to %', p_argument,
+        coalesce(octet_length(p_value)::text, 'NULL, not some number of'), p_most USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  RETURN true;
+END $$;
+
+CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN
+    RAISE EXCEPTION '% is %: it must be from 100 ms to 24 hours', p_argument, coalesce(p_value::text, 'NULL')
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  RETURN true;
+END $$;
+
+-- is_operator refuses an act that the audit could not explain.
+CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
+    RETURN refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank');
+  END IF;
+  RETURN has_bytes('actor', p_actor, 256);
+END $$;
+
+-- is_batch refuses arrays that are empty, longer than a statement should be, or not of one length.
+CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+  n int;
+BEGIN
+  FOREACH n IN ARRAY p_lengths LOOP
+    IF n IS DISTINCT FROM p_lengths[1] OR n IS NULL OR n NOT BETWEEN 1 AND 10000 THEN
+      RAISE EXCEPTION 'the arrays have % elements: they must have the same number, from 1 to 10000',
+          array_to_string(p_lengths, ', ', '0') USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+  END LOOP;
+  RETURN true;
+END $$;
+
+-- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
+CREATE FUNCTION require_read_committed() RETURNS boolean
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
+      USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
+  END IF;
+  RETURN true;
+END $$;
+
+-- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
+-- the session's default: the token or the expiry would otherwise be given out twice after a crash.
+CREATE FUNCTION require_durable_commit() RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ignored text;
+BEGIN
+  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
+    ignored := set_config('synchronous_commit', 'on', true);
+  END IF;
+  RETURN true;
+END $$;
+
+-- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
+-- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
+CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
+
+CREATE FUNCTION microseconds(p_interval interval) RETURNS bigint
+LANGUAGE sql STABLE
+AS $$ SELECT GREATEST(0, extract(epoch FROM p_interval) * 1000000)::bigint $$;
+
+CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
+LANGUAGE sql VOLATILE
+AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
+
+-- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
+-- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  r locks%ROWTYPE;
+  e text;
+BEGIN
+  SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token;
+  IF FOUND THEN
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
+  END IF;
+  SELECT v.kind INTO e FROM (
+      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
+      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
+    WHERE v.first_token <= p_token;
+  IF FOUND THEN
+    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+  END IF;
+  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
+  RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
+END $$;

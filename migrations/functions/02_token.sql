@@ -1,0 +1,141 @@
+-- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change of
+-- the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants; and
+-- when the sequence is found behind a token that was granted, as after a restore.
+
+-- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL where
+-- the owner of the schema may not see it.
+CREATE FUNCTION current_timeline() RETURNS int
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function OR object_not_in_prerequisite_state THEN
+  RETURN NULL;
+END $$;
+
+UPDATE installation SET timeline = current_timeline(), started = pg_postmaster_start_time();
+
+-- epoch_now compares the timeline with the one on record, puts a change on record, and answers the epoch. Until that is
+-- committed everybody else reckons the same from the record before, and waits for nobody. The epoch grows by as much as
+-- the timeline does; where a restore or an upgrade has set the timeline back, by all of it: so it is greater on a later
+-- timeline, also when the record of the one between was lost.
+CREATE FUNCTION epoch_now() RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  line int := current_timeline();
+  was  record;
+BEGIN
+  SELECT i.timeline, i.epoch INTO was FROM installation i;
+  IF line <> coalesce(was.timeline, 0) THEN
+    was.epoch := LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287);
+  END IF;
+  UPDATE installation i SET timeline = line, epoch = GREATEST(i.epoch, was.epoch), started = pg_postmaster_start_time(),
+      timeline_since = CASE WHEN line = i.timeline OR line IS NULL THEN i.timeline_since ELSE clock_timestamp() END
+    FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+    WHERE i.one = mine.one AND i.started IS DISTINCT FROM pg_postmaster_start_time();
+  RETURN was.epoch;
+END $$;
+
+-- next_token draws the token of a grant, greater than p_above and than every token of this epoch. The caller has the
+-- lock's head locked, and p_above is the greatest token of the lock's rows. A server process keeps its timeline while it
+-- takes writes, so the two are compared once for each.
+CREATE FUNCTION next_token(p_above bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  base  bigint;
+  token bigint;
+BEGIN
+  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();
+  IF NOT FOUND THEN
+    base := epoch_now();
+  END IF;
+  token := (base << 44) + nextval('fencing_token_seq');
+  IF token <= p_above THEN                              -- the sequence is behind the rows
+    base := raise_epoch(p_above);
+    token := (base << 44) + nextval('fencing_token_seq');
+  END IF;
+  RETURN token;
+END $$;
+
+-- raise_epoch makes tokens from its commit on greater than p_above; its own answer is an epoch for that at once. It waits
+-- for nobody who has the record locked: they say the same, or will be found behind in their turn.
+CREATE FUNCTION raise_epoch(p_above bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  e bigint := LEAST((p_above >> 44) + 1, 524287);
+BEGIN
+  UPDATE installation i SET epoch = e FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+    WHERE i.one = mine.one AND i.epoch < e;
+  RETURN e;
+END $$;
+
+-- last_of_block draws as many more tokens as follow p_first without a gap, p_turns in all at most. What others draw in
+-- between ends the block: no number is ever in two grants.
+CREATE FUNCTION last_of_block(p_first bigint, p_turns int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  low  bigint := p_first & ((1::bigint << 44) - 1);
+  last bigint := p_first;
+BEGIN
+  FOR n IN 1..p_turns - 1 LOOP
+    EXIT WHEN nextval('fencing_token_seq') <> low + n;
+    last := p_first + n;
+  END LOOP;
+  RETURN last;
+END $$;
+
+-- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed; 0
+-- when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
+CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  was record;
+BEGIN
+  SELECT i.timeline, i.timeline_since INTO was FROM installation i;
+  timeline.timeline := current_timeline();
+  IF timeline.timeline <> was.timeline THEN
+    since_us := 0;
+  ELSIF timeline.timeline IS NOT NULL AND was.timeline_since IS NOT NULL THEN
+    since_us := microseconds(clock_timestamp() - was.timeline_since);
+  END IF;
+END $$;
+
+CREATE FUNCTION database_id() RETURNS uuid
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT encode(substr(sha256(convert_to(i.id::text || d.oid::text, 'UTF8')), 1, 16), 'hex')::uuid
+  FROM installation i, pg_database d WHERE d.datname = current_database()
+$$;
+
+-- start_client is what a client asks once, when it starts.
+CREATE FUNCTION start_client(
+  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
+         pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
+         (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1
+          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass)
+$$;
+
+-- advance_epoch makes every token from now on greater than any that this database knows of, and than p_above: after a
+-- restore, or when a standby was promoted beside another.
+CREATE FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint DEFAULT 0) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok boolean := is_operator(p_reason, p_actor) AND require_durable_commit();
+  e  bigint;
+BEGIN
+  IF p_above IS NULL OR p_above NOT BETWEEN 0 AND (524286::bigint << 44) THEN
+    RETURN refuse('above', p_above::text, 'be a token, or 0');
+  END IF;
+  UPDATE installation i SET epoch = LEAST(GREATEST(i.epoch, p_above >> 44) + 1, 524287) RETURNING i.epoch INTO e;
+  INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e << 44, p_actor, p_reason);
+  RETURN e;
+END $$;

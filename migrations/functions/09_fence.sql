@@ -1,0 +1,276 @@
+-- Fences. A transaction takes the row of the fence first, and then no transaction with a lower token passes any more.
+
+CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+BEGIN
+  RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = coalesce(p_token::text, ''),
+          HINT = CASE WHEN p_last = p_token
+                      THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
+                      ELSE 'A later holder has written: stop this work.' END;
+END $$;
+
+-- Not every system lets a server notice that its client is gone.
+DO $do$
+DECLARE
+  can boolean := true;
+BEGIN
+  BEGIN
+    PERFORM set_config('client_connection_check_interval', '1000', true);
+  EXCEPTION WHEN invalid_parameter_value THEN
+    can := false;
+  END;
+  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L', 'SELECT ' || can);
+END $do$;
+
+-- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
+CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  current text := current_setting(p_setting);
+BEGIN
+  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
+    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
+  END IF;
+  RETURN true;
+END $$;
+
+-- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block the next
+-- one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is set up anew
+-- in every transaction.
+CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF current_setting('lock_timeout') || current_setting('statement_timeout')
+     || current_setting('idle_in_transaction_session_timeout') || current_setting('tcp_user_timeout')
+     || current_setting('client_connection_check_interval')
+     || coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN   -- the commonest: none is set
+    RETURN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
+      || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout', p_ms::text, true)
+      || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true) ELSE '' END
+      || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+              THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END
+      IS NOT NULL;
+  END IF;
+  RETURN bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
+    AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
+    AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
+    AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100));
+END $$;
+
+-- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the name,
+-- '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a token that
+-- is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then checks the lease
+-- by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the transaction by what the
+-- lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
+CREATE FUNCTION fence(
+  p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
+  p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+  res   text;
+  r     record;
+  last  bigint;
+  ok    boolean;
+BEGIN
+  IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
+    RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
+        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
+    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
+      AND p_token BETWEEN l.first_token AND l.token;
+  res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
+  ok := has_bytes('resource', res, 512);
+  IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
+    -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
+    PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id);
+  END IF;
+  ok := bound_transaction(microseconds_until(r.expires_at) / 1000 + 1);
+
+  INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
+    VALUES (res, p_token, p_name, r.slot, p_grant_id, pg_current_xact_id(), clock_timestamp())
+    ON CONFLICT (resource) DO UPDATE SET
+      last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
+      fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()
+      WHERE f.last_token < p_token
+         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
+    RETURNING f.fenced_xact INTO fence.xact;
+  IF NOT FOUND THEN
+    SELECT f.last_token INTO last FROM fences f WHERE f.resource = res;
+    PERFORM raise_stale(res, p_token, last);
+  END IF;
+  IF p_receipt_id IS NOT NULL THEN
+    ok := write_receipt(p_receipt_id, p_write_id);
+  END IF;
+
+  -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
+  SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
+    AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+  IF NOT FOUND THEN
+    SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
+      AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+    IF NOT FOUND THEN
+      PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+    END IF;
+  END IF;
+  fence.remaining_us := microseconds_until(fence.expires_at);
+END $$;
+
+-- refuse_fence raises why a lease that is not held may not pass.
+CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  last bigint;
+BEGIN
+  IF p_database_id <> database_id() THEN
+    RAISE EXCEPTION 'the lease of lock % belongs to another database: not to schema % of database %',
+        quote_literal(p_name), current_schema(), current_database()
+      USING ERRCODE = 'LK007', HINT = 'Write through the database that granted the lock.';
+  END IF;
+  SELECT f.last_token INTO last FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token;
+  IF FOUND THEN
+    PERFORM raise_stale(p_resource, p_token, last);
+  END IF;
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+END $$;
+
+-- hold_lease checks a lease that a fence was passed with, and holds it to the end of the transaction: FOR KEY SHARE orders
+-- a grant, a release and a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of
+-- the three. The clock is read after the lock.
+CREATE FUNCTION hold_lease(f fences) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  r record;
+BEGIN
+  SELECT l.grant_id, l.first_token, l.token, l.expires_at INTO r FROM locks l
+    WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;
+  IF NOT FOUND OR r.grant_id <> f.grant_id OR f.last_token NOT BETWEEN r.first_token AND r.token
+     OR r.expires_at <= clock_timestamp() THEN
+    PERFORM raise_lost(f.lock_name, f.last_token, coalesce(lost_reason(f.lock_name, f.last_token, f.grant_id), 'expired'));
+  END IF;
+  RETURN true;
+END $$;
+
+-- The check inside COMMIT. A row that a restore or a replica brings carries another transaction's ID and is left alone.
+CREATE FUNCTION fence_commit() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok boolean := NEW.fenced_xact <> pg_current_xact_id() OR hold_lease(NEW);
+BEGIN
+  RETURN NULL;
+END $$;
+
+CREATE CONSTRAINT TRIGGER fence_commit AFTER INSERT OR UPDATE ON fences
+  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence_commit();
+ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_role = replica opens no hole
+
+-- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because it left
+-- one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And it checks the
+-- leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET CONSTRAINTS ALL
+-- IMMEDIATE has used up the check inside it.
+CREATE FUNCTION seal(p_resources text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  xact xid8 := pg_current_xact_id_if_assigned();
+  ok   boolean;
+  res  text;
+  f    fences;
+BEGIN
+  IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 1000 THEN
+    ok := refuse('resources', cardinality(p_resources)::text || ' of them', 'be 1 to 1000 that the transaction has passed the fences of');
+  END IF;
+  FOREACH res IN ARRAY p_resources LOOP
+    SELECT * INTO f FROM fences o WHERE o.resource = res AND o.fenced_xact = xact AND o.advanced_at >= transaction_timestamp();
+    IF NOT FOUND THEN
+      RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
+          quote_literal(res) USING ERRCODE = 'LK009', CONSTRAINT = res;
+    END IF;
+    ok := hold_lease(f);
+  END LOOP;
+END $$;
+
+-- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources, so
+-- that transactions do not wait for each other in a circle.
+CREATE FUNCTION fence_all(
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
+  p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, OUT xact xid8, OUT remaining_us bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+  n    int := cardinality(p_names);
+  none text[] := array_fill(NULL::text, ARRAY[coalesce(n, 0)]);
+  ok   boolean := is_batch(n, cardinality(p_tokens), cardinality(p_grant_ids), cardinality(coalesce(p_resources, none)),
+                           cardinality(coalesce(p_slots, none::int[])));
+  a    record;
+  f    record;
+  last text;
+BEGIN
+  FOR a IN
+    SELECT g.name, g.token, g.grant_id, g.slot, g.resource AS asked,
+           coalesce(g.resource, (SELECT l.name || '#' || l.slot FROM locks l
+                                 WHERE l.name = g.name AND l.grant_id = g.grant_id AND l.slot > 0 LIMIT 1), g.name)
+             COLLATE "C" AS resource
+    FROM unnest(p_names, p_tokens, p_grant_ids, coalesce(p_resources, none), coalesce(p_slots, none::int[]))
+      AS g (name, token, grant_id, resource, slot)
+    ORDER BY 6
+  LOOP
+    IF a.resource = last THEN
+      RAISE EXCEPTION 'resource % is named twice: one lease passes the fence of a resource', quote_literal(last)
+        USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    last := a.resource;
+    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot);
+    fence_all.xact := f.xact;
+    fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
+  END LOOP;
+  IF p_receipt_id IS NOT NULL THEN
+    ok := write_receipt(p_receipt_id, p_write_id);
+  END IF;
+END $$;
+
+-- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not use it
+-- for another write before it knows what became of this one.
+CREATE FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok boolean := p_write_id IS NOT NULL OR refuse('write_id', NULL, 'be a UUID, when there is a receipt_id');
+BEGIN
+  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, p_write_id, clock_timestamp())
+    ON CONFLICT (receipt_id) DO UPDATE SET write_id = p_write_id, at = clock_timestamp();
+  RETURN true;
+END $$;
+
+-- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false when it
+-- was not and never can be. The receipt is written once more: that waits for a transaction that is still open, and its own
+-- COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A transaction that is
+-- open for as long as lock_timeout allows is 55P03: nobody knows yet.
+CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+DECLARE
+  ok     boolean := require_read_committed() AND require_durable_commit();
+  found_ uuid;
+BEGIN
+  IF p_receipt_id IS NULL OR p_write_id IS NULL THEN
+    ok := refuse('receipt_id or write_id', NULL, 'be a UUID');
+  END IF;
+  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), clock_timestamp())
+    ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING r.write_id INTO found_;
+  RETURN found_ = p_write_id;
+END $$;

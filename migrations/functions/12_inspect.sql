@@ -1,0 +1,94 @@
+-- What people look at. For everybody who may use locks; nobody reads a grant ID. A lock with several holders has a row for
+-- each.
+
+CREATE FUNCTION describe_locks(p_name text, p_prefix text, p_free boolean, p_after text, p_limit int)
+RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
+               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
+               slot int, mode text, capacity int, waiting bigint)
+LANGUAGE sql VOLATILE   -- p_free NULL: ended slots too
+AS $$
+  SELECT * FROM (SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
+         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at <= clock_timestamp() AND l.ended_at >= l.acquired_at THEN l.ended_at END,
+         microseconds_until(l.expires_at), l.metadata, l.slot, l.mode, l.capacity,
+         CASE WHEN l.queued OR l.slot > 0 THEN (SELECT count(*) FROM waiters q WHERE q.name = l.name) ELSE 0 END
+  FROM locks l
+  WHERE (p_name IS NULL OR l.name = p_name) AND starts_with(l.name, p_prefix) AND l.name > p_after
+    AND (p_free IS NULL OR l.expires_at > clock_timestamp()
+         OR p_free AND NOT EXISTS (SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+  ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES) page   -- never half of a lock's holders
+  ORDER BY 1, page.slot
+$$;
+
+CREATE FUNCTION list_locks(
+  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
+RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
+               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
+               slot int, mode text, capacity int, waiting bigint)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$ SELECT * FROM describe_locks(NULL, p_prefix, p_free, p_after, p_limit) $$;
+
+CREATE FUNCTION get_lock(p_name text)
+RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
+               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
+               slot int, mode text, capacity int, waiting bigint)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$ SELECT * FROM describe_locks(p_name, '', true, '', 10000) $$;
+
+-- list_waiters tells the queue in order, of one lock or of all: whom each waits for is the holder for the first whose
+-- session is alive, and the waiter before it for the others.
+CREATE FUNCTION list_waiters(p_name text DEFAULT '', p_limit int DEFAULT 1000)
+RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid, alive boolean,
+               ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint, behind_holder text, metadata jsonb)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket), q.mode, q.capacity, q.holder, q.session_id, q.alive,
+         (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
+         b.ticket, coalesce(b.holder, (SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+                                       ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+  FROM (SELECT w.*, session_alive(w.session_id) AS alive FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
+        ORDER BY w.name, w.ticket LIMIT p_limit) q
+  LEFT JOIN LATERAL (SELECT p.ticket, p.holder FROM waiters p
+                     WHERE p.name = q.name AND p.ticket < q.ticket AND session_alive(p.session_id) ORDER BY p.ticket DESC LIMIT 1) b ON true
+  ORDER BY q.name, q.ticket
+$$;
+
+-- watch asks to be told of every change of a lock on watch_channel, for so long, and tells its state now. Asking again
+-- before the half of that has passed writes nothing.
+CREATE FUNCTION watch(p_name text, p_for interval)
+RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
+               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
+               slot int, mode text, capacity int, waiting bigint, channel text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok    boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
+  until timestamptz;
+  head  locks;
+BEGIN
+  SELECT l.watched_until INTO until FROM locks l WHERE l.name = p_name AND l.slot = 0;
+  IF NOT FOUND OR until IS NULL OR until < clock_timestamp() + p_for / 2 THEN
+    head := lock_head(p_name, true);
+    UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
+  END IF;
+  RETURN QUERY SELECT d.*, watch_channel(p_name) FROM describe_locks(p_name, '', NULL, '', 10000) d;
+END $$;
+
+CREATE FUNCTION list_fences(p_lock_name text)
+RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM fences f
+  WHERE f.resource = p_lock_name OR f.lock_name = p_lock_name ORDER BY f.resource LIMIT 1000
+$$;
+
+-- For operators: the audit, newest first; '' lists every lock's.
+CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100)
+RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
+               actor text, db_user text, reason text, resource text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
+  FROM events e WHERE p_lock_name = '' OR e.lock_name = p_lock_name ORDER BY e.id DESC LIMIT p_limit
+$$;
