@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,7 +29,7 @@ type fakeTicket struct {
 func queued(s *fakeStore, lasting time.Duration) *fakeQueue {
 	q := &fakeQueue{until: time.Now().Add(lasting), tokens: 5, tickets: make(map[uuid.UUID]fakeTicket),
 		granted: make(map[uuid.UUID]Token), circles: make(map[int64][]Link)}
-	s.set(func() { s.onAcquire, s.onLook, s.onLeave = q.acquire, q.look, q.leave })
+	s.set(func() { s.onAcquire, s.onLook, s.onGiveUp = q.acquire, q.look, q.giveUp })
 	return q
 }
 
@@ -53,7 +52,7 @@ func (q *fakeQueue) acquire(_ context.Context, asked call) (answer, error) {
 		q.grantLocked(asked.grantID, asked.request.ttl)
 	}
 	if token, granted := q.granted[asked.grantID]; granted {
-		return answer{granted: true, token: token, holder: asked.request.holder, remaining: asked.request.ttl}, nil
+		return answer{granted: true, token: token, firstToken: token, holder: asked.request.holder, remaining: asked.request.ttl}, nil
 	}
 	if !known {
 		q.last++
@@ -74,16 +73,17 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]sighting, error) {
 	return found, nil
 }
 
-// leave takes back the ticket or the grant, as the server does.
-func (q *fakeQueue) leave(_ context.Context, _ string, grantID uuid.UUID) (left, error) {
+// giveUp takes back the ticket or the grant, as the server does.
+func (q *fakeQueue) giveUp(_ context.Context, u *giveUp) (takenBack, error) {
+	grantID := u.grantID
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, granted := q.granted[grantID]; granted {
 		delete(q.granted, grantID)
-		return left{ended: true}, nil
+		return takenBack{ended: true}, nil
 	}
 	t := q.tickets[grantID]
-	l := left{place: q.ahead(t) + 1, token: 5, holder: "the other", expiresAt: q.until.UTC()}
+	l := takenBack{place: q.ahead(t) + 1, token: 5, holder: "the other", expiresAt: q.until.UTC()}
 	delete(q.tickets, grantID)
 	return l, nil
 }
@@ -97,10 +97,11 @@ func (q *fakeQueue) grant(grantID uuid.UUID, ttl time.Duration) string {
 
 func (q *fakeQueue) grantLocked(grantID uuid.UUID, ttl time.Duration) string {
 	q.tokens++
+	ticket := q.tickets[grantID].number
 	delete(q.tickets, grantID)
 	q.granted[grantID] = q.tokens
 	q.until = time.Now().Add(ttl)
-	return fmt.Sprintf("%s %d 0 %d", digest(grantID), q.tokens, ttl.Microseconds())
+	return hintText(grantID, ticket, q.tokens, q.tokens, ttl)
 }
 
 // lasts makes the leases of the other end after d.

@@ -35,6 +35,7 @@ type fakeRow struct {
 	first, last Token
 	until       time.Time // zero: free
 	queue       []*fakeWaiter
+	ticket      int64 // that the lease was granted to
 }
 
 type fakeWaiter struct {
@@ -111,7 +112,8 @@ func (r *fakeRow) held() bool { return time.Now().Before(r.until) }
 func (r *fakeRow) is(c claim) bool { return r.held() && r.grantID == c.grantID && r.last == c.token }
 
 // grant gives the lock to a request, which the caller knows to be free.
-func (s *fakeServer) grant(r *fakeRow, q request, grantID, session uuid.UUID) {
+func (s *fakeServer) grant(r *fakeRow, q request, grantID, session uuid.UUID, ticket int64) {
+	r.ticket = ticket
 	r.request, r.grantID, r.session, r.owned = q, grantID, session, q.owner.id
 	r.first = s.last + 1
 	if s.last++; q.turns > 1 && !s.gaps {
@@ -130,11 +132,8 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
 	}
 	w := r.queue[0]
 	r.queue = r.queue[1:]
-	s.grant(r, w.request, w.grantID, w.session)
-	hint := fmt.Sprintf("%s %d 0 %d", digest(w.grantID), r.last, r.ttl.Microseconds())
-	if w.turns > 1 {
-		hint += fmt.Sprintf(" %d", r.first)
-	}
+	s.grant(r, w.request, w.grantID, w.session, w.number)
+	hint := hintText(w.grantID, w.number, r.last, r.first, r.ttl)
 	if w.session == asks {
 		return handed{hints: []string{hint}}
 	}
@@ -145,9 +144,15 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
 	return h
 }
 
-func (s *fakeServer) acquire(ctx context.Context, w who, q request, grantID uuid.UUID, retry bool) (a answer, err error) {
-	s.note(call{what: "acquire", names: []string{q.name}, grantID: grantID, retry: retry, request: q, nested: q.owner.nested()})
+func (s *fakeServer) acquire(ctx context.Context, asked ask) (answer, error) {
+	q := asked.request
+	s.note(call{what: "acquire", names: []string{q.name}, grantID: asked.grantID, retry: asked.retry, request: q, nested: q.owner.nested()})
 	nested := q.owner.nested()
+	return s.fly(ctx, asked, func(ctx context.Context) (answer, error) { return s.acquired(ctx, asked, nested) })
+}
+
+func (s *fakeServer) acquired(ctx context.Context, asked ask, nested bool) (a answer, err error) {
+	q, grantID, session := asked.request, asked.grantID, sessionOf(asked.who.key)
 	lost := s.does(ctx, "acquire", func() {
 		r := s.row(q.name)
 		place := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID })
@@ -157,11 +162,11 @@ func (s *fakeServer) acquire(ctx context.Context, w who, q request, grantID uuid
 			return
 		case r.held() && r.grantID == grantID:
 		case !r.held() && len(r.queue) > 0:
-			if a.handed = s.handOver(r, w.session); r.grantID == grantID {
+			if a.handed = s.handOver(r, session); r.grantID == grantID {
 				a.handed = handed{}
 			}
 		case !r.held():
-			s.grant(r, q, grantID, w.session)
+			s.grant(r, q, grantID, session, 0)
 		}
 		if a.holder, a.token, a.expiresAt, a.remaining = r.holder, r.last, r.until.UTC(), time.Until(r.until); r.grantID == grantID {
 			a.granted = true
@@ -177,7 +182,7 @@ func (s *fakeServer) acquire(ctx context.Context, w who, q request, grantID uuid
 			if place = slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); place < 0 {
 				s.tickets++
 				place = len(r.queue)
-				r.queue = append(r.queue, &fakeWaiter{q, grantID, w.session, s.tickets})
+				r.queue = append(r.queue, &fakeWaiter{q, grantID, session, s.tickets})
 			}
 		}
 		a.ticket, a.place, a.first = r.queue[place].number, place+1, place == 0
@@ -188,7 +193,7 @@ func (s *fakeServer) acquire(ctx context.Context, w who, q request, grantID uuid
 	return a, err
 }
 
-func (s *fakeServer) release(ctx context.Context, c claim, _ *who) (released bool, h handed, err error) {
+func (s *fakeServer) release(ctx context.Context, c claim, _ bool) (released bool, h handed, err error) {
 	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID, tokens: []int64{int64(c.token)}})
 	err = s.does(ctx, "release", func() {
 		if r := s.row(c.name); r.is(c) {
@@ -199,10 +204,10 @@ func (s *fakeServer) release(ctx context.Context, c claim, _ *who) (released boo
 }
 
 // takeBack ends a grant or a ticket.
-func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l left) {
+func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l takenBack) {
 	r := s.row(name)
 	if r.held() && r.grantID == grantID {
-		return left{ended: true, handed: s.handOver(r, r.session)}
+		return takenBack{ended: true, handed: s.handOver(r, r.session)}
 	}
 	if i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); i >= 0 {
 		r.queue = slices.Delete(r.queue, i, i+1)
@@ -214,36 +219,34 @@ func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l left) {
 	return l
 }
 
-func (s *fakeServer) leave(ctx context.Context, name string, grantID uuid.UUID) (l left, err error) {
-	s.note(call{what: "leave", names: []string{name}, grantID: grantID})
-	err = s.does(ctx, "leave", func() { l = s.takeBack(name, grantID) })
-	return l, err
-}
-
-func (s *fakeServer) abandon(ctx context.Context, name string, grantID uuid.UUID) (h handed, err error) {
-	s.note(call{what: "abandon", names: []string{name}, grantID: grantID})
-	err = s.does(ctx, "abandon", func() { h = s.takeBack(name, grantID).handed })
-	return h, err
-}
-
-func (s *fakeServer) leaveAll(ctx context.Context, _ uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error) {
-	s.note(call{what: "leaveAll", names: names})
-	return nil, s.does(ctx, "leaveAll", func() {
-		for i, name := range names {
-			s.takeBack(name, grantIDs[i])
+func (s *fakeServer) giveUp(ctx context.Context, _ who, ups []*giveUp) (backs []takenBack, err error) {
+	for _, u := range ups {
+		s.note(call{what: "giveUp", names: []string{u.name}, grantID: u.grantID, spend: u.spend})
+	}
+	return backs, s.does(ctx, "giveUp", func() {
+		for _, u := range ups {
+			backs = append(backs, s.takeBack(u.name, u.grantID))
 		}
 	})
 }
 
-func (s *fakeServer) releaseAll(ctx context.Context, claims []claim) (map[string]handed, error) {
+func (s *fakeServer) releaseAll(ctx context.Context, claims []claim) (endings []ending, err error) {
 	s.note(call{what: "releaseAll"})
-	return nil, s.does(ctx, "releaseAll", func() {
+	return endings, s.does(ctx, "releaseAll", func() {
 		for _, c := range claims {
+			var e ending
 			if r := s.row(c.name); r.is(c) {
-				s.handOver(r, uuid.Nil)
+				e = ending{true, s.handOver(r, uuid.Nil)}
 			}
+			endings = append(endings, e)
 		}
 	})
+}
+
+// hintText is what tells a waiter of its grant.
+func hintText(grantID uuid.UUID, ticket int64, token, first Token, left time.Duration) string {
+	said := fmt.Sprintf("%d %d 0 %d %d", ticket, token, left.Microseconds(), first)
+	return digest(said, grantID) + " " + said
 }
 
 func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
@@ -258,17 +261,17 @@ func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdic
 	verdicts, found := make(map[claim]verdict), make(map[int64]sighting)
 	err := s.does(ctx, "beat", func() {
 		for _, c := range p.claims {
-			verdicts[c] = verdict{string(ReasonTakenOver), 0}
+			verdicts[c] = verdict{outcome: string(ReasonTakenOver)}
 			if r := s.row(c.name); r.is(c) {
 				r.until = time.Now().Add(r.ttl + r.grace)
-				verdicts[c] = verdict{outcomeRenewed, r.ttl + r.grace}
+				verdicts[c] = verdict{outcome: outcomeRenewed, remaining: r.ttl + r.grace, expiresAt: r.until.UTC()}
 			} else if r.grantID == c.grantID {
-				verdicts[c] = verdict{string(ReasonBroken), 0}
+				verdicts[c] = verdict{outcome: string(ReasonBroken)}
 			}
 		}
 		for _, r := range s.rows {
 			for i, t := range r.queue {
-				if p.look && t.session == w.session {
+				if p.look && t.session == sessionOf(w.key) {
 					found[t.number] = sighting{first: i == 0, remaining: max(0, time.Until(r.until))}
 				}
 			}
@@ -295,8 +298,9 @@ func (s *fakeServer) about(ctx context.Context, what string, c claim, change fun
 	return left, err
 }
 
-func (s *fakeServer) renew(ctx context.Context, c claim) (time.Duration, error) {
-	return s.about(ctx, "renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.ttl + r.grace) })
+func (s *fakeServer) renew(ctx context.Context, c claim) (verdict, error) {
+	left, err := s.about(ctx, "renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.ttl + r.grace) })
+	return verdict{outcome: outcomeRenewed, remaining: left}, err
 }
 
 func (s *fakeServer) check(ctx context.Context, c claim) (time.Duration, error) {

@@ -21,22 +21,25 @@ type fakeStore struct {
 	calls     []call
 	lastToken Token
 	ttls      map[uuid.UUID]time.Duration
+	life      context.Context
+	end       context.CancelFunc
 
 	onAcquire    func(ctx context.Context, asked call) (answer, error)
 	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
 	onLook       func(ctx context.Context, nested []int64) (map[int64]sighting, error)
-	onLeave      func(ctx context.Context, name string, grantID uuid.UUID) (left, error)
-	onLeaveAll   func(ctx context.Context, grantIDs []uuid.UUID) (map[string]handed, error)
+	onGiveUp     func(ctx context.Context, up *giveUp) (takenBack, error)
 	onListen     func(ctx context.Context) (ear, error)
 	onNotify     func(ctx context.Context, channel, payload string) error
 	onWatch      func(ctx context.Context, name string) ([]Info, string, error)
 	onRenew      func(ctx context.Context, c claim) (time.Duration, error)
 	onRenewBusy  func(ctx context.Context, c claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c claim) (time.Duration, error)
+	onReason     func(c claim) (Reason, error)
 	onRelease    func(ctx context.Context, c claim) (bool, error)
 	onHandOver   func(c claim) handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []claim) error
-	onAbandon    func(ctx context.Context, name string, grantID uuid.UUID) error
+	orphaned     func(q ask, a answer, err error)
+	flights      sync.WaitGroup // requests under way, also of calls that have left
 }
 
 type call struct {
@@ -48,6 +51,8 @@ type call struct {
 	tokens  []int64
 	request request
 	nested  bool
+	spend   bool
+	slots   []*int
 }
 
 func newFakeStore() *fakeStore {
@@ -111,17 +116,79 @@ func (s *fakeStore) grants(r request, grantID uuid.UUID) answer {
 	return answer{granted: true, token: s.lastToken, holder: r.holder, expiresAt: time.Now().Add(r.ttl), remaining: r.ttl + r.grace}
 }
 
-func (s *fakeStore) acquire(ctx context.Context, _ who, r request, grantID uuid.UUID, retry bool) (answer, error) {
-	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: grantID, retry: retry, request: r, nested: r.owner.nested()})
-	if f := hook(s, &s.onAcquire); f != nil {
-		s.set(func() { s.ttls[grantID] = r.ttl + r.grace })
-		return f(ctx, asked)
+func (s *fakeStore) acquire(ctx context.Context, q ask) (answer, error) {
+	r := q.request
+	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: q.grantID, retry: q.retry, request: r, nested: r.owner.nested()})
+	return s.fly(ctx, q, func(ctx context.Context) (answer, error) {
+		if f := hook(s, &s.onAcquire); f != nil {
+			s.set(func() { s.ttls[q.grantID] = r.ttl + r.grace })
+			return f(ctx, asked)
+		}
+		return s.grants(r, q.grantID), nil
+	})
+}
+
+// fly makes a request that goes on when its call has left, as those of the real store do; f's context ends when the store is
+// closed.
+func (s *fakeStore) fly(ctx context.Context, q ask, f func(context.Context) (answer, error)) (answer, error) {
+	type result struct {
+		a   answer
+		err error
 	}
-	return s.grants(r, grantID), nil
+	s.mu.Lock()
+	if s.life == nil {
+		s.life, s.end = context.WithCancel(context.Background())
+	}
+	life := s.life
+	s.mu.Unlock()
+	landed, left := make(chan result, 1), make(chan struct{})
+	s.flights.Go(func() {
+		a, err := f(life)
+		select {
+		case <-left:
+			if take := hook(s, &s.orphaned); take != nil {
+				take(q, a, err)
+			}
+		default:
+			landed <- result{a, err}
+		}
+	})
+	select {
+	case r := <-landed:
+		return r.a, r.err
+	case <-ctx.Done():
+		close(left)
+		select {
+		case r := <-landed: // it had landed by then
+			if take := hook(s, &s.orphaned); take != nil {
+				take(q, r.a, r.err)
+			}
+		default:
+		}
+		return answer{}, &underWayError{ctx.Err()}
+	}
+}
+
+func (s *fakeStore) orphans(take func(ask, answer, error)) { s.set(func() { s.orphaned = take }) }
+
+func (s *fakeStore) landed(ctx context.Context) {
+	stop := context.AfterFunc(ctx, s.close)
+	defer stop()
+	s.flights.Wait()
+}
+
+func (s *fakeStore) close() {
+	s.mu.Lock()
+	end := s.end
+	s.mu.Unlock()
+	if end != nil {
+		end()
+	}
+	s.flights.Wait()
 }
 
 func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
-	names, _, _ := columns(p.claims)
+	names, _, _, _ := columns(p.claims)
 	slices.Sort(names)
 	s.note(call{what: "beat"})
 	if len(names) > 0 {
@@ -148,7 +215,7 @@ func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict
 func (s *fakeStore) renewed(claims []claim) map[claim]verdict {
 	verdicts := make(map[claim]verdict)
 	for _, c := range claims {
-		verdicts[c] = verdict{outcomeRenewed, s.ttl(c.grantID)}
+		verdicts[c] = verdict{outcomeRenewed, s.ttl(c.grantID), time.Time{}}
 	}
 	return verdicts
 }
@@ -162,12 +229,32 @@ func (s *fakeStore) one(ctx context.Context, what string, c claim, f func(contex
 	return s.ttl(c.grantID), nil
 }
 
-func (s *fakeStore) renew(ctx context.Context, c claim) (time.Duration, error) {
-	return s.one(ctx, "renew", c, hook(s, &s.onRenew))
+func (s *fakeStore) renew(ctx context.Context, c claim) (verdict, error) {
+	left, err := s.one(ctx, "renew", c, hook(s, &s.onRenew))
+	return verdict{outcome: outcomeRenewed, remaining: left}, err
 }
 
-func (s *fakeStore) renewBusy(ctx context.Context, c claim) (time.Duration, error) {
-	return s.one(ctx, "renewBusy", c, hook(s, &s.onRenewBusy))
+func (s *fakeStore) renewBusy(ctx context.Context, c claim, _ time.Duration) (verdict, error) {
+	left, err := s.one(ctx, "renewBusy", c, hook(s, &s.onRenewBusy))
+	return verdict{outcome: outcomeRenewed, remaining: left}, err
+}
+
+func (s *fakeStore) reason(_ context.Context, c claim) (Reason, error) {
+	s.note(call{what: "reason", names: []string{c.name}, grantID: c.grantID})
+	if f := hook(s, &s.onReason); f != nil {
+		return f(c)
+	}
+	return "", nil
+}
+
+func (s *fakeStore) sweep(context.Context) error {
+	s.note(call{what: "sweep"})
+	return nil
+}
+
+func (s *fakeStore) endSession(context.Context, who) error {
+	s.note(call{what: "endSession"})
+	return nil
 }
 
 func (s *fakeStore) timeline(context.Context) (time.Duration, bool, error) {
@@ -180,7 +267,7 @@ func (s *fakeStore) check(ctx context.Context, c claim) (time.Duration, error) {
 	return s.one(ctx, "check", c, hook(s, &s.onCheck))
 }
 
-func (s *fakeStore) release(ctx context.Context, c claim, _ *who) (bool, handed, error) {
+func (s *fakeStore) release(ctx context.Context, c claim, _ bool) (bool, handed, error) {
 	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID})
 	var h handed
 	if f := hook(s, &s.onHandOver); f != nil {
@@ -193,42 +280,37 @@ func (s *fakeStore) release(ctx context.Context, c claim, _ *who) (bool, handed,
 	return true, h, nil
 }
 
-func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) (map[string]handed, error) {
-	names, _, _ := columns(claims)
+func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) ([]ending, error) {
+	names, _, _, _ := columns(claims)
 	slices.Sort(names)
 	s.note(call{what: "releaseAll", names: names})
 	if f := hook(s, &s.onReleaseAll); f != nil {
-		return nil, f(ctx, claims)
+		return make([]ending, len(claims)), f(ctx, claims)
 	}
-	return nil, nil
+	return make([]ending, len(claims)), nil
 }
 
-func (s *fakeStore) leave(ctx context.Context, name string, grantID uuid.UUID) (left, error) {
-	s.note(call{what: "leave", names: []string{name}, grantID: grantID})
-	if f := hook(s, &s.onLeave); f != nil {
-		return f(ctx, name, grantID)
+func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBack, error) {
+	var names []string
+	for _, u := range ups {
+		names = append(names, u.name)
 	}
-	return left{}, nil
+	slices.Sort(names)
+	s.note(call{what: "giveUp", names: names, grantID: ups[0].grantID, spend: ups[0].spend})
+	backs := make([]takenBack, len(ups))
+	if f := hook(s, &s.onGiveUp); f != nil {
+		for i, u := range ups {
+			var err error
+			if backs[i], err = f(ctx, u); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return backs, nil
 }
 
-func (s *fakeStore) leaveAll(ctx context.Context, _ uuid.UUID, names []string, grantIDs []uuid.UUID) (map[string]handed, error) {
-	s.note(call{what: "leaveAll", names: slices.Sorted(slices.Values(names))})
-	if f := hook(s, &s.onLeaveAll); f != nil {
-		return f(ctx, grantIDs)
-	}
-	return nil, nil
-}
-
-func (s *fakeStore) abandon(ctx context.Context, name string, grantID uuid.UUID) (handed, error) {
-	s.note(call{what: "abandon", names: []string{name}, grantID: grantID})
-	if f := hook(s, &s.onAbandon); f != nil {
-		return handed{}, f(ctx, name, grantID)
-	}
-	return handed{}, nil
-}
-
-func (s *fakeStore) announce(_ context.Context, names []string, tokens []int64) error {
-	s.note(call{what: "announce", names: names, tokens: tokens})
+func (s *fakeStore) announce(_ context.Context, names []string, slots []*int) error {
+	s.note(call{what: "announce", names: names, slots: slots})
 	return nil
 }
 
@@ -312,8 +394,6 @@ func (e *fakeEar) next(ctx context.Context) (channel, payload string, err error)
 }
 
 func (s *fakeStore) rest() { s.note(call{what: "rest"}) }
-
-func (s *fakeStore) close() {}
 
 func (s *fakeStore) own(context.Context, claim, uuid.UUID) error { return nil }
 
