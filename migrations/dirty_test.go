@@ -73,17 +73,17 @@ func TestFailedStepIsRolledBackAndReportedUntilItIsForced(t *testing.T) {
 		version, before int
 	}{
 		"the first step": {func(*testing.T) Option {
-			return withFiles(fstest.MapFS{"000001_foundation.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
+			return withFiles(fstest.MapFS{"000001_pglock.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
 		}, 1, 0},
 		"the step after the latest": {func(t *testing.T) Option {
 			return withOneMoreStep(t, "CREATE TABLE half (); SELECT 1/0;")
 		}, Latest + 1, Latest},
 		"a step between": {func(t *testing.T) Option {
-			first, err := files.ReadFile("000001_foundation.up.sql")
+			first, err := files.ReadFile("000001_pglock.up.sql")
 			if err != nil {
 				t.Fatal(err)
 			}
-			return withFiles(fstest.MapFS{"000001_foundation.up.sql": {Data: first}, "000002_queue.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
+			return withFiles(fstest.MapFS{"000001_pglock.up.sql": {Data: first}, "000002_queue.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
 		}, 2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

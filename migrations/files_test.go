@@ -83,7 +83,7 @@ func TestLatestIsTheVersionThatTheLibraryNeedsAndTheSchemaSays(t *testing.T) {
 
 func TestFilesRefuseServersOlderThan14(t *testing.T) {
 	t.Parallel()
-	up, err := fs.ReadFile(migrations.Files(), "000001_foundation.up.sql")
+	up, err := fs.ReadFile(migrations.Files(), "000001_pglock.up.sql")
 	if err != nil {
 		t.Fatal(err)
 	}

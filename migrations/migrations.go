@@ -34,7 +34,7 @@ import (
 var files embed.FS
 
 // Latest is the version that Up reaches.
-const Latest = 2
+const Latest = 1
 
 const versionTable = "pglock_schema_migrations"
 

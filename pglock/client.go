@@ -21,7 +21,7 @@ import (
 type Token int64
 
 // SchemaVersion is the version of the database schema that this library needs.
-const SchemaVersion = 2
+const SchemaVersion = 1
 
 // closeGrace bounds what a client says to the server when its caller has no time to wait: a release, or giving back a
 // grant whose caller went away. Never longer than the lease, which ends by itself.

@@ -10,7 +10,7 @@ import (
 // queries are the statements of this package: one call of one function each, one round trip each. Every name in them is
 // qualified, so that they mean the same under any search_path. Texts are cast where they stand, so that they need no
 // parameter types and work with prepared statements off. Times come as microseconds since 1970, because a time in text
-// form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/functions.
+// form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/schema.
 type queries struct {
 	start, acquire, acquireMany, renewAll, look, beat, renew, renewWaiting, checkMany, timeline, own string
 	release, releaseMany, giveUp, endSession, sweep                                                  string

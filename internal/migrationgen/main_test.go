@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestMigrationIsWhatTheFilesOfFunctionsSay(t *testing.T) {
+func TestMigrationIsWhatTheFilesOfTheSchemaSay(t *testing.T) {
 	folder := filepath.Join("..", "..", "migrations")
 	up, down, err := generate(folder)
 	if err != nil {
@@ -18,7 +18,7 @@ func TestMigrationIsWhatTheFilesOfFunctionsSay(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(got) != want {
-			t.Errorf("%s is not what migrations/functions say: go generate ./migrations", file)
+			t.Errorf("%s is not what migrations/schema say: go generate ./migrations", file)
 		}
 	}
 }

@@ -6,12 +6,12 @@ DECLARE
   f text;
 BEGIN
   FOR f IN SELECT c.oid::regclass::text FROM pg_class c
-           WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = ANY (ARRAY[
+           WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND c.relname = ANY (ARRAY[
              'installation', 'locks', 'sessions', 'waiters', 'spent_grants', 'fences', 'receipts', 'done_keys', 'events']) LOOP
     EXECUTE 'REVOKE ALL ON ' || f || ' FROM PUBLIC';
   END LOOP;
   FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p
-           WHERE p.pronamespace = current_schema()::regnamespace AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
+           WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
     EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
   END LOOP;
   FOR attempt IN 1..100 LOOP
@@ -23,13 +23,14 @@ BEGIN
                  'break_lock', 'bypass_guards', 'advance_epoch', 'list_events', 'prune_locks', 'prune_events'])
                  THEN ' TO pglock_admin' ELSE ' TO pglock_user, pglock_admin' END
                FROM pg_proc p
-               WHERE p.pronamespace = current_schema()::regnamespace AND NOT p.oid = ANY (current_setting('pglock.before')::oid[])
+               WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[])
                  AND p.proname = ANY (ARRAY[
         'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
         'acquire_lease', 'acquire_leases', 'renew_lease', 'renew_leases', 'check_lease', 'check_leases', 'release_lease',
         'release_leases', 'give_up', 'own_lease', 'look', 'announce', 'watch', 'end_session',
         'fence', 'fence_all', 'once', 'seal', 'outcome',
-        'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'guard_table', 'unguard_table',
+        'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',
+        'unguard_table',
         'list_guards', 'list_locks', 'get_lock', 'list_waiters', 'list_fences',
         'break_lock', 'bypass_guards', 'advance_epoch', 'list_events', 'prune_locks', 'prune_events']) LOOP
         EXECUTE 'GRANT EXECUTE ON FUNCTION ' || f;

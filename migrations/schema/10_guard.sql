@@ -170,6 +170,14 @@ AS $$
   ORDER BY 1
 $$;
 
+-- hold_schema keeps the schema from being taken away until the transaction ends.
+CREATE FUNCTION hold_schema() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+BEGIN
+  LOCK TABLE fences IN ACCESS SHARE MODE;
+END $$;
+
 -- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs with the
 -- rights of its caller, who must own the table. Answers how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
@@ -211,6 +219,7 @@ BEGIN
         USING ERRCODE = 'datatype_mismatch';
     END IF;
   END IF;
+  PERFORM hold_schema();
   args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key));
 
   FOR rel IN

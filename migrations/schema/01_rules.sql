@@ -12,28 +12,16 @@
 --   LK008  the grant ID was used before and its lease has ended, or it was given up
 --   LK009  the transaction is not under the fence
 --   LK010  the lock is in use with another limit
---   LK011  a guarded table was written without its fence  DETAIL resource=…
+--   LK011  a guarded table was written without its fence  DETAIL resource=...
 --   LK012  the key is older than done keys are kept
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A function that is SECURITY DEFINER is for callers, and fixes the search_path. The others are called by those alone, and
 -- keep the path that is set. Rules answer true or raise, so that a caller can evaluate them without a query.
 
-DO $do$
-BEGIN
-  IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
-     <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
-      USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
-  END IF;
-  -- The rights of functions that are there already, an application's, are left alone.
-  PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
-                                            WHERE p.pronamespace = current_schema()::regnamespace)::text, true);
-END $do$;
-
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
-AS 'SELECT 2';
+AS 'SELECT 1';
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean

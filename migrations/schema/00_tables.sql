@@ -1,7 +1,6 @@
--- pglock: the tables. What is done with them is said in the functions of the next migration.
---
--- Names are unqualified. Run each migration in one transaction, with search_path set to exactly "<schema>, pg_temp": the
--- functions keep that path for ever, and pg_temp must come last, or a caller's temporary table would shadow ours.
+-- The tables. Names are unqualified. Run each migration in one transaction, with search_path set to exactly
+-- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary table
+-- would shadow ours.
 
 DO $do$
 BEGIN
@@ -15,6 +14,9 @@ BEGIN
     RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp', current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
+  -- The rights of functions that are there already, an application's, are left alone.
+  PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
+                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()))::text, true);
 END $do$;
 
 -- CACHE 1: a greater cache hands numbers out of order.
@@ -33,7 +35,7 @@ CREATE TABLE installation (
 INSERT INTO installation DEFAULT VALUES;
 
 -- A lock is one row or more. Slot 0, the head, is the exclusive lease and the place where everything about the lock is
--- ordered; slots 1, 2, … are the leases of readers and of a semaphore's holders. Rows stay when leases end: the next
+-- ordered; slots 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end: the next
 -- token is drawn under the row's lock. A lease ended
 --   by a release or a break: expires_at is -infinity, and ended_at says when;
 --   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its expiry,

@@ -1,3 +1,7 @@
+
+DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
+DROP SEQUENCE ticket_seq, fencing_token_seq;
+
 -- Another database may migrate at this very moment, and roles belong to both: try again where the two got into each
 -- other's way.
 DO $do$

@@ -14,110 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/migrations"
 )
 
-const (
-	fencingUp   = "000003_fencing.up.sql"
-	fencingDown = "000003_fencing.down.sql"
-)
-
-// everything is every row that version 2 knows, without what came later.
-func everything(t *testing.T, conn *pgx.Conn) string {
-	t.Helper()
-	return text(t, conn, `SELECT string_agg(x, E'\n' ORDER BY x) FROM (
-		SELECT 'lock ' || (to_jsonb(l) - 'block')::text AS x FROM pglock.locks l
-		UNION ALL SELECT 'fence ' || to_jsonb(f)::text FROM pglock.fences f
-		UNION ALL SELECT 'event ' || (to_jsonb(e) - 'xact')::text FROM pglock.events e WHERE kind IN ('break', 'takeover', 'stale write')
-		UNION ALL SELECT 'spent ' || to_jsonb(s)::text FROM pglock.spent_grants s
-		UNION ALL SELECT 'waiter ' || (to_jsonb(w) - 'turns')::text FROM pglock.waiters w
-		UNION ALL SELECT 'session ' || to_jsonb(s)::text FROM pglock.sessions s
-		UNION ALL SELECT 'installation ' || to_jsonb(i)::text FROM pglock.installation i
-		UNION ALL SELECT 'sequence ' || q.last_value || q.is_called FROM pglock.fencing_token_seq q
-		UNION ALL SELECT 'tickets ' || q.last_value || q.is_called FROM pglock.ticket_seq q) everything`)
-}
-
-// versionThree is a database with rows of every kind that version 3 has, and a table that is not guarded any more.
-func versionThree(t *testing.T) (*pgtest.DB, *program, map[string]claim) {
-	t.Helper()
-	db, p, claims := versionTwo(t)
-	apply(t, p.conn, fencingUp)
-	execute(t, p.conn, "UPDATE pglock.pglock_schema_migrations SET version = 3")
-	c := claims["watched"]
-	execute(t, p.conn, fmt.Sprintf(`CREATE TABLE accounts (id int);
-		SELECT pglock.guard_table('accounts'); SELECT pglock.unguard_table('accounts');
-		SELECT pglock.bypass_guards('because', 'alice'); SELECT pglock.record_incident('not restored', 'r', 'n', 1, 'h', 'because');
-		SELECT pglock.once('forever', 'watched', %[1]d, '%[2]s'); SELECT pglock.once('kept', 'watched', %[1]d, '%[2]s', p_of => now(), p_keep => '1 hour')`, c.token, c.id))
-	return db, p, claims
-}
-
-func TestUpToFencingKeepsEveryRowAndEveryLease(t *testing.T) {
-	t.Parallel()
-	db, p, claims := versionTwo(t)
-	execute(t, p.conn, "UPDATE pglock.pglock_schema_migrations SET version = 2")
-	var heir claim
-	scan(t, p.conn, []any{&heir.name, &heir.id}, "SELECT name, grant_id FROM pglock.waiters WHERE name = 'ex' ORDER BY ticket LIMIT 1")
-	before := everything(t, p.conn)
-	for _, what := range []string{"fence ", "waiter ", "session ", "spent ", `"kind": "break"`, `"slot": 2`, `"mode": "limit"`} {
-		if !strings.Contains(before, what) {
-			t.Fatalf("there is no %s in\n%s", what, before)
-		}
-	}
-	if err := migrations.Up(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
-	wantVersion(t, db.URL(), migrations.Latest)
-	if after := everything(t, p.conn); after != before {
-		t.Errorf("rows: %s", firstDifference(after, before))
-	}
-	if got := p.renewAll(claims["ex"], claims["sh0"], claims["pool1"]); got != "ex renewed, pool1 renewed, sh renewed" && got != "ex renewed, pool renewed, sh renewed" {
-		t.Errorf("renewals: %s", got)
-	}
-	var lk *pgconn.PgError
-	if err := p.write(claims["ex"]); !errors.As(err, &lk) || lk.Code != "LK002" {
-		t.Errorf("a fence that was passed before: %v, want LK002", err)
-	}
-	if err := p.write(claims["watched"]); err != nil {
-		t.Errorf("a fence that was not: %v", err)
-	}
-	if !p.release(claims["ex"]) {
-		t.Error("not released")
-	}
-	if holder, token := holderOf(t, p.conn, heir); holder != "waiter 0" || token <= claims["ex"].token {
-		t.Errorf("released: %q holds it with token %d", holder, token)
-	}
-}
-
-func TestDownFromFencingIsExactlyVersionTwoAndKeepsItsRows(t *testing.T) {
-	t.Parallel()
-	_, fresh, _ := versionTwo(t)
-	_, p, _ := versionThree(t)
-	three, before := structure(t, p.conn), everything(t, p.conn)
-	// From the latest version, step by step.
-	for _, name := range steps(t, "up")[3:] {
-		apply(t, p.conn, name)
-	}
-	for _, name := range steps(t, "down")[:migrations.Latest-2] {
-		apply(t, p.conn, name)
-	}
-	got, want := structure(t, p.conn), structure(t, fresh.conn)
-	if got != want {
-		t.Errorf("after the way down: %s", firstDifference(got, want))
-	}
-	if after := everything(t, p.conn); after != before {
-		t.Errorf("rows: %s", firstDifference(after, before))
-	}
-	if n := text(t, p.conn, "SELECT count(*)::text FROM pglock.events WHERE kind NOT IN ('break', 'takeover', 'stale write')"); n != "0" {
-		t.Errorf("%s events that version 2 does not know", n)
-	}
-	apply(t, p.conn, fencingUp)
-	if again := structure(t, p.conn); again != three {
-		t.Errorf("up again: %s", firstDifference(again, three))
-	}
-	if three == want {
-		t.Error("this test does not see what version 3 adds")
-	}
-	if after := everything(t, p.conn); after != before {
-		t.Errorf("rows, up again: %s", firstDifference(after, before))
-	}
-}
+const downFile = "000001_pglock.down.sql"
 
 func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 	t.Parallel()
@@ -148,7 +45,7 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 					}
 					wantVersion(t, db.URL(), migrations.Latest, o)
 				}
-				down, err := fs.ReadFile(migrations.Files(), fencingDown)
+				down, err := fs.ReadFile(migrations.Files(), downFile)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -183,8 +80,12 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 	for _, commits := range []bool{true, false} {
 		t.Run(fmt.Sprint("commits ", commits), func(t *testing.T) {
 			t.Parallel()
-			db, p, _ := versionThree(t)
-			look := db.Conn(t)
+			db := pgtest.EmptyDatabase(t)
+			if err := migrations.Up(t.Context(), db.URL()); err != nil {
+				t.Fatal(err)
+			}
+			look, goes := db.Conn(t), db.Conn(t)
+			execute(t, look, "CREATE TABLE accounts (id int)")
 			tx, err := db.Conn(t).Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -194,9 +95,9 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
-			go func() { done <- tryApply(t, p.conn, fencingDown) }()
+			go func() { done <- tryApply(t, goes, downFile) }()
 			eventually(t, "the way down to wait", func() bool {
-				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", p.conn.PgConn().PID()) == "1"
+				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", goes.PgConn().PID()) == "1"
 			})
 			if commits {
 				err = tx.Commit(t.Context())
