@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -43,8 +44,8 @@ func TestErrorsAnswerForTheirSentinels(t *testing.T) {
 	}{
 		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 7}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "7"}},
 		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "AllowSameToken"}},
-		{&fencedstore.OutcomeUnknownError{Transaction: 4711, Err: cause}, pglock.ErrOutcomeUnknown, []string{"4711", "reset"}},
-		{&fencedstore.OutcomeUnknownError{Transaction: 4711, Err: cause}, cause, nil},
+		{&fencedstore.OutcomeUnknownError{Receipt: fencedstore.Receipt{Write: uuid.MustParse("0000002a-0000-4000-8000-000000000000")}, Err: cause}, pglock.ErrOutcomeUnknown, []string{"0000002a", "reset"}},
+		{&fencedstore.OutcomeUnknownError{Err: cause}, cause, nil},
 	} {
 		if !errors.Is(tc.err, tc.is) {
 			t.Errorf("%v is not %v", tc.err, tc.is)
@@ -100,39 +101,48 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := fencedstore.New(db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "hostile, pg_catalog" }))
-	transaction := func() (pgx.Tx, uint64) {
+	l := acquired(t, db.Pool(t))
+	transaction := func(r fencedstore.Receipt) pgx.Tx {
 		tx, err := conn.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		var id uint64
-		if err := tx.QueryRow(t.Context(), "SELECT pg_current_xact_id()::text::int8").Scan(&id); err != nil {
+		if _, err := tx.Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, p_allow_same_token => true, p_receipt_id => $4, p_write_id => $5)",
+			l.Name(), int64(l.Token()), l.GrantID(), r.ID, r.Write); err != nil {
 			t.Fatal(err)
 		}
-		return tx, id
+		return tx
 	}
-	want := func(id uint64, want fencedstore.Outcome) {
+	want := func(r fencedstore.Receipt, want fencedstore.Outcome) {
 		t.Helper()
-		if got, err := store.Outcome(t.Context(), id); err != nil || got != want {
+		if got, err := store.Outcome(t.Context(), r); err != nil || got != want {
 			t.Errorf("Outcome = %q, %v; want %q", got, err, want)
 		}
 	}
-	tx, id := transaction()
-	if err := tx.Commit(t.Context()); err != nil {
+	receipt := func(id uuid.UUID) fencedstore.Receipt {
+		return fencedstore.Receipt{Schema: "pglock", ID: id, Write: uuid.New()}
+	}
+	first := receipt(uuid.New())
+	if err := transaction(first).Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want(id, fencedstore.Committed)
-	want(id+1_000_000, fencedstore.RolledBack) // lost in a failover
-	tx, id = transaction()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	if got, err := store.Outcome(ctx, id); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Outcome of an open transaction = %q, %v; want the end of ctx", got, err)
+	want(first, fencedstore.Committed)
+	want(first, fencedstore.Committed)                // asking changes nothing
+	want(receipt(uuid.New()), fencedstore.RolledBack) // lost in a failover
+	want(receipt(first.ID), fencedstore.RolledBack)   // another write than the one that left it
+	for _, row := range []uuid.UUID{first.ID, uuid.New()} {
+		open := receipt(row)
+		tx := transaction(open)
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if got, err := store.Outcome(ctx, open); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Outcome of an open transaction = %q, %v; want the end of ctx", got, err)
+		}
+		cancel()
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		want(open, fencedstore.RolledBack)
 	}
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	want(id, fencedstore.RolledBack)
 }
 
 // A helper and the application's own code may both explain one error.

@@ -232,6 +232,9 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 		}
 		timer.Stop()
 	}
+	if end := ended(ctx, lease); end != nil {
+		return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, last)
+	}
 	return fmt.Errorf("%w: it did not say so by the deadline that the lease had when Apply returned: %w", ErrUnconfirmed, last)
 }
 

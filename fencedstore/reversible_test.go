@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -82,28 +81,6 @@ func wantCalls(t *testing.T, got []string, want string) {
 	}
 }
 
-// incident is what the audit keeps of an operation that was not undone.
-type incident struct {
-	Resource, Name string
-	Token          int64
-	Holder, Reason string
-}
-
-// incidents reads the audit.
-func (s *stage) incidents(t *testing.T) []incident {
-	t.Helper()
-	rows, err := s.db.Conn(t).Query(t.Context(),
-		"SELECT resource, lock_name, token, holder, reason FROM pglock.events WHERE kind = 'not restored' ORDER BY id")
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := pgx.CollectRows(rows, pgx.RowToStructByPos[incident])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
 func TestOperationStandsWhenTheLeaseHeldToItsEnd(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, unchanged)
@@ -144,11 +121,6 @@ func TestI3_OperationIsNotBegunAfterAGreaterTokenHasPassed(t *testing.T) {
 		t.Errorf("%v, want a StaleTokenError for token %d", err, s.lease.Token())
 	}
 	wantCalls(t, late, "")
-	var noted int
-	if err := s.db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.events WHERE kind = 'stale write' AND token = $1",
-		int64(s.lease.Token())).Scan(&noted); err != nil || noted != 1 {
-		t.Errorf("%d refusals in the audit, %v", noted, err)
-	}
 }
 
 func TestI3_OperationThatWasBegunKeepsLowerTokensOut(t *testing.T) {
@@ -193,9 +165,6 @@ func TestI10_OperationWhoseLeaseIsBrokenMeanwhileIsUndone(t *testing.T) {
 		t.Errorf("%v, want ErrLost and ErrUndone", err)
 	}
 	wantCalls(t, calls, "capture apply restore")
-	if found := s.incidents(t); len(found) > 0 {
-		t.Errorf("what was undone is in the audit: %+v", found)
-	}
 }
 
 func TestOperationUnderAReleasedLeaseIsUndone(t *testing.T) {
@@ -283,16 +252,15 @@ func TestPanicInApplyIsUndoneAndGoesOn(t *testing.T) {
 		t.Errorf("recovered %v", got)
 	}
 	wantCalls(t, calls, "capture apply restore")
-	run(told(&calls, func(context.Context) error { panic("on fire") }, func(context.Context) error { panic("again") }))
-	if found := s.incidents(t); len(found) != 1 || !strings.Contains(found[0].Reason, "Restore did not return") {
-		t.Errorf("in the audit: %+v", found)
+	if got := run(told(&calls, func(context.Context) error { panic("on fire") }, func(context.Context) error { panic("again") })); got != "again" {
+		t.Errorf("recovered %v", got)
 	}
 }
 
-func TestFailedRestoreIsReportedAndAudited(t *testing.T) {
+func TestFailedRestoreIsReported(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, unchanged)
-	cause, failure := errors.New("full disk"), errors.New("read-only \x00 now \xff "+strings.Repeat("ä", 600))
+	cause, failure := errors.New("full disk"), errors.New("read-only now")
 	var calls []string
 	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error { return cause },
 		func(context.Context) error { return failure }), fencedstore.WithResource("the file"))
@@ -307,18 +275,6 @@ func TestFailedRestoreIsReportedAndAudited(t *testing.T) {
 	}
 	if errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "full disk") || !strings.Contains(err.Error(), "read-only") {
 		t.Errorf("it says %v", err)
-	}
-	found := s.incidents(t)
-	if len(found) != 1 {
-		t.Fatalf("in the audit: %+v", found)
-	}
-	reason := found[0].Reason
-	found[0].Reason = ""
-	if want := (incident{Resource: "the file", Name: "report", Token: int64(s.lease.Token()), Holder: s.lease.Holder()}); found[0] != want {
-		t.Errorf("in the audit: %+v, want %+v", found[0], want)
-	}
-	if len(reason) != 1024 && len(reason) != 1023 || !utf8.ValidString(reason) || !strings.HasPrefix(reason, "read-only  now \uFFFD ää") {
-		t.Errorf("the reason has %d bytes: %q", len(reason), reason)
 	}
 }
 
@@ -342,9 +298,6 @@ func TestRestoreLeavesWhatTheNextHolderHasWritten(t *testing.T) {
 	}
 	if body, _ := o.get(); body != "next" {
 		t.Errorf("the object has %q, the next holder wrote %q", body, "next")
-	}
-	if found := s.incidents(t); len(found) != 1 || !strings.Contains(found[0].Reason, "somebody has written since") {
-		t.Errorf("in the audit: %+v", found)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -137,10 +138,10 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 			if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
 				t.Fatalf("I17: Write answered %v", err)
 			}
-			if outcome, err := fencedstore.New(pool).Outcome(t.Context(), unknown.Transaction); outcome != fencedstore.Committed {
-				t.Errorf("I17: the transaction of %v resolves to %q, %v", unknown, outcome, err)
-			}
 			syncStandby(t, look, "")
+			if outcome, err := fencedstore.New(pool).Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.Committed {
+				t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
+			}
 		})
 	}
 }
@@ -182,10 +183,10 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 	holdsAsGranted(t, look, r.lease)
 }
 
-// Transaction IDs that a server has not given out yet never happened there.
-func TestI17_TransactionLostInAFailoverNeverHappened(t *testing.T) {
+// A write that the server does not know never happened there.
+func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 	db := pgtest.Database(t)
-	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), 1<<62+12345)
+	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
 	if outcome != fencedstore.RolledBack || err != nil {
 		t.Fatalf("%q, %v", outcome, err)
 	}

@@ -78,7 +78,7 @@ DECLARE
   res   text;
   r     record;
   last  bigint;
-  ok    boolean;
+  ok    boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
@@ -89,7 +89,6 @@ BEGIN
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
       AND p_token BETWEEN l.first_token AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
-  ok := has_bytes('resource', res, 512);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id);

@@ -75,7 +75,7 @@ BEGIN
     IF TG_OP <> 'DELETE' THEN EXECUTE key INTO after USING NEW; END IF;
   END IF;
   IF (TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL) AND NOT bypassed(TG_TABLE_SCHEMA, TG_TABLE_NAME) THEN
-    RAISE EXCEPTION 'key column % of guarded table %.% is NULL, missing, or of another type than a key may have: such a row has no fence',
+    RAISE EXCEPTION 'key column % of guarded table %.% is NULL or missing, or of a type that cannot be a key: a row without a key has no fence',
         quote_ident(TG_ARGV[1]), quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)
       USING ERRCODE = 'LK011', DETAIL = 'resource=' || TG_ARGV[0], SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = TG_ARGV[1];
   END IF;
