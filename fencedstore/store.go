@@ -96,17 +96,18 @@ func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn 
 	if err != nil {
 		return err
 	}
-	known := true // what became of the write: then the next one may use the receipt's row
-	defer func() {
-		if known {
-			s.receipts.putBack(receipt)
-		}
-	}()
 	conn, tx, err := s.open(ctx, options, o, receipt)
 	if err != nil {
 		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
 	}
-	defer conn.Release()
+	// The next write may use the receipt's row when it is known what became of this one, and that it is over.
+	known := true
+	defer func() {
+		if known && !conn.Conn().IsClosed() {
+			s.receipts.putBack(receipt)
+		}
+		conn.Release()
+	}()
 	if err := call(ctx, o.fences, tx, fn); err != nil {
 		return explainFailure(err, o)
 	}
@@ -126,7 +127,12 @@ func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn 
 	case answered(err):
 		return fmt.Errorf("fencedstore: commit to %s: %w", o, explain(err, o))
 	}
-	known, err = s.resolve(ctx, receipt, err)
+	known = false
+	conn.Release() // the answer may need the pool's only one
+	over, err := s.resolve(ctx, receipt, err)
+	if over {
+		s.receipts.putBack(receipt)
+	}
 	return err
 }
 

@@ -265,7 +265,7 @@ func BenchmarkRenew10000(b *testing.B) {
 	b.Run("pglock", func(b *testing.B) {
 		for b.Loop() {
 			var renewed int
-			if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.renew_all($1, $2, $3::text[]::uuid[]) WHERE outcome = 'renewed'`,
+			if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.renew_leases($1, $2, $3::text[]::uuid[], array_fill(0, ARRAY[cardinality($2)])) WHERE outcome = 'renewed'`,
 				names, tokens, grantIDs).Scan(&renewed); err != nil || renewed != leases {
 				b.Fatal(renewed, err)
 			}

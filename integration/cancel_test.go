@@ -37,7 +37,7 @@ func TestLeaveAgainstGrant(t *testing.T) {
 				return err
 			}
 			leaves := func(p *peer) error {
-				_, err := p.Exec(t.Context(), `SELECT pglock.leave('x', $1)`, w.id.String())
+				_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid])`, w.id.String())
 				return err
 			}
 			one1, two, a, b := holder, waiter, grants, leaves
@@ -85,7 +85,7 @@ func TestTrap9_LateTicketOfAnAbandonedRequestIsTakenBack(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := abandons.Exec(t.Context(), `SELECT pglock.abandon('x', $1)`, id.String())
+				_, err := abandons.Exec(t.Context(), `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String())
 				done <- err
 			}()
 			abandons.awaitBlocked(t, look)

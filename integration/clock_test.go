@@ -36,7 +36,7 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 				return again.remaining, err
 			},
 			"renew": func(p *peer, g grant) (us time.Duration, err error) {
-				err = p.QueryRow(context.Background(), `SELECT remaining_us FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&us)
+				err = p.QueryRow(context.Background(), `SELECT remaining_us FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&us)
 				return us * time.Microsecond, err
 			},
 		} {
@@ -90,7 +90,7 @@ func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
 			a.exec(t, x.during)
 			done := make(chan error, 1)
 			go func() {
-				_, err := b.Exec(context.Background(), `SELECT FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String())
+				_, err := b.Exec(context.Background(), `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
 				done <- err
 			}()
 			b.awaitBlocked(t, look)

@@ -90,9 +90,9 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 				answered := commitAtGate(t, p, look)
 
 				// While the lease runs.
-				other.exec(t, `SELECT FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String()) // passes
+				other.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String()) // passes
 				wantWaits(t, other, breakSQL, g.name)
-				wantWaits(t, other, `SELECT pglock.release($1, $2, $3)`, g.name, g.token, g.id.String())
+				wantWaits(t, other, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token, g.id.String())
 
 				// When it has ended.
 				endNow(t, other, g.name)
@@ -102,9 +102,9 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 					t.Errorf("I4: a waiter was granted the lock before the commit: %+v, %v", waiter, err)
 				}
 				if waiter.ticket != 0 {
-					other.exec(t, `SELECT FROM pglock.leave($1, $2)`, g.name, waiter.id.String())
+					other.exec(t, `SELECT FROM pglock.give_up(gen_random_uuid(), ARRAY[$1::text], ARRAY[$2::uuid])`, g.name, waiter.id.String())
 				}
-				other.exec(t, `SELECT pglock.prune_locks('0')`)
+				other.exec(t, `SELECT removed FROM pglock.prune_locks('0')`)
 				if !one[bool](t, other, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1)`, g.name) {
 					t.Error("I21: the lock was pruned")
 				}

@@ -37,12 +37,16 @@ func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 				f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
 				f.exec(t, sql)
 				wantWaits(t, f.look, breakSQL, f.g.name)
-				if end == "sealed" {
-					f.exec(t, `SELECT pglock.seal()`)
-				}
 				endNow(t, f.look, f.g.name)
 				wantNotGranted(t, f.look, f.g)
-				f.wantCommit(t, want)
+				if end == "sealed" {
+					if _, err := f.Exec(t.Context(), `SELECT pglock.seal(ARRAY[$1])`, f.g.name); state(err) != want {
+						t.Errorf("I4: seal: %v, want %s", err, want)
+					}
+					f.exec(t, `ROLLBACK`)
+				} else {
+					f.wantCommit(t, want)
+				}
 				if next := f.look.mustAcquire(t, f.g.name, time.Minute); next.token <= f.g.token {
 					t.Errorf("I2: token %d after %d", next.token, f.g.token)
 				}
@@ -51,31 +55,43 @@ func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 	}
 }
 
-// seal closes it for every fence of the transaction.
-func TestI4_SealQueuesTheCheckOfEveryFence(t *testing.T) {
+// seal closes it for every fence that it names: it refuses when one of the leases has ended, and holds them to the end.
+func TestI4_SealChecksAndHoldsTheLeaseOfEveryFence(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
-	for _, which := range []int{0, 1} {
+	for _, ended := range []int{0, 1, 2} {
 		f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
 		gs := [2]grant{f.g, f.look.mustAcquire(t, t.Name()+"/other", time.Minute)}
 		if err := f.fence(t.Context(), gs[1], gs[1].name); err != nil {
 			t.Fatal(err)
 		}
-		f.exec(t, `SET CONSTRAINTS ALL IMMEDIATE; SELECT pglock.seal()`)
-		endNow(t, f.look, gs[which].name)
-		f.wantCommit(t, "LK001")
+		f.exec(t, `SET CONSTRAINTS ALL IMMEDIATE`)
+		if ended < 2 {
+			endNow(t, f.look, gs[ended].name)
+		}
+		_, err := f.Exec(t.Context(), `SELECT pglock.seal(ARRAY[$1, $2])`, gs[1].name, gs[0].name)
+		if want := map[bool]string{true: "LK001"}[ended < 2]; state(err) != want {
+			t.Errorf("I4: seal with lease %d ended: %v, want %q", ended, err, want)
+		}
+		if err == nil {
+			for _, g := range gs {
+				endNow(t, f.look, g.name)
+				wantNotGranted(t, f.look, g)
+			}
+		}
+		f.exec(t, `ROLLBACK`)
 		endNow(t, f.look, gs[0].name)
 		endNow(t, f.look, gs[1].name)
 	}
 }
 
-// seal has to be the last statement: what comes after it may use up the check again. Write sends it in one message with
-// COMMIT.
+// seal has to be the last statement: what comes after it may use up the check inside COMMIT. Write sends it in one message
+// with COMMIT. Nobody is granted the lock even so.
 func TestHole_ConstraintsImmediateAfterSeal(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
-	f.exec(t, `SELECT pglock.seal()`)
+	f.exec(t, `SELECT pglock.seal(ARRAY[$1])`, f.g.name)
 	f.exec(t, `SET CONSTRAINTS ALL IMMEDIATE`)
 	endNow(t, f.look, f.g.name)
 	wantNotGranted(t, f.look, f.g)
@@ -152,7 +168,7 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 				}
 				tag, err := f.Exec(t.Context(), `INSERT INTO ledger (token) VALUES ($1)`, f.g.token)
 				if err == nil {
-					tag, err = f.Exec(t.Context(), map[bool]string{false: `COMMIT`, true: `SELECT pglock.seal(); COMMIT`}[closing == "sealed"])
+					tag, err = f.Exec(t.Context(), map[bool]string{false: `COMMIT`, true: fmt.Sprintf(`SELECT pglock.seal(ARRAY['%s']); COMMIT`, f.g.name)}[closing == "sealed"])
 				}
 				f.exec(t, `ROLLBACK`)
 				wantAnswer(t, f.look, f.g, tag.String(), err, want)

@@ -54,11 +54,11 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 				id := f.prepare(t)
 				f.renew(t) // while the lease runs
 				wantWaits(t, f.look, breakSQL, f.g.name)
-				wantWaits(t, f.look, `SELECT pglock.release($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+				wantWaits(t, f.look, `SELECT released FROM pglock.release_lease($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
 
 				endNow(t, f.look, f.g.name)
 				wantNotGranted(t, f.look, f.g)
-				f.look.exec(t, `SELECT pglock.prune_locks('0')`)
+				f.look.exec(t, `SELECT removed FROM pglock.prune_locks('0')`)
 				if !one[bool](t, f.look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1)`, f.g.name) {
 					t.Error("I21: the lock was pruned")
 				}

@@ -75,7 +75,7 @@ func endNow(t *testing.T, look *peer, name string) {
 // renew renews the lease for its TTL.
 func (f *fencedTx) renew(t *testing.T) {
 	t.Helper()
-	f.look.exec(t, `SELECT FROM pglock.renew($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+	f.look.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
 }
 
 const breakSQL = `SELECT FROM pglock.break_lock($1, 'test', 'test')`
@@ -181,9 +181,9 @@ var checks = []struct {
 		if released, err := f.look.release(t.Context(), f.g); err != nil || !released {
 			t.Fatal(released, err)
 		}
-		again := &peer{f.look.Conn, f.session}
+		again := &peer{f.look.Conn, f.key}
 		again.mustAcquire(t, f.g.name, time.Minute)
-	}, "LK003", "40001", "taken over"},
+	}, "LK003", "40001", "released"},
 	{"released and handed to the next in the queue", time.Minute, func(t *testing.T, f *fencedTx) {
 		waiter, err := f.look.enqueue(t.Context(), f.g.name, uuid.New(), "exclusive", nil)
 		if err != nil || waiter.ticket == 0 {
@@ -192,7 +192,7 @@ var checks = []struct {
 		if released, err := f.look.release(t.Context(), f.g); err != nil || !released {
 			t.Fatal(released, err)
 		}
-	}, "LK003", "40001", "taken over"},
+	}, "LK003", "40001", "released"},
 	{"expired and pruned", time.Second, func(t *testing.T, f *fencedTx) { // as prune_locks does, which would take the others too
 		awaitExpiry(t, f.look, f.g.name)
 		f.look.exec(t, `DELETE FROM pglock.locks WHERE name = $1`, f.g.name)
@@ -316,8 +316,8 @@ func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
 			for i := range fs {
 				f := &fencedTx{peer: newPeer(t, db.URL()), look: look}
 				f.g = grant{name: t.Name(), id: uuid.New()}
-				if err := f.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire($1, $2, $3, 'peer', '1 min',
-					p_mode => 'limit', p_capacity => 2)`, f.g.name, f.g.id.String(), f.session.String()).Scan(&f.g.granted, &f.g.token); err != nil {
+				if err := f.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
+					p_mode => 'limit', p_capacity => 2)`, f.g.name, f.g.id.String(), f.key.String()).Scan(&f.g.granted, &f.g.token); err != nil {
 					t.Fatal(err)
 				}
 				f.exec(t, `BEGIN ISOLATION LEVEL `+string(level))

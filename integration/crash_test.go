@@ -73,8 +73,8 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 	}
 }
 
-// Whoever looks first after the expiry grants the lock to the head of the queue, not to itself.
-func TestNewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
+// Whoever comes first after the expiry does not overtake the queue: a try is refused, and who queues behind has the head served.
+func TestI9_NewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
 	db := pgtest.Database(t)
 	look, waiter, newcomer := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.mustAcquire(t, "x", time.Second)
@@ -85,7 +85,10 @@ func TestNewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
 	awaitExpiry(t, look, "x")
 	n, err := newcomer.acquire(t.Context(), "x", uuid.New(), time.Second, false)
 	if err != nil || n.granted {
-		t.Fatalf("the newcomer overtook the queue: %+v, %v", n, err)
+		t.Fatalf("I9: the newcomer overtook the queue: %+v, %v", n, err)
+	}
+	if behind, err := newcomer.enqueue(t.Context(), "x", uuid.New(), "exclusive", nil); err != nil || behind.granted || behind.ticket <= w.ticket {
+		t.Fatalf("I9: the newcomer overtook the queue: %+v, %v", behind, err)
 	}
 	if id := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp()`); id != w.id.String() {
 		t.Error("the head of the queue does not hold the lock")

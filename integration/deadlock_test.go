@@ -163,7 +163,8 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 	awaitQueue(t, look, "y", 1)
 	acquireInBackground(y.Context(), b, 1, "pool", got, pglock.Limit(2)) // b waits for the pool
 	awaitQueue(t, look, "pool", 1)
-	if n := one[int](t, look, `SELECT count(circle) FROM pglock.waiters w, pglock.look(w.session_id, w.holder, interval '10 s', ARRAY[w.ticket])`); n != 0 {
+	look.exec(t, `SET search_path = pglock, pg_temp`)
+	if n := one[int](t, look, `SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`); n != 0 {
 		t.Errorf("%d circles found where there is none", n)
 	}
 	mustRelease(t, free)
@@ -248,9 +249,10 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 	}
 	go func() { wg.Wait(); close(done) }()
 	search := newPeer(t, db.URL())
+	search.exec(t, `SET search_path = pglock, pg_temp`)
 	searches := 0
 	for searching := true; searching; searches++ {
-		if n := one[int](t, search, `SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL pglock.look(w.session_id, w.holder, '10 s', ARRAY[w.ticket]) s`); n != 0 {
+		if n := one[int](t, search, `SELECT count(s.circle) FROM pglock.waiters w CROSS JOIN LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) s`); n != 0 {
 			t.Errorf("%d circles found where there is none", n)
 			break
 		}

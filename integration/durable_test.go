@@ -123,10 +123,10 @@ func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
 	if setting := one[string](t, p, "SHOW synchronous_commit"); setting != "on" {
 		t.Errorf("I24: synchronous_commit is %s after a release inside a transaction", setting)
 	}
-	p.exec(t, "SELECT pglock.release_all('{x}', '{1}', ARRAY[$1::uuid])", g.id.String())
-	p.exec(t, "SELECT pglock.abandon('x', $1)", g.id.String())
+	p.exec(t, "SELECT pglock.release_leases('{x}', '{1}', ARRAY[$1::uuid], '{0}')", g.id.String())
+	p.exec(t, "SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)", g.id.String())
 	if setting := one[string](t, p, "SHOW synchronous_commit"); setting != "on" {
-		t.Errorf("I24: synchronous_commit is %s after release_all and abandon inside a transaction", setting)
+		t.Errorf("I24: synchronous_commit is %s after release_leases and give_up inside a transaction", setting)
 	}
 	p.exec(t, "ROLLBACK")
 

@@ -286,11 +286,11 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 			if _, err := tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES (1)`); err != nil {
 				t.Fatal(err)
 			}
-			err = fencedstore.Seal(t.Context(), tx, lease)
-			if err == nil {
-				look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, how)
+			look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, how)
+			if err = fencedstore.Seal(t.Context(), tx, lease); err == nil {
 				err = fencedstore.Explain(tx.Commit(t.Context()), lease)
 			}
+			_ = tx.Rollback(t.Context())
 			if !errors.Is(err, pglock.ErrLost) && !errors.Is(err, fencedstore.ErrLeftFence) {
 				t.Errorf("I4: the transaction answered %v", err)
 			}

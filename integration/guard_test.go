@@ -119,7 +119,7 @@ var guardProofs = map[string]struct {
 	}},
 	"sealed without a fence": {false, func(t *testing.T, v *vault, p *peer) {
 		p.exec(t, `SAVEPOINT s`)
-		if _, err := p.Exec(t.Context(), `SELECT pglock.seal()`); state(err) != "LK009" {
+		if _, err := p.Exec(t.Context(), `SELECT pglock.seal(ARRAY[$1])`, v.row()); state(err) != "LK009" {
 			t.Fatal(err)
 		}
 		p.exec(t, `ROLLBACK TO s`)

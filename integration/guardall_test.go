@@ -46,7 +46,8 @@ func (p *peer) releaseAll(ctx context.Context, gs ...grant) error {
 	for _, g := range gs {
 		names, tokens, ids = append(names, g.name), append(tokens, g.token), append(ids, g.id.String())
 	}
-	_, err := p.Exec(ctx, `SELECT FROM pglock.release_all($1, $2, $3::text[]::uuid[])`, names, tokens, ids)
+	_, err := p.Exec(ctx, `SELECT FROM pglock.release_leases($1, $2, $3::text[]::uuid[], ARRAY(
+		SELECT l.slot FROM unnest($1::text[], $3::text[]::uuid[]) WITH ORDINALITY AS a (name, id, n) JOIN pglock.locks l ON l.name = a.name AND l.grant_id = a.id ORDER BY n))`, names, tokens, ids)
 	return err
 }
 
@@ -54,8 +55,8 @@ func (p *peer) releaseAll(ctx context.Context, gs ...grant) error {
 func (p *peer) place(t *testing.T, name string) grant {
 	t.Helper()
 	g := grant{name: name, id: uuid.New()}
-	if err := p.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire($1, $2, $3, 'peer', '1 hour', p_mode => 'limit', p_capacity => 2)`,
-		name, g.id.String(), p.session.String()).Scan(&g.granted, &g.token); err != nil || !g.granted {
+	if err := p.QueryRow(t.Context(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 hour', p_mode => 'limit', p_capacity => 2)`,
+		name, g.id.String(), p.key.String()).Scan(&g.granted, &g.token); err != nil || !g.granted {
 		t.Fatal(g, err)
 	}
 	return g
@@ -138,13 +139,20 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 	}
 }
 
-// The check inside COMMIT locks the leases in the order in which release_all ends them: by name and slot, not by token.
+// seal holds the leases in the order in which release_leases ends them: by name and slot, not by token, and not in the order of
+// the fences; so that a COMMIT and a release of the same leases do not wait for each other in a circle.
 func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 	db := pgtest.Database(t)
+	patientCalls(t, newPeer(t, db.URL()))
+	const two = `SELECT FROM pglock.fence_all(ARRAY[$1, $2], ARRAY[$3, $4]::bigint[], ARRAY[$5, $6]::text[]::uuid[], '{r2,r1}')`
 	for what, acquire := range map[string]func(p *peer) (first, second grant){
 		"two locks": func(p *peer) (grant, grant) {
 			second := p.mustAcquire(t, "b", time.Hour)
 			return p.mustAcquire(t, "a", time.Hour), second
+		},
+		"two blocks": func(p *peer) (grant, grant) {
+			first, second := alone(t, p, "a block", 4), alone(t, p, "block b", 4)
+			return first.with(first.first), second.with(second.first + 1)
 		},
 		"two places of one lock": func(p *peer) (grant, grant) {
 			gone, second := p.place(t, "limited"), p.place(t, "limited")
@@ -166,14 +174,18 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 					p.exec(t, `SET deadlock_timeout = '20ms'`)
 				}
 				holder.exec(t, `BEGIN`)
-				holder.mustPassAll(t, gs...)
+				holder.exec(t, two, gs[0].name, gs[1].name, gs[0].token, gs[1].token, gs[0].id.String(), gs[1].id.String())
+				liftLimits(t, holder)
 				blocker.exec(t, `BEGIN`)
-				blocker.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND token = $2 FOR UPDATE`, first.name, first.token)
+				blocker.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND grant_id = $2 FOR UPDATE`, first.name, first.id.String())
 				answers := make(chan error, 2)
 				go func() { answers <- closing.releaseAll(context.Background(), gs...) }()
 				closing.awaitBlocked(t, look)
 				go func() {
-					_, err := holder.Exec(context.Background(), `COMMIT`)
+					_, err := holder.Exec(context.Background(), `SELECT pglock.seal('{r1,r2}')`)
+					if err == nil {
+						_, err = holder.Exec(context.Background(), `COMMIT`)
+					}
 					answers <- err
 				}()
 				holder.awaitBlocked(t, look)
@@ -305,10 +317,6 @@ func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 				if !errors.As(err, &stale) || *stale != (fencedstore.StaleTokenError{Resource: refused.Resource, Token: refused.Lease.Token(), LastToken: greater.Token()}) {
 					t.Errorf("%v, want %s to be stale at %q", err, refused.Lease, refused.Resource)
 				}
-				if n := one[int](t, look, `SELECT count(*) FROM pglock.list_events($1) WHERE kind = 'stale write' AND token = $2 AND new_token = $3 AND resource = $4`,
-					refused.Lease.Name(), refused.Lease.Token(), greater.Token(), refused.Resource); n != 1 {
-					t.Errorf("%d notes of the refusal in the audit", n)
-				}
 			})
 		}
 	}
@@ -369,18 +377,18 @@ func TestI11_FenceAllRefusesWrongArrays(t *testing.T) {
 		names, tokens, ids, resources any
 		want, says                    string
 	}{
-		"all NULL":             {nil, nil, nil, nil, "22023", "0, 0, 0 elements"},
-		"empty":                {[]string{}, []int64{}, []string{}, nil, "22023", "0, 0, 0 elements"},
-		"fewer tokens":         {names, tokens[:1], ids, nil, "22023", "2, 1, 2 elements"},
-		"fewer grant IDs":      {names, tokens, ids[:1], nil, "22023", "2, 2, 1 elements"},
-		"NULL tokens":          {names, nil, ids, nil, "22023", "2, 0, 2 elements"},
-		"fewer resources":      {names, tokens, ids, []string{"r"}, "22023", "2, 2, 2, 1 elements"},
-		"empty resources":      {names, tokens, ids, []string{}, "22023", "2, 2, 2, 0 elements"},
+		"all NULL":             {nil, nil, nil, nil, "22023", "0, 0, 0, 0, 0 elements"},
+		"empty":                {[]string{}, []int64{}, []string{}, nil, "22023", "0, 0, 0, 0, 0 elements"},
+		"fewer tokens":         {names, tokens[:1], ids, nil, "22023", "2, 1, 2, 2, 2 elements"},
+		"fewer grant IDs":      {names, tokens, ids[:1], nil, "22023", "2, 2, 1, 2, 2 elements"},
+		"NULL tokens":          {names, nil, ids, nil, "22023", "2, 0, 2, 2, 2 elements"},
+		"fewer resources":      {names, tokens, ids, []string{"r"}, "22023", "2, 2, 2, 1, 2 elements"},
+		"empty resources":      {names, tokens, ids, []string{}, "22023", "2, 2, 2, 0, 2 elements"},
 		"too many":             {many, make([]int64, 1001), many, nil, "22P02", ""},
 		"one twice":            {[]string{"a", "a"}, []int64{a.token, a.token}, []string{ids[0], ids[0]}, nil, "22023", "resource 'a' is named twice"},
 		"one resource twice":   {names, tokens, ids, []string{"r", "r"}, "22023", "resource 'r' is named twice"},
 		"by default and named": {names, tokens, ids, []*string{nil, &names[0]}, "22023", "resource 'a' is named twice"},
-		"NULL name":            {[]*string{nil, &names[1]}, tokens, ids, nil, "22023", "resource is NULL"},
+		"NULL name":            {[]*string{nil, &names[1]}, tokens, ids, nil, "22023", "name, token and grant_id are NULL"},
 		"NULL token":           {names, []*int64{&tokens[0], nil}, ids, nil, "22023", "'b', NULL and given"},
 		"NULL grant ID":        {names, tokens, []*string{&ids[0], nil}, nil, "22023", "and NULL: none of them"},
 		"token 0":              {names, []int64{tokens[0], 0}, ids, nil, "22023", "must be positive"},

@@ -2,9 +2,11 @@ package integration
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,8 +90,17 @@ func migrated(t *testing.T, settings map[string]string) *pgserver.Server {
 // transactions begin and end.
 type peer struct {
 	*pgx.Conn
-	session uuid.UUID
+	key uuid.UUID // of its session
 }
+
+// session is what others see of the peer's session.
+func (p *peer) session() uuid.UUID {
+	sum := sha256.Sum256(p.key[:])
+	return uuid.UUID(sum[:16])
+}
+
+// channel is where the peer hears of its grants.
+func (p *peer) channel() string { return "pglock_" + strings.ReplaceAll(p.session().String(), "-", "") }
 
 func newPeer(t *testing.T, url string) *peer {
 	t.Helper()
@@ -114,8 +125,8 @@ func (p *peer) acquire(ctx context.Context, name string, id uuid.UUID, ttl time.
 	g := grant{name: name, id: id}
 	var token *int64
 	var us int64
-	err := p.QueryRow(ctx, `SELECT granted, token, remaining_us FROM pglock.acquire($1, $2, $3, 'peer', $4, NULL, $5)`,
-		name, id.String(), p.session.String(), ttl, retry).Scan(&g.granted, &token, &us)
+	err := p.QueryRow(ctx, `SELECT granted, token, remaining_us FROM pglock.acquire_lease($1, $2, $3, 'peer', $4, NULL, $5)`,
+		name, id.String(), p.key.String(), ttl, retry).Scan(&g.granted, &token, &us)
 	if token != nil {
 		g.token = *token
 	}
@@ -138,7 +149,7 @@ func (p *peer) fence(ctx context.Context, g grant, resource string) error {
 }
 
 func (p *peer) release(ctx context.Context, g grant) (released bool, err error) {
-	err = p.QueryRow(ctx, `SELECT pglock.release($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&released)
+	err = p.QueryRow(ctx, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&released)
 	return released, err
 }
 
@@ -196,12 +207,12 @@ func logGrants(t *testing.T, p *peer) {
 		CREATE FUNCTION public.log_grant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 		BEGIN
 			IF OLD.grant_id = NEW.grant_id AND OLD.acquired_at = NEW.acquired_at AND OLD.expires_at = NEW.expires_at
-				AND NEW.block = int8range(OLD.token, NEW.token, '[]') THEN
+				AND OLD.token < NEW.token THEN
 				UPDATE public.grant_log SET new_token = NEW.token WHERE n = (SELECT max(n) FROM public.grant_log WHERE name = NEW.name AND slot = NEW.slot);
 			ELSIF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
 				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, first_token, new_token, old_expires, new_expires, granted_at, ended_at)
 					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token,
-						CASE WHEN upper(NEW.block) = NEW.token + 1 THEN lower(NEW.block) ELSE NEW.token END, NEW.token,
+						NEW.first_token, NEW.token,
 						CASE WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
 			END IF;
 			RETURN NULL;
@@ -225,4 +236,14 @@ func checkGrants(t *testing.T, p *peer) int {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
+}
+
+// patientCalls takes the limits away that calls for many have for their waits, so that a circle of waiters would be one.
+func patientCalls(t *testing.T, p *peer) {
+	t.Helper()
+	p.exec(t, `DO $$ DECLARE f regprocedure; BEGIN
+		FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname IN ('acquire_leases', 'release_leases', 'give_up')
+		LOOP EXECUTE format('ALTER FUNCTION %s RESET lock_timeout', f); END LOOP;
+		EXECUTE (SELECT replace(pg_get_functiondef('pglock.give_up(uuid, text[], uuid[], boolean)'::regprocedure), '''50ms''', '''1min'''));
+	END $$`)
 }

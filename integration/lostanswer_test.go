@@ -50,7 +50,7 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	p, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	abandon := func(id uuid.UUID) {
 		t.Helper()
-		if one[bool](t, p, `SELECT pglock.abandon('x', $1)`, id.String()) {
+		if one[bool](t, p, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String()) {
 			t.Error("abandon ended a lease that was never granted")
 		}
 	}
@@ -76,7 +76,7 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	}
 	told := make(chan error, 1)
 	go func() {
-		_, err := p.Exec(context.Background(), `SELECT pglock.abandon('y', $1)`, first.String())
+		_, err := p.Exec(context.Background(), `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{y}', ARRAY[$1::uuid], true)`, first.String())
 		told <- err
 	}()
 	p.awaitBlocked(t, newPeer(t, db.URL()))
@@ -84,7 +84,7 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	if err := <-told; err != nil {
 		t.Fatal(err)
 	}
-	p.exec(t, `SELECT pglock.abandon('y', $1)`, first.String())
+	p.exec(t, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{y}', ARRAY[$1::uuid], true)`, first.String())
 	if one[bool](t, p, `SELECT expires_at > clock_timestamp() FROM pglock.locks WHERE name = 'y'`) {
 		t.Error("the lease of an abandoned grant is still held")
 	}
@@ -97,12 +97,12 @@ func TestNobodyLocksAHeldRow(t *testing.T) {
 	holder, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	g := holder.mustAcquire(t, "x", time.Minute)
 	other.exec(t, "BEGIN")
-	other.exec(t, `SELECT pglock.abandon('x', gen_random_uuid())`)
+	other.exec(t, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[gen_random_uuid()::uuid], true)`)
 	if again, err := other.acquire(t.Context(), "x", uuid.New(), time.Minute, true); err != nil || again.granted {
 		t.Fatal(again, err)
 	}
 	holder.exec(t, `SET lock_timeout = '1ms'`)
-	holder.exec(t, `SELECT FROM pglock.renew($1, $2, $3)`, g.name, g.token, g.id.String())
+	holder.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
 	other.exec(t, "ROLLBACK")
 }
 

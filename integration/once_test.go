@@ -271,8 +271,8 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 	}
 }
 
-// Later calls remove what has been over for a day, ten at a time, whether or not they have an end themselves; a clock that
-// is set back by less than a day brings nothing back.
+// Sweeping removes keys that have been over for a day, the oldest first; a clock that is set back by less than a day brings
+// nothing back. Nothing else removes any.
 func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -289,58 +289,40 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 	if err := store.Once(t.Context(), lease, "for ever 1", nothing); !errors.Is(err, fencedstore.ErrDone) || counts() != "25 5 5" {
 		t.Errorf("a call that finds its key: %v, %s", err, counts())
 	}
-	if err := store.Once(t.Context(), lease, "undone", func(context.Context, pgx.Tx) error { return context.Canceled }); err == nil || counts() != "25 5 5" {
-		t.Errorf("a call that fails: %v, %s", err, counts())
+	for n, key := range []string{"ends", "never ends"} {
+		if err := store.Once(t.Context(), lease, key, nothing, [][]fencedstore.Option{{fencedstore.Keep(time.Now(), time.Hour)}, nil}[n]...); err != nil || counts() != "25 5 5" {
+			t.Errorf("a call for a key that %s: %v, %s are left", key, err, counts())
+		}
 	}
-	for i, want := range []string{"15 5 5", "5 5 5", "0 5 5", "0 5 5"} {
-		var opts []fencedstore.Option
-		if i%2 == 0 {
-			opts = append(opts, fencedstore.Keep(time.Now(), time.Hour))
+	for n, want := range []string{"15 5 5", "5 5 5", "0 5 5", "0 5 5"} {
+		look.exec(t, `SELECT pglock.sweep(10)`)
+		if counts() != want {
+			t.Errorf("%s are left, want %s", counts(), want)
 		}
-		if err := store.Once(t.Context(), lease, fmt.Sprint(i), nothing, opts...); err != nil || counts() != want {
-			t.Errorf("call %d: %v, %s are left, want %s", i, err, counts(), want)
-		}
-		if i == 0 && one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key IN ('over for a day 16', 'over for a day 25')`) != 0 {
+		if n == 0 && one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key IN ('over for a day 16', 'over for a day 25')`) != 0 {
 			t.Error("the oldest are not the first to go")
 		}
 	}
 }
 
-// Removing old keys waits for nobody, and so do calls that remove at the same time.
-func TestI25_OnceDoesNotWaitForOldKeys(t *testing.T) {
+// Sweeping waits for nobody, and neither do others that sweep at the same time.
+func TestI25_SweepingWaitsForNobody(t *testing.T) {
 	db := pgtest.Database(t)
-	look := newPeer(t, db.URL())
-	pool := db.Pool(t, noticesDeadlocksSoon, maxConnections(8))
-	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Minute)), fencedstore.New(pool)
-	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 400) n`)
-	var leases []*pglock.Lease
-	for i := range 6 {
-		leases = append(leases, mustTry(t, c, fmt.Sprint(i)))
+	look, a, b := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
+		INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'dead', clock_timestamp() - interval '1 hour' FROM generate_series(1, 40);
+		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp() - interval '2 hours' FROM generate_series(1, 40);
+		INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp() - interval '8 days' FROM generate_series(1, 40);
+		INSERT INTO pglock.waiters SELECT 'q', n, 'exclusive', NULL, gen_random_uuid(), gen_random_uuid(), NULL, false, 'dead', '1 s', NULL, 1, clock_timestamp() - interval '1 hour' FROM generate_series(1, 40) n`)
+	a.exec(t, `BEGIN`)
+	for _, p := range []*peer{a, b} {
+		if n := one[int](t, p, `SELECT pglock.sweep(10)`); n != 50 {
+			t.Errorf("I25: one that sweeps while another does has removed %d rows, want 50", n)
+		}
 	}
-	nothing := func(context.Context, pgx.Tx) error { return nil }
-	if err := store.Once(t.Context(), leases[0], "outside", func(ctx context.Context, _ pgx.Tx) error {
-		ctx, cancel := context.WithTimeout(ctx, patience) // while the first ten are locked
-		defer cancel()
-		return store.Once(ctx, leases[1], "inside", nothing)
-	}); err != nil {
-		t.Errorf("I25: one that removes old keys while another does: %v", err)
-	}
-	if n := one[int](t, look, `SELECT count(*) FROM pglock.done_keys WHERE key LIKE 'old %'`); n != 380 {
-		t.Errorf("%d old keys are left, want 380", n)
-	}
-	var wg sync.WaitGroup
-	for i, lease := range leases {
-		wg.Go(func() {
-			for n := range 10 {
-				if err := onceAt(context.Background(), store, lease, fmt.Sprint(i, " ", n), nothing, levels[i%3]); err != nil {
-					t.Errorf("I25: %v", err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := deadlocks(t, look); n != 0 {
-		t.Errorf("I25: %d deadlocks", n)
+	a.exec(t, `COMMIT`)
+	if n := one[int](t, b, `SELECT pglock.sweep()`); n != 100 {
+		t.Errorf("%d rows were left, want 100", n)
 	}
 }
 

@@ -2,7 +2,9 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,9 +75,19 @@ func (w *writer) draw() plan {
 	case one(10):
 		p.last = "ROLLBACK"
 	case one(3) && w.store == nil:
-		p.last = "SELECT pglock.seal(); COMMIT"
+		p.last = fmt.Sprintf("SELECT pglock.seal('{%s}'); COMMIT", strings.Join(w.resources(p), ","))
 	}
 	return p
+}
+
+// resources are those of the plan's accounts, each once.
+func (w *writer) resources(p plan) (resources []string) {
+	for _, account := range p.accounts {
+		if r := w.resource(account); !slices.Contains(resources, r) {
+			resources = append(resources, r)
+		}
+	}
+	return resources
 }
 
 // passFence passes the fences of the plan's accounts in its way.
@@ -85,13 +97,7 @@ func (w *writer) passFence(ctx context.Context, p plan) (err error) {
 			_, err = w.conn.Exec(ctx, sql, args...)
 		}
 	}
-	c := w.claim
-	var resources []string
-	for _, account := range p.accounts {
-		if r := w.resource(account); !slices.Contains(resources, r) {
-			resources = append(resources, r)
-		}
-	}
+	c, resources := w.claim, w.resources(p)
 	each := func() {
 		for _, r := range resources {
 			exec(`SELECT FROM pglock.fence($1, $2, $3, $4, $5)`, c.lock, c.token, c.id.String(), r, p.again)
@@ -178,7 +184,7 @@ func (w *writer) work(ctx context.Context, q queryer, p plan, read map[string]in
 	if err == nil {
 		switch c := w.claim; p.between { // no answer is "too late", which is as good
 		case "renewed":
-			_, _ = w.other.Exec(ctx, `SELECT FROM pglock.renew($1, $2, $3)`, c.lock, c.token, c.id.String())
+			_, _ = w.other.Exec(ctx, `SELECT FROM pglock.renew_lease($1, $2, $3)`, c.lock, c.token, c.id.String())
 		case "released":
 			_, _ = w.other.release(ctx, grant{name: c.lock, token: c.token, id: c.id})
 		case "run out":

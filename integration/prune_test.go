@@ -56,7 +56,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	pruned := 0
 	for began := time.Now(); ctx.Err() == nil && (pruned < 15 || time.Since(began) < 2*time.Second); {
 		var n int
-		err := pruner.QueryRow(context.Background(), `SELECT pglock.prune_locks('0')`).Scan(&n)
+		err := pruner.QueryRow(context.Background(), `SELECT removed FROM pglock.prune_locks('0')`).Scan(&n)
 		if err != nil && state(err) != "55P03" {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	if _, err := look.release(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	look.exec(t, `SELECT pglock.prune_locks('0')`)
+	look.exec(t, `SELECT removed FROM pglock.prune_locks('0')`)
 	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = 'y'`); n != 0 {
 		t.Fatal("the row was not pruned")
 	}
@@ -102,7 +102,7 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
 	a.exec(t, "SAVEPOINT before")
-	if _, err := a.Exec(t.Context(), `SELECT pglock.prune_locks('0')`); err == nil {
+	if _, err := a.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err == nil {
 		t.Error("I21: the prune did not wait")
 	}
 	a.exec(t, "ROLLBACK TO before")
@@ -124,7 +124,7 @@ func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
 	}
 	p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '2 h', ended_at = NULL WHERE name = 'expired long ago'`)
 	p.exec(t, `UPDATE pglock.locks SET ended_at = clock_timestamp() - interval '2 h' WHERE name = 'released long ago'`)
-	p.exec(t, `SELECT pglock.prune_locks('1 h')`)
+	p.exec(t, `SELECT removed FROM pglock.prune_locks('1 h')`)
 	if left := one[string](t, p, `SELECT string_agg(name, ',' ORDER BY name) FROM pglock.locks`); left != "held,recent" {
 		t.Errorf("after the prune there are %s", left)
 	}
@@ -143,7 +143,7 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 			}
 			mustRelease(t, mustTry(t, newClient(t, db.Pool(t)), "x", pglock.Shared())) // from now on it has a slot
 			pruner.exec(t, "BEGIN")
-			pruner.exec(t, `SELECT pglock.prune_locks('0')`)
+			pruner.exec(t, `SELECT removed FROM pglock.prune_locks('0')`)
 			type answer struct {
 				queued
 				err error
@@ -202,11 +202,11 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	pruned := 0
 	for pruning := true; pruning; {
 		var n int
-		if err := pruner.QueryRow(t.Context(), `SELECT pglock.prune_locks('0')`).Scan(&n); err != nil && state(err) != "55P03" {
+		if err := pruner.QueryRow(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`).Scan(&n); err != nil && state(err) != "55P03" {
 			t.Fatal(err)
 		}
 		pruned += n
-		if _, err := pruner.Exec(t.Context(), `SELECT pglock.sweep_waiters()`); err != nil {
+		if _, err := pruner.Exec(t.Context(), `SELECT pglock.sweep()`); err != nil {
 			t.Fatal(err)
 		}
 		_, err := pruner.Exec(t.Context(), `SELECT pglock.break_lock(name, 'chaos', 'a test', token) FROM (

@@ -182,7 +182,7 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	eventually(t, "the server to have counted every call", func() bool {
 		return calls("release_lease") == waiters+1 && calls("acquire_lease") > waiters
 	})
-	asked, told := calls("acquire_lease"), calls("announce")+calls("announce_next")
+	asked, told := calls("acquire_lease"), calls("announce")
 	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, took, asked, told)
 	// A look may find a grant a moment before its hint comes: then the call asks once more.
 	if asked < waiters+1 || asked > waiters+3 {
@@ -210,9 +210,7 @@ func TestReleaseStandsWhenNotificationsFail(t *testing.T) {
 		acquireInBackground(t.Context(), waits, n, "x", got)
 		awaitQueue(t, look, "x", 1)
 		if n == 2 {
-			look.exec(t, `CREATE OR REPLACE FUNCTION pglock.announce(p_names text[], p_tokens bigint[]) RETURNS bigint LANGUAGE plpgsql
-					AS $$ BEGIN RAISE EXCEPTION 'too many notifications' USING ERRCODE = '57014'; END $$;
-				CREATE OR REPLACE FUNCTION pglock.announce_next(p_name text, p_token bigint, p_session_id uuid) RETURNS bigint LANGUAGE plpgsql
+			look.exec(t, `CREATE OR REPLACE FUNCTION pglock.announce(p_names text[], p_slots int[]) RETURNS bigint LANGUAGE plpgsql
 					AS $$ BEGIN RAISE EXCEPTION 'too many notifications' USING ERRCODE = '57014'; END $$`)
 		}
 		if err := holder.Release(t.Context()); err != nil {

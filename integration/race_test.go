@@ -23,8 +23,8 @@ func (p *peer) enqueue(ctx context.Context, name string, id uuid.UUID, mode stri
 	q := queued{grant: grant{name: name, id: id}}
 	var token, ticket, place *int64
 	var first *bool
-	err := p.QueryRow(ctx, `SELECT granted, token, ticket, place, is_first FROM pglock.acquire($1, $2, $3, 'peer', '30 s',
-			p_mode => $4, p_capacity => $5, p_wait => true)`, name, id.String(), p.session.String(), mode, capacity).
+	err := p.QueryRow(ctx, `SELECT granted, token, ticket, place, is_first FROM pglock.acquire_lease($1, $2, $3, 'peer', '30 s',
+			p_mode => $4, p_capacity => $5, p_wait => true)`, name, id.String(), p.key.String(), mode, capacity).
 		Scan(&q.granted, &token, &ticket, &place, &first)
 	q.token, q.ticket, q.place, q.first = orZero(token), orZero(ticket), orZero(place), orZero(first)
 	return q, err
@@ -177,7 +177,7 @@ func TestI7_TrustInAHintEndsBeforeTheLease(t *testing.T) {
 	holder.exec(t, `SELECT pglock.release_lease('x', $1, $2)`, held.token, held.id.String())
 	time.Sleep(3 * time.Second) // the time that this commit takes: some looks long
 	holder.exec(t, "COMMIT")
-	holder.exec(t, `SELECT pglock.announce('{x}', ARRAY[(SELECT token FROM pglock.locks WHERE name = 'x')])`)
+	holder.exec(t, `SELECT pglock.announce('{x}', '{0}')`)
 	f := await(t, got)
 	if f.err != nil {
 		t.Fatal(f.err)

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -39,6 +40,8 @@ func BenchmarkScaling(b *testing.B) {
 	fmt.Fprint(os.Stderr, table.String())
 }
 
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
 func sizes(whole bool, all ...int) []int {
 	if !whole {
 		return all[:1]
@@ -53,9 +56,9 @@ func fillLocks(b *testing.B, pool *pgxpool.Pool, prefix string, n int, held bool
 	if held {
 		expires = "clock_timestamp() + interval '1 h'"
 	}
-	if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
-		SELECT $1 || n, 'bench', gen_random_uuid(), gen_random_uuid(), nextval('pglock.fencing_token_seq'), '1 h', clock_timestamp(), clock_timestamp(), `+expires+`
-		FROM generate_series(1, $2::int) n`, prefix, n); err != nil {
+	if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, first_token, ttl, acquired_at, renewed_at, expires_at)
+		SELECT $1 || n, 'bench', gen_random_uuid(), gen_random_uuid(), token, token, '1 h', clock_timestamp(), clock_timestamp(), `+expires+`
+		FROM (SELECT n, nextval('pglock.fencing_token_seq') AS token FROM generate_series(1, $2::int) n OFFSET 0) g`, prefix, n); err != nil {
 		b.Fatal(err)
 	}
 	if _, err := pool.Exec(b.Context(), `VACUUM ANALYZE pglock.locks`); err != nil {
@@ -195,15 +198,18 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 	fmt.Fprintln(lines, "waiters\tin queues\tlook\ta hand-over\t")
 	for _, n := range sizes(whole, 100, 1000, 10000) {
 		for _, queues := range []int{1, n} {
-			session := fmt.Sprintf("00000000-0000-0000-0000-%012d", n+queues)
+			key := uuid.NewString()
 			prefix := fmt.Sprintf("w%d-%d-", n, queues)
 			fillLocks(b, pool, prefix, queues, true)
-			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.sessions VALUES ($1::text::uuid, 'bench', clock_timestamp() + interval '1 h')`, session); err != nil {
+			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.sessions VALUES (pglock.session_of($1::text::uuid), 'bench', clock_timestamp() + interval '1 h')`, key); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
-				SELECT $1 || (n % $3 + 1), nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), $2::text::uuid, false, 'bench', '1 h', clock_timestamp()
-				FROM generate_series(1, $4::int) n`, prefix, session, queues, n); err != nil {
+			if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
+				SELECT $1 || (n % $3 + 1), nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), pglock.session_of($2::text::uuid), false, 'bench', '1 h', 1, clock_timestamp()
+				FROM generate_series(1, $4::int) n`, prefix, key, queues, n); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := pool.Exec(b.Context(), `UPDATE pglock.locks SET queued = true WHERE name LIKE $1`, prefix+"%"); err != nil {
 				b.Fatal(err)
 			}
 			if _, err := pool.Exec(b.Context(), `ANALYZE pglock.waiters`); err != nil {
@@ -214,7 +220,7 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 			for range times {
 				began := time.Now()
 				var seen int
-				if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.look($1::text::uuid, 'bench', '1 h')`, session).Scan(&seen); err != nil || seen < n-times {
+				if err := pool.QueryRow(b.Context(), `SELECT count(*) FROM pglock.look($1::text::uuid, 'bench', '1 h')`, key).Scan(&seen); err != nil || seen < n-times {
 					b.Fatal(seen, err)
 				}
 				look += time.Since(began)

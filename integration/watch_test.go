@@ -2,9 +2,13 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -62,8 +66,8 @@ func TestWatchTellsEveryChange(t *testing.T) {
 			}
 			expect(pglock.ChangeBroken, broken.NewToken, 0)
 			crashed := newPeer(t, db.URL())
-			crashed.exec(t, `SELECT pglock.acquire('x', gen_random_uuid(), gen_random_uuid(), 'a', '4 s')`)
-			crashed.exec(t, `SELECT pglock.announce('{x}', '{0}')`)
+			crashed.exec(t, `SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'a', '4 s')`)
+			crashed.exec(t, `SELECT pglock.announce('{x}', '{NULL}')`)
 			expect(pglock.ChangeGranted, 0, 1)
 			expect(pglock.ChangeExpired, 0, 0)
 			one1, two := mustTry(t, a, "x", pglock.Limit(2)), (*pglock.Lease)(nil)
@@ -129,5 +133,58 @@ func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
 	}
 	if until := one[bool](t, look, `SELECT watched_until < clock_timestamp() + interval '61 s' FROM pglock.locks WHERE name = 'x'`); !until {
 		t.Error("the watch would cost for longer than a minute after its end")
+	}
+}
+
+// A watch that the server or the pool will refuse for ever says so, and ends; what passes does not end it.
+func TestWatchTellsAnErrorThatWillNotPass(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	for what, c := range map[string]struct {
+		happens func(t *testing.T, look *peer, pool *pgxpool.Pool)
+		want    error // nil: the watch goes on
+	}{
+		"permission revoked": {func(t *testing.T, look *peer, _ *pgxpool.Pool) {
+			look.exec(t, `REVOKE EXECUTE ON FUNCTION pglock.watch(text, interval) FROM pglock_user, PUBLIC`)
+		}, pglock.ErrPermission},
+		"schema gone": {func(t *testing.T, look *peer, _ *pgxpool.Pool) {
+			look.exec(t, `DROP FUNCTION pglock.watch(text, interval)`)
+		}, pglock.ErrSchema},
+		"pool closed": {func(_ *testing.T, _ *peer, pool *pgxpool.Pool) { pool.Close() }, puddle.ErrClosedPool},
+		"connections ended": {func(t *testing.T, look *peer, _ *pgxpool.Pool) {
+			look.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+		}, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			pool := newPool(t, db.URL(), func(c *pgxpool.Config) {
+				c.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+					_, err := conn.Exec(ctx, `SET ROLE pglock_user`)
+					return err
+				}
+			})
+			changes, err := newClient(t, pool).Watch(t.Context(), "x")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ch := nextChange(t, changes); ch.Kind != pglock.ChangeNone || ch.Err != nil {
+				t.Fatalf("%+v", ch)
+			}
+			c.happens(t, look, pool)
+			if c.want == nil {
+				g := look.mustAcquire(t, "x", time.Minute)
+				if ch := nextChange(t, changes); ch.Kind != pglock.ChangeGranted || int64(ch.Lease.Token) != g.token {
+					t.Errorf("%+v", ch)
+				}
+				return
+			}
+			if ch := nextChange(t, changes); ch.Kind != pglock.ChangeUnseen || !errors.Is(ch.Err, c.want) {
+				t.Errorf("%+v, want %s with %v", ch, pglock.ChangeUnseen, c.want)
+			}
+			if ch, open := <-changes; open {
+				t.Errorf("after the last change: %+v", ch)
+			}
+		})
 	}
 }

@@ -93,7 +93,7 @@ DROP FUNCTION free_slots(p_name text, p_capacity int, p_most int);
 DROP FUNCTION take_tickets(p_batch waiters[]);
 DROP FUNCTION next_batch(w waiters, p_most int);
 DROP FUNCTION lock_to_grant(p_name text);
-DROP FUNCTION serve(p_head locks, w waiters, p_ending boolean);
+DROP FUNCTION serve(p_head locks, w waiters, p_ended_at timestamptz);
 DROP FUNCTION standing(p_head locks, p_ending boolean, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint);
 DROP FUNCTION settle(p_name text);
 DROP FUNCTION refuse_limit(p_head locks, p_capacity int);

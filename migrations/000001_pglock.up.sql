@@ -607,14 +607,14 @@ END $$;
 -- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and with
 -- p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt may still
 -- be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks no row, writes
--- nothing and draws no token. With p_turns above 1 the grant carries up to so many tokens, from first_token to token.
+-- nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a second at most: 55P03. With p_turns above 1 the grant carries up to so many tokens, from first_token to token.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval,
   p_metadata jsonb DEFAULT NULL, p_retry boolean DEFAULT false,
   p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL, p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
   p_turns int DEFAULT 1) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
   w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
@@ -790,14 +790,12 @@ BEGIN
       SELECT * INTO head FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
         ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
-    EXIT WHEN FOUND;
-    INSERT INTO locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at,
-                       ended_at)
+    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
+    INSERT INTO locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
       SELECT p_name, t.token, t.token, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
-             clock_timestamp(), '-infinity', clock_timestamp()
+             clock_timestamp(), '-infinity'
       FROM (SELECT next_token(0) AS token OFFSET 0) t
       ON CONFLICT (name, slot) DO NOTHING;
-    EXIT WHEN NOT FOUND AND NOT p_wait;
   END LOOP;
   RETURN head;
 END $$;
@@ -833,12 +831,14 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
--- is_taken tells, without a lock, that a request would have to wait: for a lease, or for somebody who queues.
+-- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody who
+-- queues.
 CREATE FUNCTION is_taken(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RETURN (next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL;
+  RETURN ((next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
 -- refusal says who holds the lock: of several the one whose lease ends last.
@@ -933,9 +933,9 @@ END $$;
 
 -- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
 -- leaves room for. After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the way.
--- The caller has the head locked. p_ending: the head is locked FOR UPDATE, and its own lease ends with this statement.
--- Answers the slots that were granted.
-CREATE FUNCTION serve(p_head locks, w waiters, p_ending boolean) RETURNS int[]
+-- The caller has the head locked. p_ended_at: it is locked FOR UPDATE, and its own lease ends with this statement, at that
+-- moment. Answers the slots that were granted.
+CREATE FUNCTION serve(p_head locks, w waiters, p_ended_at timestamptz) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -948,10 +948,10 @@ DECLARE
   batch   waiters[];
   place   tid;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() AND NOT p_ending THEN
+  IF p_head.expires_at > clock_timestamp() AND p_ended_at IS NULL THEN
     RETURN granted;                                      -- an exclusive lease is in everybody's way
   END IF;
-  s := standing(p_head, p_ending);
+  s := standing(p_head, p_ended_at IS NOT NULL);
   WHILE s.exclusive = 0 LOOP
     nxt := CASE WHEN queued THEN next_waiter(p_head.name) END;
     IF nxt.ticket IS NULL THEN
@@ -976,7 +976,7 @@ BEGIN
       queued := take_tickets(batch);
     END IF;
     IF nxt.mode = 'exclusive' THEN
-      PERFORM grant_head(nxt, place, s.above, CASE WHEN p_ending THEN clock_timestamp() END, queued);
+      PERFORM grant_head(nxt, place, s.above, p_ended_at, queued);
       s.exclusive := 1;
       stored := queued;
     ELSE
@@ -1118,7 +1118,7 @@ BEGIN
     RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
   ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR refuse_limit(head, w.capacity));
-  granted := serve(head, w, false);
+  granted := serve(head, w, NULL);
   IF cardinality(granted) > 0 THEN
     SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     r := lease_of(head, w.grant_id);
@@ -1252,9 +1252,10 @@ CREATE TYPE release_answer AS (
   watched  boolean
 );
 
--- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
+-- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is. A COMMIT
+-- under way that has checked the lease is waited for, a second at most: 55P03.
 CREATE FUNCTION release_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL) RETURNS release_answer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
   ok boolean := require_read_committed();
@@ -1262,8 +1263,8 @@ BEGIN
   RETURN release_one(p_name, p_token, p_grant_id, p_slot);
 END $$;
 
--- release_leases is release_lease for many leases, in the byte order of their names; one answer for each, n counts from 1.
--- When one would have to wait for longer than a moment, nothing was done.
+-- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of its
+-- slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was done.
 CREATE FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, answer release_answer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
@@ -1276,7 +1277,7 @@ DECLARE
 BEGIN
   FOR a IN
     SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
-    ORDER BY g.name COLLATE "C", g.n
+    ORDER BY g.name COLLATE "C", g.slot, g.n
   LOOP
     release_leases.n := a.n;
     release_leases.answer := release_one(a.name, a.token, a.grant_id, a.slot);
@@ -1316,16 +1317,17 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   a       release_answer := ROW(true, NULL, NULL, p_head.watched_until > clock_timestamp());
+  now     timestamptz := clock_timestamp();
   granted int[];
 BEGIN
   IF p_head.queued THEN
-    granted := serve(p_head, NULL, true);
+    granted := serve(p_head, NULL, now);
     SELECT * INTO a.hints, a.handed FROM told(p_head.name, granted, p_head.session_id, NULL);
   END IF;
   IF granted IS NULL THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.ctid = p_at;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.ctid = p_at;
   ELSIF NOT 0 = ANY (granted) THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_head.name AND l.slot = 0;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.name = p_head.name AND l.slot = 0;
   END IF;
   RETURN a;
 END $$;
@@ -1346,7 +1348,7 @@ BEGIN
   IF r.expires_at > clock_timestamp() THEN
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = r.slot;
     a.released := true;
-    SELECT * INTO a.hints, a.handed FROM told(p_name, serve(head, NULL, false), r.session_id, NULL);
+    SELECT * INTO a.hints, a.handed FROM told(p_name, serve(head, NULL, NULL), r.session_id, NULL);
     a.watched := head.watched_until > clock_timestamp();
   END IF;
   RETURN a;
@@ -1356,17 +1358,21 @@ END $$;
 -- With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes the head,
 -- so that a request which has looked at the head already, and does not see the note, does not find it as it was. Locks
 -- are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the place that
--- the ticket had. When one would have to wait for longer than a moment, nothing was done.
+-- the ticket had. One request waits for whoever decides about its lock at the moment, a second at most; several do not wait
+-- for longer than a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, holder text, expires_at timestamptz,
                hints text[], handed int[], watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND is_batch(cardinality(p_names), cardinality(p_grant_ids));
   a  record;
 BEGIN
+  IF cardinality(p_names) > 1 THEN
+    PERFORM set_config('lock_timeout', '50ms', true);     -- until the function ends
+  END IF;
   IF array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
     ok := refuse('grant_id or spend', NULL, 'not be NULL');
   END IF;
@@ -1406,7 +1412,7 @@ BEGIN
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   SELECT * INTO give_up_one.hints, give_up_one.handed
-    FROM told(p_name, CASE WHEN head.name IS NOT NULL THEN serve(head, NULL, false) END, p_session_id, NULL);
+    FROM told(p_name, CASE WHEN head.name IS NOT NULL THEN serve(head, NULL, NULL) END, p_session_id, NULL);
   give_up_one.watched := head.watched_until > clock_timestamp();
   SELECT l.token, l.holder, l.expires_at INTO give_up_one.token, give_up_one.holder, give_up_one.expires_at
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
@@ -1495,7 +1501,7 @@ BEGIN
   INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
     VALUES ('break', p_name, r.token, nullif(r.first_token, r.token), break_lock.new_token, r.holder, p_actor, p_reason);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  SELECT t.handed INTO break_lock.handed FROM told(p_name, serve(head, NULL, false), gen_random_uuid(), NULL) t;
+  SELECT t.handed INTO break_lock.handed FROM told(p_name, serve(head, NULL, NULL), gen_random_uuid(), NULL) t;
 END $$;
 
 
@@ -1846,6 +1852,7 @@ BEGIN
   END IF;
   ok := bound_transaction(microseconds_until(r.expires_at) / 1000 + 1);
 
+  SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, r.slot, p_grant_id, pg_current_xact_id(), clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET
@@ -1929,26 +1936,31 @@ ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_
 -- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because it left
 -- one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And it checks the
 -- leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET CONSTRAINTS ALL
--- IMMEDIATE has used up the check inside it.
+-- IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends them.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   xact xid8 := pg_current_xact_id_if_assigned();
   ok   boolean;
-  res  text;
-  f    fences;
+  a    record;
 BEGIN
   IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 1000 THEN
-    ok := refuse('resources', cardinality(p_resources)::text || ' of them', 'be 1 to 1000 that the transaction has passed the fences of');
+    ok := refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
+                 'be 1 to 1000 that the transaction has passed the fences of');
   END IF;
-  FOREACH res IN ARRAY p_resources LOOP
-    SELECT * INTO f FROM fences o WHERE o.resource = res AND o.fenced_xact = xact AND o.advanced_at >= transaction_timestamp();
-    IF NOT FOUND THEN
+  FOR a IN
+    SELECT r.resource, f.fence, f.lock_name FROM unnest(p_resources) AS r (resource)
+      LEFT JOIN LATERAL (
+        SELECT o AS fence, o.lock_name, o.slot FROM fences o WHERE o.resource = r.resource AND o.fenced_xact = xact
+          AND o.advanced_at >= transaction_timestamp() OFFSET 0) f ON true
+    ORDER BY f.lock_name NULLS FIRST, f.slot
+  LOOP
+    IF a.lock_name IS NULL THEN
       RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
-          quote_literal(res) USING ERRCODE = 'LK009', CONSTRAINT = res;
+          coalesce(quote_literal(a.resource), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(a.resource, '');
     END IF;
-    ok := hold_lease(f);
+    ok := hold_lease(a.fence);
   END LOOP;
 END $$;
 
@@ -2394,7 +2406,7 @@ RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigi
 LANGUAGE sql VOLATILE   -- p_free NULL: ended slots too
 AS $$
   SELECT * FROM (SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
-         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at <= clock_timestamp() AND l.ended_at >= l.acquired_at THEN l.ended_at END,
+         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END,
          microseconds_until(l.expires_at), l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (SELECT count(*) FROM waiters q WHERE q.name = l.name) ELSE 0 END
   FROM locks l

@@ -15,6 +15,8 @@ const (
 	outage = 30 * time.Second
 	// settling is how long TryAcquire tries to learn what became of a request whose answer was lost.
 	settling = 10 * time.Second
+	// lockedOutPause is between two attempts of a waiting call that finds the lock's row locked for long.
+	lockedOutPause = 100 * time.Millisecond
 )
 
 // TryAcquire takes the lock if it is free and nobody is queued for it, and says at once who holds it if not. ctx bounds
@@ -159,10 +161,13 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 			continue
 		case q.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, sqlState(err)):
 			return a, sent, &ArgumentError{"metadata", shorten(string(q.metadata)), "be a value that jsonb can hold: " + messageOf(err)}
-		case neverSent(err) && !q.again && !q.wait, !connectionLost(err):
+		case lockedOut(err) && q.wait: // for as long as ctx; no connection is held meanwhile
+			pause(asking, lockedOutPause)
+			continue
+		case neverSent(err) && !q.again && !q.wait, !connectionLost(err) && !(lockedOut(err) && q.again):
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}
-		if !neverSent(err) {
+		if connectionLost(err) && !neverSent(err) {
 			q.again, q.lost = true, true
 		}
 		if giveUp == nil {

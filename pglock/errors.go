@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 )
 
 // States and refusals, for errors.Is.
@@ -262,6 +263,9 @@ func transient(err error) bool {
 	return false
 }
 
+// lockedOut reports whether the server has waited for another transaction for as long as it may: nothing was changed.
+func lockedOut(err error) bool { return sqlState(err) == "55P03" }
+
 // connectionLost reports whether err says that the connection ended rather than that the server refused: what was sent
 // may have been done.
 func connectionLost(err error) bool {
@@ -275,6 +279,14 @@ func connectionLost(err error) bool {
 		return true // terminated by an administrator, a crash, a starting server, a broken protocol
 	}
 	return false
+}
+
+// lasting reports whether the error would come again and again: the pool is closed, or the server's refusal is neither one of
+// the moment, nor for want of what the server has too little of (class 53), nor that of a standby, which may be promoted.
+func lasting(err error) bool {
+	state := sqlState(err)
+	return errors.Is(err, puddle.ErrClosedPool) ||
+		state != "" && state != "25006" && !transient(err) && !connectionLost(err) && !neverSent(err) && !strings.HasPrefix(state, "53")
 }
 
 // underWayError marks that a call has left its statement, which goes on without it.

@@ -204,7 +204,8 @@ func (l *lane[Q, A]) take() (taken []*laned[Q, A]) {
 }
 
 // sendAll asks for all that are taken. What the server refuses, or undoes for a reason that passes, is asked for in two
-// halves, so that in the end only the call that it refuses fails.
+// halves, so that in the end only the call that it refuses fails. A call that has waited in vain for a lock of the server's
+// is told so at once: its connection is not for waiting.
 func (l *lane[Q, A]) sendAll(ctx context.Context, conn *pgx.Conn, taken []*laned[Q, A]) {
 	if len(taken) == 0 {
 		return
@@ -216,7 +217,7 @@ func (l *lane[Q, A]) sendAll(ctx context.Context, conn *pgx.Conn, taken []*laned
 	for attempt := 1; ; attempt++ {
 		answers, err := l.send(ctx, conn, qs)
 		switch {
-		case err == nil || connectionLost(err) || len(taken) == 1 && !transient(err) || attempt == transientAttempts:
+		case err == nil || connectionLost(err) || len(taken) == 1 && (!transient(err) || lockedOut(err)) || attempt == transientAttempts:
 			l.answer(taken, answers, err)
 			return
 		case len(taken) > 1:

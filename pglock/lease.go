@@ -204,7 +204,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
 	defer cancel()
-	for repeated := false; ; repeated = true {
+	for repeated := false; ; {
 		sent := l.client.now()
 		released, next, err := l.client.store.release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
 		if err == nil {
@@ -216,9 +216,10 @@ func (l *Lease) Release(ctx context.Context) error {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !connectionLost(err) || !pause(ctx, 20*time.Millisecond):
+		case !connectionLost(err) && !lockedOut(err) || !pause(ctx, 20*time.Millisecond):
 			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
 		}
+		repeated = repeated || connectionLost(err) && !neverSent(err)
 	}
 }
 

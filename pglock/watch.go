@@ -24,6 +24,7 @@ const (
 	ChangeReleased ChangeKind = "released" // by its holder
 	ChangeExpired  ChangeKind = "expired"
 	ChangeBroken   ChangeKind = "broken" // by an operator
+	ChangeUnseen   ChangeKind = "unseen" // nothing, as far as is known: the watch has ended with Err
 )
 
 // Change is what Watch tells: what happened, to which lease, and who holds the lock after it. Times are the server's.
@@ -31,6 +32,7 @@ type Change struct {
 	Kind    ChangeKind
 	Lease   Info   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
 	Holders []Info // after the change, by slot; none when the lock is free
+	Err     error  // of ChangeUnseen: ErrPermission, ErrSchema, or what else the server or the pool refused the look with
 }
 
 // watcher is one Watch. Its client's mutex guards nothing in it: only its own goroutine uses it, but for wake.
@@ -43,7 +45,9 @@ type watcher struct {
 // Watch tells the lock's present state and then each change. Where the reader is slow, the newest change takes the place
 // of older ones that it has not read: the last one it reads is how things are. The channel is closed when ctx ends or the
 // client is closed. The lock need not exist yet. Nobody else pays for it: the server tells of changes only while somebody
-// watches. Where notifications do not come through, changes are seen within a second.
+// watches. Where notifications do not come through, changes are seen within a second. While the server cannot be reached
+// nothing is told, and the watch goes on when it can. Where the server refuses to show the lock, as it will again, or the pool
+// is closed, the last change is a ChangeUnseen with the error, and the channel is closed.
 //
 // Errors: ErrInvalid, ErrClosed, ctx's error, or the server's to the first look.
 func (c *Client) Watch(ctx context.Context, name string) (<-chan Change, error) {
@@ -125,7 +129,12 @@ func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan
 			return
 		}
 		after, _, err := c.store.watch(ctx, w.name, watchLasting)
-		if err != nil {
+		switch {
+		case err == nil:
+		case ctx.Err() == nil && lasting(err):
+			replace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf("pglock: watch lock %q: %w", w.name, ErrorFromSQL(err, w.name, 0))})
+			return
+		default:
 			if !pause(ctx, 200*time.Millisecond) {
 				return
 			}
@@ -133,14 +142,19 @@ func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan
 			continue
 		}
 		if news, changed := compare(before, after); changed {
-			select {
-			case <-out: // unread, and overtaken
-			default:
-			}
-			out <- news
+			replace(out, news)
 		}
 		before = after
 	}
+}
+
+// replace tells a change in place of one that is unread, and overtaken.
+func replace(out chan Change, news Change) {
+	select {
+	case <-out:
+	default:
+	}
+	out <- news
 }
 
 // compare finds what has changed from one look to the next; the last change where there were several.

@@ -50,14 +50,14 @@ END $$;
 -- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and with
 -- p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt may still
 -- be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks no row, writes
--- nothing and draws no token. With p_turns above 1 the grant carries up to so many tokens, from first_token to token.
+-- nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a second at most: 55P03. With p_turns above 1 the grant carries up to so many tokens, from first_token to token.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval,
   p_metadata jsonb DEFAULT NULL, p_retry boolean DEFAULT false,
   p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL, p_wait boolean DEFAULT false,
   p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
   p_turns int DEFAULT 1) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
   w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,

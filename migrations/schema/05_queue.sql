@@ -17,14 +17,12 @@ BEGIN
       SELECT * INTO head FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
         ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
-    EXIT WHEN FOUND;
-    INSERT INTO locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at,
-                       ended_at)
+    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
+    INSERT INTO locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
       SELECT p_name, t.token, t.token, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
-             clock_timestamp(), '-infinity', clock_timestamp()
+             clock_timestamp(), '-infinity'
       FROM (SELECT next_token(0) AS token OFFSET 0) t
       ON CONFLICT (name, slot) DO NOTHING;
-    EXIT WHEN NOT FOUND AND NOT p_wait;
   END LOOP;
   RETURN head;
 END $$;
@@ -60,12 +58,14 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
--- is_taken tells, without a lock, that a request would have to wait: for a lease, or for somebody who queues.
+-- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody who
+-- queues.
 CREATE FUNCTION is_taken(w waiters) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RETURN (next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL;
+  RETURN ((next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
 -- refusal says who holds the lock: of several the one whose lease ends last.
@@ -160,9 +160,9 @@ END $$;
 
 -- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
 -- leaves room for. After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the way.
--- The caller has the head locked. p_ending: the head is locked FOR UPDATE, and its own lease ends with this statement.
--- Answers the slots that were granted.
-CREATE FUNCTION serve(p_head locks, w waiters, p_ending boolean) RETURNS int[]
+-- The caller has the head locked. p_ended_at: it is locked FOR UPDATE, and its own lease ends with this statement, at that
+-- moment. Answers the slots that were granted.
+CREATE FUNCTION serve(p_head locks, w waiters, p_ended_at timestamptz) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -175,10 +175,10 @@ DECLARE
   batch   waiters[];
   place   tid;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() AND NOT p_ending THEN
+  IF p_head.expires_at > clock_timestamp() AND p_ended_at IS NULL THEN
     RETURN granted;                                      -- an exclusive lease is in everybody's way
   END IF;
-  s := standing(p_head, p_ending);
+  s := standing(p_head, p_ended_at IS NOT NULL);
   WHILE s.exclusive = 0 LOOP
     nxt := CASE WHEN queued THEN next_waiter(p_head.name) END;
     IF nxt.ticket IS NULL THEN
@@ -203,7 +203,7 @@ BEGIN
       queued := take_tickets(batch);
     END IF;
     IF nxt.mode = 'exclusive' THEN
-      PERFORM grant_head(nxt, place, s.above, CASE WHEN p_ending THEN clock_timestamp() END, queued);
+      PERFORM grant_head(nxt, place, s.above, p_ended_at, queued);
       s.exclusive := 1;
       stored := queued;
     ELSE
@@ -345,7 +345,7 @@ BEGIN
     RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
   ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR refuse_limit(head, w.capacity));
-  granted := serve(head, w, false);
+  granted := serve(head, w, NULL);
   IF cardinality(granted) > 0 THEN
     SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     r := lease_of(head, w.grant_id);

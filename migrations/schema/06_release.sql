@@ -9,9 +9,10 @@ CREATE TYPE release_answer AS (
   watched  boolean
 );
 
--- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
+-- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is. A COMMIT
+-- under way that has checked the lease is waited for, a second at most: 55P03.
 CREATE FUNCTION release_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL) RETURNS release_answer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
   ok boolean := require_read_committed();
@@ -19,8 +20,8 @@ BEGIN
   RETURN release_one(p_name, p_token, p_grant_id, p_slot);
 END $$;
 
--- release_leases is release_lease for many leases, in the byte order of their names; one answer for each, n counts from 1.
--- When one would have to wait for longer than a moment, nothing was done.
+-- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of its
+-- slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was done.
 CREATE FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, answer release_answer)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
@@ -33,7 +34,7 @@ DECLARE
 BEGIN
   FOR a IN
     SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
-    ORDER BY g.name COLLATE "C", g.n
+    ORDER BY g.name COLLATE "C", g.slot, g.n
   LOOP
     release_leases.n := a.n;
     release_leases.answer := release_one(a.name, a.token, a.grant_id, a.slot);
@@ -73,16 +74,17 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   a       release_answer := ROW(true, NULL, NULL, p_head.watched_until > clock_timestamp());
+  now     timestamptz := clock_timestamp();
   granted int[];
 BEGIN
   IF p_head.queued THEN
-    granted := serve(p_head, NULL, true);
+    granted := serve(p_head, NULL, now);
     SELECT * INTO a.hints, a.handed FROM told(p_head.name, granted, p_head.session_id, NULL);
   END IF;
   IF granted IS NULL THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.ctid = p_at;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.ctid = p_at;
   ELSIF NOT 0 = ANY (granted) THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_head.name AND l.slot = 0;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.name = p_head.name AND l.slot = 0;
   END IF;
   RETURN a;
 END $$;
@@ -103,7 +105,7 @@ BEGIN
   IF r.expires_at > clock_timestamp() THEN
     UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = r.slot;
     a.released := true;
-    SELECT * INTO a.hints, a.handed FROM told(p_name, serve(head, NULL, false), r.session_id, NULL);
+    SELECT * INTO a.hints, a.handed FROM told(p_name, serve(head, NULL, NULL), r.session_id, NULL);
     a.watched := head.watched_until > clock_timestamp();
   END IF;
   RETURN a;
@@ -113,17 +115,21 @@ END $$;
 -- With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes the head,
 -- so that a request which has looked at the head already, and does not see the note, does not find it as it was. Locks
 -- are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the place that
--- the ticket had. When one would have to wait for longer than a moment, nothing was done.
+-- the ticket had. One request waits for whoever decides about its lock at the moment, a second at most; several do not wait
+-- for longer than a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, holder text, expires_at timestamptz,
                hints text[], handed int[], watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND is_batch(cardinality(p_names), cardinality(p_grant_ids));
   a  record;
 BEGIN
+  IF cardinality(p_names) > 1 THEN
+    PERFORM set_config('lock_timeout', '50ms', true);     -- until the function ends
+  END IF;
   IF array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
     ok := refuse('grant_id or spend', NULL, 'not be NULL');
   END IF;
@@ -163,7 +169,7 @@ BEGIN
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   SELECT * INTO give_up_one.hints, give_up_one.handed
-    FROM told(p_name, CASE WHEN head.name IS NOT NULL THEN serve(head, NULL, false) END, p_session_id, NULL);
+    FROM told(p_name, CASE WHEN head.name IS NOT NULL THEN serve(head, NULL, NULL) END, p_session_id, NULL);
   give_up_one.watched := head.watched_until > clock_timestamp();
   SELECT l.token, l.holder, l.expires_at INTO give_up_one.token, give_up_one.holder, give_up_one.expires_at
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
@@ -252,5 +258,5 @@ BEGIN
   INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
     VALUES ('break', p_name, r.token, nullif(r.first_token, r.token), break_lock.new_token, r.holder, p_actor, p_reason);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  SELECT t.handed INTO break_lock.handed FROM told(p_name, serve(head, NULL, false), gen_random_uuid(), NULL) t;
+  SELECT t.handed INTO break_lock.handed FROM told(p_name, serve(head, NULL, NULL), gen_random_uuid(), NULL) t;
 END $$;

@@ -95,6 +95,7 @@ BEGIN
   END IF;
   ok := bound_transaction(microseconds_until(r.expires_at) / 1000 + 1);
 
+  SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, r.slot, p_grant_id, pg_current_xact_id(), clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET
@@ -178,26 +179,31 @@ ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_
 -- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because it left
 -- one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And it checks the
 -- leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET CONSTRAINTS ALL
--- IMMEDIATE has used up the check inside it.
+-- IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends them.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   xact xid8 := pg_current_xact_id_if_assigned();
   ok   boolean;
-  res  text;
-  f    fences;
+  a    record;
 BEGIN
   IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 1000 THEN
-    ok := refuse('resources', cardinality(p_resources)::text || ' of them', 'be 1 to 1000 that the transaction has passed the fences of');
+    ok := refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
+                 'be 1 to 1000 that the transaction has passed the fences of');
   END IF;
-  FOREACH res IN ARRAY p_resources LOOP
-    SELECT * INTO f FROM fences o WHERE o.resource = res AND o.fenced_xact = xact AND o.advanced_at >= transaction_timestamp();
-    IF NOT FOUND THEN
+  FOR a IN
+    SELECT r.resource, f.fence, f.lock_name FROM unnest(p_resources) AS r (resource)
+      LEFT JOIN LATERAL (
+        SELECT o AS fence, o.lock_name, o.slot FROM fences o WHERE o.resource = r.resource AND o.fenced_xact = xact
+          AND o.advanced_at >= transaction_timestamp() OFFSET 0) f ON true
+    ORDER BY f.lock_name NULLS FIRST, f.slot
+  LOOP
+    IF a.lock_name IS NULL THEN
       RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
-          quote_literal(res) USING ERRCODE = 'LK009', CONSTRAINT = res;
+          coalesce(quote_literal(a.resource), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(a.resource, '');
     END IF;
-    ok := hold_lease(f);
+    ok := hold_lease(a.fence);
   END LOOP;
 END $$;
 

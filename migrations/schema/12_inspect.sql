@@ -8,7 +8,7 @@ RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigi
 LANGUAGE sql VOLATILE   -- p_free NULL: ended slots too
 AS $$
   SELECT * FROM (SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
-         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at <= clock_timestamp() AND l.ended_at >= l.acquired_at THEN l.ended_at END,
+         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END,
          microseconds_until(l.expires_at), l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (SELECT count(*) FROM waiters q WHERE q.name = l.name) ELSE 0 END
   FROM locks l

@@ -3,6 +3,8 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,64 +16,62 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// The short ways to ask for one lock, each with its name, a grant ID and a session: granted, and the token of the grant.
-var shortGrants = map[string]string{
+// The ways to ask for one lock, each with its name, a grant ID and a session: granted, and the token of the grant.
+var grantWays = map[string]string{
 	"acquire_lease":           `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min')`,
 	"acquire_lease for turns": `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_turns => 3)`,
-	"acquire_many": `SELECT coalesce(bool_or(granted), false), max(token) FILTER (WHERE granted)
-		FROM pglock.acquire_many(ARRAY[$1], ARRAY[$2::uuid], ARRAY[NULL::uuid], $3, 'peer', '1 min')`,
-	"acquire_each": `SELECT granted, token FROM pglock.acquire_each(ARRAY[$1], ARRAY[$2::uuid], $3, ARRAY['peer'], ARRAY['1 min'::interval],
-		ARRAY[NULL::jsonb], ARRAY['exclusive'], ARRAY[NULL::int], ARRAY[false], '10 s', ARRAY[NULL::uuid], ARRAY[false], ARRAY[1])`,
+	"acquire_leases": `SELECT (answer).granted, (answer).token FROM pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, ARRAY['peer'], ARRAY['1 min'::interval],
+		ARRAY[NULL::jsonb], ARRAY[false], ARRAY['exclusive'], ARRAY[NULL::int], ARRAY[false], '10 s', ARRAY[NULL::uuid], ARRAY[false], ARRAY[1])`,
 }
 
-// The short ways to release one lock, each with its name, a token and a grant ID: whether it was released.
-var shortReleases = map[string]string{
-	"release_lease": `SELECT coalesce(released, false) FROM pglock.release_lease($1, $2, $3)`,
-	"release_many":  `SELECT count(*) = 1 FROM pglock.release_many(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid])`,
+// The ways to release one lock, each with its name, a token and a grant ID: whether it was released.
+var releaseWays = map[string]string{
+	"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3)`,
+	"release_leases": `SELECT (answer).released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0])`,
 }
 
-func (p *peer) shortGrant(ctx context.Context, way, name string, id uuid.UUID) (grant, error) {
+func (p *peer) grantBy(ctx context.Context, way, name string, id uuid.UUID) (grant, error) {
 	g := grant{name: name, id: id}
 	var token *int64
-	err := p.QueryRow(ctx, shortGrants[way], name, id.String(), p.session.String()).Scan(&g.granted, &token)
+	err := p.QueryRow(ctx, grantWays[way], name, id.String(), p.key.String()).Scan(&g.granted, &token)
 	g.token = orZero(token)
 	return g, err
 }
 
-func (p *peer) mustShort(t *testing.T, way, name string) grant {
+func (p *peer) mustGrantBy(t *testing.T, way, name string) grant {
 	t.Helper()
-	g, err := p.shortGrant(t.Context(), way, name, uuid.New())
+	g, err := p.grantBy(t.Context(), way, name, uuid.New())
 	if err != nil || !g.granted {
 		t.Fatalf("%s of %q: %+v, %v", way, name, g, err)
 	}
 	return g
 }
 
-func (p *peer) shortRelease(ctx context.Context, way string, g grant) (released bool, err error) {
-	err = p.QueryRow(ctx, shortReleases[way], g.name, g.token, g.id.String()).Scan(&released)
+func (p *peer) releaseBy(ctx context.Context, way string, g grant) (released bool, err error) {
+	err = p.QueryRow(ctx, releaseWays[way], g.name, g.token, g.id.String()).Scan(&released)
 	return released, err
 }
 
-func (p *peer) mustShortRelease(t *testing.T, way string, g grant) {
+func (p *peer) mustReleaseBy(t *testing.T, way string, g grant) {
 	t.Helper()
-	if released, err := p.shortRelease(t.Context(), way, g); err != nil || !released {
+	if released, err := p.releaseBy(t.Context(), way, g); err != nil || !released {
 		t.Fatalf("%s of %q: %v, %v", way, g.name, released, err)
 	}
 }
 
-// newShortPeer is a peer that waits for nothing for long, should a wait be wrong.
-func newShortPeer(t *testing.T, url string) *peer {
+// newHastyPeer is a peer that waits for nothing for long, should a wait be wrong.
+func newHastyPeer(t *testing.T, url string) *peer {
 	t.Helper()
 	p := newPeer(t, url)
 	p.exec(t, `SET lock_timeout = '3s'`)
 	return p
 }
 
-// freed is a lock that was released: the short ways are for these.
+// freed is a lock that was released.
 func freed(t *testing.T, p *peer, name string) grant {
 	t.Helper()
 	g := p.mustAcquire(t, name, time.Minute)
-	p.mustShortRelease(t, "release_lease", g)
+	p.mustReleaseBy(t, "release_lease", g)
 	return g
 }
 
@@ -81,25 +81,23 @@ func isHeld(t *testing.T, look *peer, g grant) bool {
 		g.name, g.token, g.id.String())
 }
 
-// The history of all short ways beside each other, and beside the old ones, is that of one mutex.
-func TestI1_I2_ShortWaysAndOldOnesAreOneMutex(t *testing.T) {
+// The history of all ways beside each other is that of one mutex.
+func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 	db := pgtest.Database(t)
-	acquire := []func(p *peer) (grant, error){func(p *peer) (grant, error) {
-		return p.acquire(context.Background(), "x", uuid.New(), time.Minute, false)
-	}}
-	for way := range shortGrants {
-		acquire = append(acquire, func(p *peer) (grant, error) { return p.shortGrant(context.Background(), way, "x", uuid.New()) })
+	var acquire []func(p *peer) (grant, error)
+	for way := range grantWays {
+		acquire = append(acquire, func(p *peer) (grant, error) { return p.grantBy(context.Background(), way, "x", uuid.New()) })
 	}
-	release := []func(p *peer, g grant) (bool, error){
-		func(p *peer, g grant) (bool, error) { return p.release(context.Background(), g) },
-		func(p *peer, g grant) (bool, error) { return p.shortRelease(context.Background(), "release_lease", g) },
-		func(p *peer, g grant) (bool, error) { // it passes over a row that somebody else has locked
-			released, err := p.shortRelease(context.Background(), "release_many", g)
-			if err == nil && !released {
-				released, err = p.shortRelease(context.Background(), "release_lease", g)
+	var release []func(p *peer, g grant) (bool, error)
+	for way := range releaseWays {
+		release = append(release, func(p *peer, g grant) (bool, error) {
+			for { // one for many does not wait for long
+				released, err := p.releaseBy(context.Background(), way, g)
+				if state(err) != "55P03" {
+					return released, err
+				}
 			}
-			return released, err
-		},
+		})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -108,7 +106,7 @@ func TestI1_I2_ShortWaysAndOldOnesAreOneMutex(t *testing.T) {
 	var history []porcupine.Operation
 	var wg sync.WaitGroup
 	for i := range 8 {
-		p := newShortPeer(t, db.URL())
+		p := newHastyPeer(t, db.URL())
 		record := func(in operation, call func() (outcome, error)) bool {
 			start := time.Since(began)
 			out, err := call()
@@ -157,20 +155,20 @@ func TestI1_I2_ShortWaysAndOldOnesAreOneMutex(t *testing.T) {
 // A lock that is being granted is granted to nobody else, and nobody waits to hear it; one whose grant is undone is free.
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 	db := pgtest.Database(t)
-	for first := range shortGrants {
-		for second := range shortGrants {
+	for first := range grantWays {
+		for second := range grantWays {
 			for _, ends := range []string{"COMMIT", "ROLLBACK"} {
 				t.Run(fmt.Sprintf("%s, then %s/%s", first, second, ends), func(t *testing.T) {
-					a, b := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
+					a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 					before := freed(t, a, t.Name())
 					a.exec(t, `BEGIN`)
-					g := a.mustShort(t, first, t.Name())
+					g := a.mustGrantBy(t, first, t.Name())
 					b.exec(t, `SET lock_timeout = '1ms'`)
-					if other, err := b.shortGrant(t.Context(), second, t.Name(), uuid.New()); err != nil || other.granted {
+					if other, err := b.grantBy(t.Context(), second, t.Name(), uuid.New()); err != nil || other.granted {
 						t.Errorf("I1: while the lock is being granted: %+v, %v", other, err)
 					}
 					a.exec(t, ends)
-					other, err := b.shortGrant(t.Context(), second, t.Name(), uuid.New())
+					other, err := b.grantBy(t.Context(), second, t.Name(), uuid.New())
 					if err != nil || other.granted != (ends == "ROLLBACK") {
 						t.Errorf("I1: after %s: %+v, %v", ends, other, err)
 					}
@@ -183,25 +181,25 @@ func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 	}
 }
 
-// What is held, by an exclusive lease, by a reader, or by a place in a semaphore, is not granted in a short way.
-func TestI1_ShortWaysLeaveWhatIsHeldAlone(t *testing.T) {
+// What is held, by an exclusive lease, by a reader, or by a place in a semaphore, is not granted in any way.
+func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
-	for way := range shortGrants {
+	p := newHastyPeer(t, db.URL())
+	for way := range grantWays {
 		for holder, mode := range map[string]string{"exclusive": "", "shared": `, p_mode => 'shared'`, "limit": `, p_mode => 'limit', p_capacity => 2`} {
 			name := way + " beside " + holder
 			p.exec(t, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'h', '1 min'`+mode+`)`, name)
-			if g, err := p.shortGrant(t.Context(), way, name, uuid.New()); err != nil || g.granted {
+			if g, err := p.grantBy(t.Context(), way, name, uuid.New()); err != nil || g.granted {
 				t.Errorf("I1: %s: %+v, %v", name, g, err)
 			}
 		}
-		// One that ran out is taken over with a note in the audit, or not at all.
+		// One that ran out is taken over with a note in the audit.
 		name := way + " of what ran out"
 		old := p.mustAcquire(t, name, time.Minute)
 		endNow(t, p, name)
-		g, err := p.shortGrant(t.Context(), way, name, uuid.New())
+		g, err := p.grantBy(t.Context(), way, name, uuid.New())
 		noted := one[int](t, p, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = $1 AND token = $2`, name, old.token)
-		if err != nil || g.granted != (way != "acquire_many") || noted != 1 && g.granted {
+		if err != nil || !g.granted || noted != 1 {
 			t.Errorf("%s: %+v, %v; %d takeovers in the audit", name, g, err, noted)
 		}
 	}
@@ -214,19 +212,19 @@ func TestI1_ShortWaysLeaveWhatIsHeldAlone(t *testing.T) {
 	}
 }
 
-// A release in a short way, and a grant after it, is seen by the COMMIT of the transaction that was fenced before, at every
+// A release, and a grant after it, is seen by the COMMIT of the transaction that was fenced before, at every
 // isolation level.
-func TestI4_I18_ShortReleaseIsSeenInsideCommit(t *testing.T) {
+func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
-	for release := range shortReleases {
-		for _, then := range append([]string{"nobody"}, "acquire_lease", "acquire_lease for turns", "acquire_many", "acquire_each") {
+	for release := range releaseWays {
+		for _, then := range append([]string{"nobody"}, slices.Collect(maps.Keys(grantWays))...) {
 			for _, level := range levels {
 				t.Run(strings.Join([]string{release, then, string(level)}, "/"), func(t *testing.T) {
 					f := beginFenced(t, db.URL(), level, time.Minute)
-					f.look.mustShortRelease(t, release, f.g)
+					f.look.mustReleaseBy(t, release, f.g)
 					if then != "nobody" {
-						f.look.mustShort(t, then, f.g.name)
+						f.look.mustGrantBy(t, then, f.g.name)
 					}
 					want := "LK003"
 					if level != "read committed" {
@@ -239,23 +237,24 @@ func TestI4_I18_ShortReleaseIsSeenInsideCommit(t *testing.T) {
 	}
 }
 
-// From the check inside COMMIT to its end nobody ends the lease in a short way or is granted the lock.
-func TestI4_ShortWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
+// From the check inside COMMIT to its end nobody ends the lease or is granted the lock, in whatever way.
+func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			f := beginFenced(t, db.URL(), level, time.Minute)
 			f.exec(t, `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`) // the check, as inside COMMIT
-			wantWaits(t, f.look, shortReleases["release_lease"], f.g.name, f.g.token, f.g.id.String())
-			if released, err := f.look.shortRelease(t.Context(), "release_many", f.g); err != nil || released {
-				t.Errorf("I4: release_many: %v, %v", released, err)
+			for way := range releaseWays {
+				if released, err := f.look.releaseBy(t.Context(), way, f.g); state(err) != "55P03" || released {
+					t.Errorf("I4: %s: %v, %v", way, released, err)
+				}
 			}
 			// Even if the lease ends at this moment, by the clock or by a hand that asks nobody.
 			for _, ends := range []string{"clock_timestamp()", "'-infinity'"} {
 				f.look.exec(t, `UPDATE pglock.locks SET expires_at = `+ends+` WHERE name = $1`, f.g.name)
-				for way := range shortGrants {
-					if g, err := f.look.shortGrant(t.Context(), way, f.g.name, uuid.New()); err != nil || g.granted {
+				for way := range grantWays {
+					if g, err := f.look.grantBy(t.Context(), way, f.g.name, uuid.New()); err != nil || g.granted {
 						t.Errorf("I4: %s: %+v, %v", way, g, err)
 					}
 				}
@@ -268,8 +267,8 @@ func TestI4_ShortWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
 // A release takes the token and the grant ID of one and the same lease, and so do the others that speak of many.
 func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
-	a, b := p.mustShort(t, "acquire_many", "a"), p.mustShort(t, "acquire_lease", "b")
+	p := newHastyPeer(t, db.URL())
+	a, b := p.mustGrantBy(t, "acquire_leases", "a"), p.mustGrantBy(t, "acquire_lease", "b")
 	stranger := uuid.New()
 	for what, tc := range map[string]struct {
 		tokens []int64
@@ -283,16 +282,16 @@ func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 		"no tokens":           {[]int64{0, 0}, []uuid.UUID{a.id, b.id}},
 	} {
 		for function, sql := range map[string]string{
-			"release_many": `SELECT count(*) FROM pglock.release_many('{a,b}', $1, $2)`,
-			"check_leases": `SELECT count(*) FROM pglock.check_leases('{a,b}', $1, $2)`,
-			"renew_leases": `SELECT count(*) FILTER (WHERE outcome = 'renewed') FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}')`,
+			"release_leases": `SELECT count(*) FILTER (WHERE (answer).released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`,
+			"check_leases":   `SELECT count(*) FILTER (WHERE reason IS NULL) FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}')`,
+			"renew_leases":   `SELECT count(*) FILTER (WHERE outcome = 'renewed') FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}')`,
 		} {
 			if n := one[int](t, p, sql, tc.tokens, tc.ids); n != 0 {
 				t.Errorf("I5: %s with %s answers for %d leases", function, what, n)
 			}
 		}
 		for n, name := range []string{"a", "b"} {
-			if one[bool](t, p, `SELECT coalesce(released, false) FROM pglock.release_lease($1, $2, $3)`, name, tc.tokens[n], tc.ids[n]) {
+			if one[bool](t, p, `SELECT released FROM pglock.release_lease($1, $2, $3)`, name, tc.tokens[n], tc.ids[n]) {
 				t.Errorf("I5: release_lease with %s released %q", what, name)
 			}
 			if one[bool](t, p, `SELECT pglock.own_lease($1, $2, $3, gen_random_uuid())`, name, tc.tokens[n], tc.ids[n]) {
@@ -304,53 +303,55 @@ func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 		}
 	}
 	right := []any{[]int64{a.token, b.token}, []uuid.UUID{a.id, b.id}}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.check_leases('{a,b}', $1, $2) WHERE remaining_us > 0`, right...); n != 2 {
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}') WHERE remaining_us > 0`, right...); n != 2 {
 		t.Errorf("check_leases answers for %d of 2", n)
 	}
 	if n := one[int](t, p, `SELECT count(*) FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}') WHERE outcome = 'renewed'`, right...); n != 2 {
 		t.Errorf("renew_leases renews %d of 2", n)
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.release_many('{a,b}', $1, $2)`, right...); n != 2 {
-		t.Errorf("release_many releases %d of 2", n)
+	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE (answer).released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 2 {
+		t.Errorf("release_leases releases %d of 2", n)
 	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.check_leases('{a,b}', $1, $2)`, right...); n != 0 {
+	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE reason IS DISTINCT FROM 'released') FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 0 {
 		t.Errorf("check_leases answers for %d of 2 that were released", n)
 	}
 }
 
 // A lease that has run out is neither released, renewed nor held any more.
-func TestI7_ShortWaysKnowWhenALeaseHasRunOut(t *testing.T) {
+func TestI7_AllWaysKnowWhenALeaseHasRunOut(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
-	g := p.mustShort(t, "acquire_lease", "x")
+	p := newHastyPeer(t, db.URL())
+	g := p.mustGrantBy(t, "acquire_lease", "x")
 	endNow(t, p, "x")
-	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.check_leases('{x}', $1, $2)) + (SELECT count(*) FROM pglock.release_many('{x}', $1, $2))
+	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.check_leases('{x}', $1, $2, '{0}') WHERE reason <> 'expired')
+			+ (SELECT count(*) FROM pglock.release_leases('{x}', $1, $2, '{0}') WHERE (answer).released)
 			+ (SELECT count(*) FROM pglock.renew_leases('{x}', $1, $2, '{0}') WHERE outcome <> 'expired')`, []int64{g.token}, []uuid.UUID{g.id}); n != 0 {
 		t.Errorf("%d functions take it for a lease", n)
 	}
-	if released, err := p.shortRelease(t.Context(), "release_lease", g); err != nil || released {
+	if released, err := p.releaseBy(t.Context(), "release_lease", g); err != nil || released {
 		t.Errorf("release_lease: %v, %v", released, err)
 	}
 }
 
-// A grant ID that was given up, or whose lease has ended, is not granted in a short way, on a lock that is known or not.
-func TestI6_ShortWaysGrantNoSpentID(t *testing.T) {
+// A grant ID that was given up, or whose lease has ended, is not granted in any way, on a lock that is known or not.
+func TestI6_NoWayGrantsASpentID(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
-	for way := range shortGrants {
-		spent := uuid.New()
-		p.exec(t, `SELECT pglock.give_back('elsewhere', $1)`, spent.String())
+	p := newHastyPeer(t, db.URL())
+	for way := range grantWays {
 		known, unknown := way+", known", way+", unknown"
 		freed(t, p, known)
 		for _, name := range []string{known, unknown} {
-			g, err := p.shortGrant(t.Context(), way, name, spent)
-			if way == "acquire_many" && (err != nil || g.granted) || way != "acquire_many" && state(err) != "LK008" {
-				t.Errorf("I6: %s: %+v, %v", name, g, err)
+			spent := uuid.New()
+			p.exec(t, `SELECT pglock.give_up(gen_random_uuid(), ARRAY[$2::text], ARRAY[$1::uuid], true)`, spent.String(), name)
+			for range 2 {
+				if g, err := p.grantBy(t.Context(), way, name, spent); state(err) != "LK008" {
+					t.Errorf("I6: %s: %+v, %v", name, g, err)
+				}
+				p.mustReleaseBy(t, "release_lease", p.mustGrantBy(t, way, name)) // others are not refused
 			}
 		}
 		used := freed(t, p, known)
-		g, err := p.shortGrant(t.Context(), way, known, used.id)
-		if way == "acquire_many" && (err != nil || g.granted) || way != "acquire_many" && state(err) != "LK008" {
+		if g, err := p.grantBy(t.Context(), way, known, used.id); state(err) != "LK008" {
 			t.Errorf("I6: %s, again: %+v, %v", known, g, err)
 		}
 	}

@@ -26,7 +26,7 @@ func (p *peer) askBlock(ctx context.Context, name string, id uuid.UUID, turns in
 	b.name, b.id = name, id
 	var first, token, ticket *int64
 	err = p.QueryRow(ctx, `SELECT granted, first_token, CASE WHEN granted THEN token END, ticket FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
-		p_wait => true, p_session_ttl => '1 hour', p_retry => $4, p_turns => $5)`, name, id.String(), p.session.String(), retry, turns).Scan(&b.granted, &first, &token, &ticket)
+		p_wait => true, p_retry => $4, p_turns => $5)`, name, id.String(), p.key.String(), retry, turns).Scan(&b.granted, &first, &token, &ticket)
 	b.first, b.token, b.ticket = orZero(first), orZero(token), orZero(ticket)
 	return b, err
 }
@@ -72,7 +72,7 @@ func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
 	var all []block
 	var wg sync.WaitGroup
 	for i := range 6 {
-		p, waiter := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
+		p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 		wg.Go(func() {
 			var last int64
 			keep := func(b block, err error) bool {
@@ -89,7 +89,7 @@ func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
 			name := fmt.Sprint("x", i)
 			for n := range 60 {
 				if i == 0 { // tokens of others come between
-					g, err := p.shortGrant(context.Background(), "acquire_many", fmt.Sprint(name, n), uuid.New())
+					g, err := p.grantBy(context.Background(), "acquire_leases", fmt.Sprint(name, n), uuid.New())
 					if !keep(block{grant: g, first: g.token}, err) {
 						return
 					}
@@ -110,7 +110,7 @@ func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
 				if n%3 == 0 {
 					_, err = p.Exec(context.Background(), `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`, name)
 				} else {
-					_, err = p.shortRelease(context.Background(), "release_lease", b.grant)
+					_, err = p.releaseBy(context.Background(), "release_lease", b.grant)
 				}
 				if err != nil {
 					t.Error(err)
@@ -119,7 +119,7 @@ func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
 				if next, err = waiter.askBlock(context.Background(), name, next.id, 7, true); !keep(next, err) {
 					return
 				}
-				if _, err := waiter.shortRelease(context.Background(), "release_lease", next.grant); err != nil {
+				if _, err := waiter.releaseBy(context.Background(), "release_lease", next.grant); err != nil {
 					t.Error(err)
 					return
 				}
@@ -145,7 +145,7 @@ func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
 // A block that is granted when the one before has run out, and the lock was not released, has nothing of that one.
 func TestI2_ABlockAfterOneThatRanOutIsItsOwn(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	old := alone(t, p, "x", 8)
 	for range 3 {
 		endNow(t, p, "x")
@@ -160,7 +160,7 @@ func TestI2_ABlockAfterOneThatRanOutIsItsOwn(t *testing.T) {
 // A number that somebody else draws ends the block, wherever it comes between.
 func TestI2_ABlockEndsBeforeATokenOfAnother(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	p.exec(t, `CREATE TABLE public.drawn (token bigint); 
 		CREATE FUNCTION public.draw() RETURNS bigint LANGUAGE sql AS $$ INSERT INTO public.drawn VALUES (nextval('pglock.fencing_token_seq')) RETURNING token $$`)
 	// last_of_block with another drawer before its draw number k.
@@ -196,7 +196,7 @@ func (p *peer) wantFence(t *testing.T, g grant, want string) {
 // that is not the block's.
 func TestI3_EachTokenOfABlockPassesTheFenceInItsTurn(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	earlier := freed(t, p, "x")
 	b := alone(t, p, "x", 8)
 	for _, token := range []int64{earlier.token, b.first - 1, b.token + 1, b.token + 1000} {
@@ -232,24 +232,24 @@ var blockChecks = []struct {
 }{
 	{"nothing", func(*testing.T, *peer, block) {}, "", ""},
 	{"renewed", func(t *testing.T, look *peer, b block) {
-		look.exec(t, `SELECT pglock.renew($1, $2, $3)`, b.name, b.token, b.id.String())
+		look.exec(t, `SELECT pglock.renew_lease($1, $2, $3)`, b.name, b.token, b.id.String())
 	}, "", ""},
 	{"a turn of another", func(t *testing.T, look *peer, b block) {
 		if err := look.fence(t.Context(), b.with(b.token), "elsewhere/"+b.name); err != nil {
 			t.Fatal(err)
 		}
 	}, "", ""},
-	{"released", func(t *testing.T, look *peer, b block) { look.mustShortRelease(t, "release_lease", b.grant) }, "LK003", "40001"},
+	{"released", func(t *testing.T, look *peer, b block) { look.mustReleaseBy(t, "release_lease", b.grant) }, "LK003", "40001"},
 	{"released by its first token", func(t *testing.T, look *peer, b block) {
-		look.mustShortRelease(t, "release_lease", b.with(b.first))
+		look.mustReleaseBy(t, "release_lease", b.with(b.first))
 	}, "LK003", "40001"},
-	{"released among many", func(t *testing.T, look *peer, b block) { look.mustShortRelease(t, "release_many", b.grant) }, "LK003", "40001"},
+	{"released among many", func(t *testing.T, look *peer, b block) { look.mustReleaseBy(t, "release_leases", b.grant) }, "LK003", "40001"},
 	{"released and granted again", func(t *testing.T, look *peer, b block) {
-		look.mustShortRelease(t, "release_lease", b.grant)
-		look.mustShort(t, "acquire_lease", b.name)
+		look.mustReleaseBy(t, "release_lease", b.grant)
+		look.mustGrantBy(t, "acquire_lease", b.name)
 	}, "LK003", "40001"},
 	{"released and granted as a block", func(t *testing.T, look *peer, b block) {
-		look.mustShortRelease(t, "release_many", b.grant)
+		look.mustReleaseBy(t, "release_leases", b.grant)
 		if next := look.mustBlock(t, b.name, 8); next.first <= b.token {
 			t.Errorf("I2: the next block begins with %d, this one ends with %d", next.first, b.token)
 		}
@@ -258,7 +258,7 @@ var blockChecks = []struct {
 		if next, err := look.askBlock(t.Context(), b.name, uuid.New(), 8, false); err != nil || next.ticket == 0 {
 			t.Fatal(next, err)
 		}
-		look.mustShortRelease(t, "release_lease", b.grant)
+		look.mustReleaseBy(t, "release_lease", b.grant)
 	}, "LK003", "40001"},
 	{"broken", func(t *testing.T, look *peer, b block) { look.exec(t, breakSQL, b.name) }, "LK003", "40001"},
 	{"broken by its first token and granted again", func(t *testing.T, look *peer, b block) {
@@ -282,7 +282,7 @@ func TestI4_I10_I18_CommitOfATurnAnswersForItsBlock(t *testing.T) {
 			for which := range 3 {
 				t.Run(fmt.Sprintf("%s/%s/token %d", c.what, level, which), func(t *testing.T) {
 					t.Parallel() // some of it is waiting for leases to end
-					f := &fencedTx{peer: newShortPeer(t, db.URL()), look: newShortPeer(t, db.URL())}
+					f := &fencedTx{peer: newHastyPeer(t, db.URL()), look: newHastyPeer(t, db.URL())}
 					b := shortBlock(t, f.peer, strings.HasPrefix(c.what, "expired"))
 					f.g = b.with([]int64{b.first, b.first + 1, b.token}[which])
 					f.beginTurn(t, level)
@@ -318,11 +318,11 @@ func shortBlock(t *testing.T, p *peer, ends bool) (b block) {
 	}
 	for b.token < b.first+2 || b.first == 0 {
 		if b.first > 0 {
-			p.mustShortRelease(t, "release_lease", b.grant)
+			p.mustReleaseBy(t, "release_lease", b.grant)
 		}
 		b.name, b.id = t.Name(), uuid.New()
 		if err := p.QueryRow(t.Context(), `SELECT granted, first_token, token FROM pglock.acquire_lease($1, $2, $3, 'peer', $4::text::interval, p_turns => 8)`,
-			b.name, b.id.String(), p.session.String(), ttl).Scan(&b.granted, &b.first, &b.token); err != nil {
+			b.name, b.id.String(), p.key.String(), ttl).Scan(&b.granted, &b.first, &b.token); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -346,19 +346,19 @@ func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 	newLedger(t, db)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
-			f := &fencedTx{peer: newShortPeer(t, db.URL()), look: newShortPeer(t, db.URL())}
+			f := &fencedTx{peer: newHastyPeer(t, db.URL()), look: newHastyPeer(t, db.URL())}
 			b := alone(t, f.peer, t.Name(), 8)
 			f.g = b.with(b.first + 3)
 			f.beginTurn(t, level)
 			f.exec(t, `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`) // the check, as inside COMMIT
-			wantWaits(t, f.look, shortReleases["release_lease"], b.name, b.token, b.id.String())
-			wantWaits(t, f.look, shortReleases["release_lease"], b.name, b.first, b.id.String())
+			wantWaits(t, f.look, releaseWays["release_lease"], b.name, b.token, b.id.String())
+			wantWaits(t, f.look, releaseWays["release_lease"], b.name, b.first, b.id.String())
 			wantWaits(t, f.look, breakSQL, b.name)
-			if released, err := f.look.shortRelease(t.Context(), "release_many", b.grant); err != nil || released {
-				t.Errorf("I4: release_many: %v, %v", released, err)
+			if released, err := f.look.releaseBy(t.Context(), "release_leases", b.grant); state(err) != "55P03" || released {
+				t.Errorf("I4: release_leases: %v, %v", released, err)
 			}
 			endNow(t, f.look, b.name)
-			if next, err := f.look.shortGrant(t.Context(), "acquire_lease for turns", b.name, uuid.New()); err != nil || next.granted {
+			if next, err := f.look.grantBy(t.Context(), "acquire_lease for turns", b.name, uuid.New()); err != nil || next.granted {
 				t.Errorf("I4: %+v, %v", next, err)
 			}
 			f.wantCommit(t, "")
@@ -369,7 +369,7 @@ func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 // The same grant ID again yields the same block, and draws nothing; one that asked for one token has one.
 func TestI6_TheSameGrantIDYieldsTheSameBlock(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	drawn := func() int64 { return one[int64](t, p, `SELECT last_value FROM pglock.fencing_token_seq`) }
 	freed(t, p, "known")
 	for _, name := range []string{"new", "known"} {
@@ -389,20 +389,22 @@ func TestI6_TheSameGrantIDYieldsTheSameBlock(t *testing.T) {
 // Blocks carry the epoch with each of their tokens, in a short way and by a careful hand-over.
 func TestI22_BlocksCarryTheEpoch(t *testing.T) {
 	db := pgtest.Database(t)
-	p, waiter := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
+	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	freed(t, p, "known")
 	for _, name := range []string{"known", "new", "handed over", "handed over with care"} {
 		floor := one[int64](t, p, `SELECT pglock.advance_epoch('test', 'test')`) << 44
 		b := block{}
 		if strings.HasPrefix(name, "handed") {
 			g := p.mustAcquire(t, name, time.Minute)
-			b = waiter.mustTicket(t, name, 8)
+			var err error
+			if b, err = waiter.askBlock(t.Context(), name, uuid.New(), 8, false); err != nil || b.ticket == 0 {
+				t.Fatal(b, err)
+			}
 			if strings.HasSuffix(name, "care") {
 				p.exec(t, breakSQL, name)
 			} else {
-				p.mustShortRelease(t, "release_lease", g)
+				p.mustReleaseBy(t, "release_lease", g)
 			}
-			var err error
 			if b, err = waiter.askBlock(t.Context(), name, b.id, 8, true); err != nil || !b.granted {
 				t.Fatal(b, err)
 			}
@@ -412,35 +414,5 @@ func TestI22_BlocksCarryTheEpoch(t *testing.T) {
 		if b.first <= floor || len(b.tokens()) != 8 {
 			t.Errorf("I22: %s: tokens %d to %d, want 8 above %d", name, b.first, b.token, floor)
 		}
-	}
-}
-
-// COMMIT locks the leases of turns in the order of their names too: a release of the same leases does not wait in a circle.
-func TestI25_TurnsOfManyLeasesMeetReleaseAll(t *testing.T) {
-	db := pgtest.Database(t)
-	look, holder, closing, blocker := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	a, b := alone(t, look, "a", 4), alone(t, look, "b", 4)
-	for _, p := range []*peer{holder, closing} {
-		p.exec(t, `SET deadlock_timeout = '20ms'`)
-	}
-	holder.exec(t, `BEGIN`)
-	holder.exec(t, `SELECT FROM pglock.fence_all('{a,b}', $1, $2, '{r2,r1}')`, []int64{a.first, b.first + 1}, []uuid.UUID{a.id, b.id}) // b's fence comes first
-	blocker.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'a' FOR UPDATE`)
-	answers := make(chan error, 2)
-	go func() { answers <- closing.releaseAll(context.Background(), a.grant, b.grant) }()
-	closing.awaitBlocked(t, look)
-	go func() {
-		_, err := holder.Exec(context.Background(), `COMMIT`)
-		answers <- err
-	}()
-	holder.awaitBlocked(t, look)
-	blocker.exec(t, `ROLLBACK`)
-	for range 2 {
-		if err := <-answers; err != nil && state(err) != "LK003" {
-			t.Errorf("I25: %v", err)
-		}
-	}
-	if isHeld(t, look, a.grant) || isHeld(t, look, b.grant) {
-		t.Error("a lease was not released")
 	}
 }

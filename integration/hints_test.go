@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,15 +15,15 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// handed is what a call answers that served the queue: payloads for its own session, and tokens for announce.
+// handed is what a call answers that served the queue: payloads for its own session, and slots for announce.
 type handed struct {
-	hints  []string
-	tokens []int64
+	hints []string
+	slots []int
 }
 
 func (p *peer) handing(t *testing.T, sql string, args ...any) (h handed) {
 	t.Helper()
-	if err := p.QueryRow(t.Context(), sql, args...).Scan(&h.hints, &h.tokens); err != nil {
+	if err := p.QueryRow(t.Context(), sql, args...).Scan(&h.hints, &h.slots); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return h
@@ -31,7 +32,7 @@ func (p *peer) handing(t *testing.T, sql string, args ...any) (h handed) {
 // listen begins to hear the hints of the peer's session.
 func (p *peer) listen(t *testing.T) {
 	t.Helper()
-	p.exec(t, `LISTEN pglock_`+strings.ReplaceAll(p.session.String(), "-", ""))
+	p.exec(t, `LISTEN `+p.channel())
 }
 
 func (p *peer) hear(t *testing.T) string {
@@ -45,51 +46,46 @@ func (p *peer) hear(t *testing.T) string {
 	return n.Payload
 }
 
-// wantHint compares a payload with the grant that stands: the digest of its ID, token, slot, what is left, and the first token
-// of its block, if it has one.
+// wantHint compares a payload with the grant that stands: a digest of the rest and the grant's ID, then ticket, token, slot, what
+// is left, and the first token.
 func wantHint(t *testing.T, look *peer, payload string, b block, turns int) {
 	t.Helper()
-	fields := strings.Fields(payload)
+	digest, rest, _ := strings.Cut(payload, " ")
+	fields := strings.Fields(rest)
+	if len(fields) != 5 {
+		t.Fatalf("the hint is %q", payload)
+	}
+	if sum := sha256.Sum256(append([]byte(rest), b.id[:]...)); digest != hex.EncodeToString(sum[:]) {
+		t.Errorf("the hint %q has not the digest %x", payload, sum)
+	}
 	token := grantOf(t, look, b.name, b.id)
-	digest := sha256.Sum256(b.id[:])
-	want := []string{hex.EncodeToString(digest[:]), strconv.FormatInt(token, 10), "0"}
-	if len(fields) < 4 || strings.Join(fields[:3], " ") != strings.Join(want, " ") {
-		t.Fatalf("the hint is %q, want it to begin with %q", payload, strings.Join(want, " "))
+	if got, want := fields[0]+" "+fields[1]+" "+fields[2]+" "+fields[4], fmt.Sprint(b.ticket, token, 0, token-int64(turns)+1); got != want {
+		t.Errorf("the hint tells ticket, token, slot and first token %q, want %q", got, want)
 	}
 	if us, err := strconv.Atoi(fields[3]); err != nil || us <= 0 || us > 60_000_000 {
 		t.Errorf("the hint says that %q is left", fields[3])
 	}
-	if turns == 1 {
-		if len(fields) != 4 {
-			t.Errorf("the hint of a grant with one token is %q", payload)
-		}
-		return
-	}
-	first := token - int64(turns) + 1
-	if len(fields) != 5 || fields[4] != strconv.FormatInt(first, 10) {
-		t.Errorf("the hint of a grant with the tokens %d to %d is %q", first, token, payload)
-	}
-	if got := one[int64](t, look, `SELECT lower(block) FROM pglock.locks WHERE name = $1 AND upper(block) = token + 1`, b.name); got != first {
-		t.Errorf("the row's block begins with %d, want %d", got, first)
+	if got := one[int64](t, look, `SELECT first_token FROM pglock.locks WHERE name = $1 AND slot = 0`, b.name); got != token-int64(turns)+1 {
+		t.Errorf("the row's block begins with %d, of %d tokens to %d", got, turns, token)
 	}
 }
 
-// Every way in which a waiter comes to its grant tells it of its whole block: through announce and announce_next, or in the
+// Every way in which a waiter comes to its grant tells it of its whole block: through announce, or in the
 // answer of who serves it where that is its own session.
 func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
 	db := pgtest.Database(t)
 	const release = `SELECT hints, handed FROM pglock.release_lease($1, $2, $3, $4)`
 	dead := func(t *testing.T, p *peer, name string) { // a session before ours that has died
-		q := newShortPeer(t, db.URL())
+		q := newHastyPeer(t, db.URL())
 		q.mustEnqueue(t, name, "exclusive", nil)
-		p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, q.session.String())
+		p.exec(t, `UPDATE pglock.sessions SET alive_until = clock_timestamp() WHERE session_id = $1`, q.session().String())
 	}
 	mode := func(mode string) func(t *testing.T, p *peer, name string) (grant, int) {
 		return func(t *testing.T, p *peer, name string) (grant, int) {
 			g := grant{name: name, id: uuid.New()}
 			var slot int
-			if err := p.QueryRow(t.Context(), `SELECT granted, token, slot FROM pglock.acquire($1, $2, $3, 'peer', '1 min', p_mode => $4)`,
-				name, g.id.String(), p.session.String(), mode).Scan(&g.granted, &g.token, &slot); err != nil || !g.granted {
+			if err := p.QueryRow(t.Context(), `SELECT granted, token, slot FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $4)`,
+				name, g.id.String(), p.key.String(), mode).Scan(&g.granted, &g.token, &slot); err != nil || !g.granted {
 				t.Fatal(g, err)
 			}
 			return g, slot
@@ -117,27 +113,27 @@ func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
 		}},
 		"found run out by another request": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
 			endNow(t, p, g.name)
-			return p.handing(t, `SELECT hints, handed FROM pglock.acquire_lease($1, gen_random_uuid(), $2, 'peer', '1 min', p_turns => 3)`, g.name, p.session.String())
+			return p.handing(t, `SELECT hints, handed FROM pglock.acquire_lease($1, gen_random_uuid(), $2, 'peer', '1 min', p_wait => true)`, g.name, p.key.String())
 		}},
 		"broken": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
 			return p.handing(t, `SELECT NULL::text[], handed FROM pglock.break_lock($1, 'test', 'test')`, g.name)
 		}},
-		"given back": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
-			return p.handing(t, `SELECT NULL::text[], handed FROM pglock.give_back($1, $2)`, g.name, g.id.String())
+		"given up": {mode("exclusive"), nobody, func(t *testing.T, p *peer, g grant, _ int) handed {
+			return p.handing(t, `SELECT hints, handed FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, p.key.String(), g.name, g.id.String())
 		}},
 	} {
 		for _, turns := range []int{8, 1} {
 			for _, same := range []bool{false, true} {
 				name := what + "/" + strconv.Itoa(turns) + map[bool]string{true: "/its own session", false: "/another"}[same]
 				t.Run(name, func(t *testing.T) {
-					look, waiter := newShortPeer(t, db.URL()), newShortPeer(t, db.URL())
+					look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 					releaser := waiter
 					if !same {
-						releaser = newShortPeer(t, db.URL())
+						releaser = newHastyPeer(t, db.URL())
 					}
 					waiter.listen(t)
 					// A block of an earlier grant is nobody's business.
-					look.mustShortRelease(t, "release_lease", alone(t, look, t.Name(), 8).grant)
+					look.mustReleaseBy(t, "release_lease", alone(t, look, t.Name(), 8).grant)
 					g, slot := way.hold(t, releaser, t.Name())
 					way.before(t, look, t.Name())
 					b, err := waiter.askBlock(t.Context(), t.Name(), uuid.New(), turns, false)
@@ -145,19 +141,15 @@ func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
 						t.Fatal(b, err)
 					}
 					h := way.end(t, releaser, g, slot)
-					if len(h.hints)+len(h.tokens) != 1 || same && what != "broken" && what != "given back" && len(h.hints) != 1 {
+					if len(h.hints)+len(h.slots) != 1 || (same && what != "broken") != (len(h.hints) == 1) {
 						t.Fatalf("the answer has %+v", h)
 					}
 					if len(h.hints) == 1 {
 						wantHint(t, look, h.hints[0], b, turns)
 						return
 					}
-					look.exec(t, `SELECT pglock.announce(ARRAY[$1], $2)`, t.Name(), h.tokens)
+					look.exec(t, `SELECT pglock.announce(ARRAY[$1], $2)`, t.Name(), h.slots)
 					wantHint(t, look, waiter.hear(t), b, turns)
-					if !same {
-						look.exec(t, `SELECT pglock.announce_next($1, $2, $3)`, t.Name(), g.token, releaser.session.String())
-						wantHint(t, look, waiter.hear(t), b, turns)
-					}
 				})
 			}
 		}
@@ -167,12 +159,14 @@ func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
 // Any token of a block speaks for its lease, with the right grant ID and no other; those beside it do not.
 func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	calls := map[string]string{
-		"renew":         `SELECT (remaining_us > 0)::text FROM pglock.renew($1, $2, $3)`,
-		"check_lease":   `SELECT (remaining_us > 0)::text FROM pglock.check_lease($1, $2, $3)`,
-		"release":       `SELECT pglock.release($1, $2, $3)::text`,
-		"release_lease": `SELECT coalesce(released, false)::text FROM pglock.release_lease($1, $2, $3)`,
+		"renew_lease":    `SELECT (remaining_us > 0)::text FROM pglock.renew_lease($1, $2, $3)`,
+		"check_lease":    `SELECT (remaining_us > 0)::text FROM pglock.check_lease($1, $2, $3)`,
+		"release_lease":  `SELECT released::text FROM pglock.release_lease($1, $2, $3)`,
+		"renew_leases":   `SELECT CASE outcome WHEN 'renewed' THEN 'true' ELSE 'false' END FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`,
+		"check_leases":   `SELECT (reason IS NULL)::text FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`,
+		"release_leases": `SELECT (answer).released::text FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`,
 	}
 	says := func(call string, g grant) string {
 		var answer string
@@ -202,7 +196,7 @@ func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
 			if held := isHeld(t, p, b.grant); held == strings.HasPrefix(call, "release") {
 				t.Errorf("%s with token %d of the block: held is %v", call, n, held)
 			}
-			_, _ = p.shortRelease(t.Context(), "release_lease", b.grant)
+			_, _ = p.releaseBy(t.Context(), "release_lease", b.grant)
 			for call := range calls { // and of a lease that has ended no token does
 				if got := says(call, b.with(b.first+int64(n))); got != "false" && got != "LK003" {
 					t.Errorf("%s with token %d of a block that was released: %s", call, n, got)
@@ -213,37 +207,14 @@ func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
 	}
 }
 
-// Calls for many leases know a block by its last token; they end nothing by another, and send its holder to the call for one.
-func TestCallsForManyKnowABlockByItsLastToken(t *testing.T) {
-	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
-	b := alone(t, p, "x", 8)
-	for _, token := range b.tokens()[:7] {
-		for call, sql := range map[string]string{
-			"release_many": `SELECT count(*) FROM pglock.release_many('{x}', $1, $2)`,
-			"release_all":  `SELECT count(*) FROM pglock.release_all('{x}', $1, $2)`,
-			"check_leases": `SELECT count(*) FROM pglock.check_leases('{x}', $1, $2)`,
-			"renew_leases": `SELECT count(*) FILTER (WHERE outcome <> 'busy') FROM pglock.renew_leases('{x}', $1, $2, '{0}')`,
-			"renew_all":    `SELECT count(*) FILTER (WHERE outcome <> 'busy') FROM pglock.renew_all('{x}', $1, $2)`,
-		} {
-			if n := one[int](t, p, sql, []int64{token}, []uuid.UUID{b.id}); n != 0 || !isHeld(t, p, b.grant) {
-				t.Errorf("%s with token %d of the block %d to %d answers for %d", call, token, b.first, b.token, n)
-			}
-		}
-	}
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.renew_leases('{x}', $1, $2, '{0}') WHERE outcome = 'renewed'`, []int64{b.token}, []uuid.UUID{b.id}); n != 1 {
-		t.Error("renew_leases does not know the last token")
-	}
-}
-
 // An operator may name any token of the block that is in use, and none of a block that was: whoever holds the lock now keeps it.
 func TestI10_BreakTakesAnyTokenOfTheBlockInUseAlone(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	const by = `SELECT FROM pglock.break_lock('x', 'test', 'test', $1)`
 	old := alone(t, p, "x", 8)
-	p.mustShortRelease(t, "release_lease", old.grant)
-	for _, next := range []block{{grant: p.mustShort(t, "acquire_lease", "x")}, {}} {
+	p.mustReleaseBy(t, "release_lease", old.grant)
+	for _, next := range []block{{grant: p.mustGrantBy(t, "acquire_lease", "x")}, {}} {
 		if !next.granted {
 			next = alone(t, p, "x", 8)
 		}
@@ -273,9 +244,9 @@ func TestI10_BreakTakesAnyTokenOfTheBlockInUseAlone(t *testing.T) {
 // What a refusal says of a token is true of the block's lease.
 func TestALostBlockSaysWhyItIsLost(t *testing.T) {
 	db := pgtest.Database(t)
-	p := newShortPeer(t, db.URL())
+	p := newHastyPeer(t, db.URL())
 	for want, end := range map[string]func(name string, b block){
-		"released":   func(_ string, b block) { p.mustShortRelease(t, "release_lease", b.grant) },
+		"released":   func(_ string, b block) { p.mustReleaseBy(t, "release_lease", b.grant) },
 		"broken":     func(name string, _ block) { p.exec(t, breakSQL, name) },
 		"expired":    func(name string, _ block) { endNow(t, p, name) },
 		"taken over": func(name string, _ block) { endNow(t, p, name); p.mustAcquire(t, name, time.Minute) },
