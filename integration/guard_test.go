@@ -138,7 +138,7 @@ var guardProofs = map[string]struct {
 	"bypass with this transaction's ID": {true, func(t *testing.T, v *vault, p *peer) { v.forgeBypass(t, p, ``) }},
 	"event of another kind": {false, func(t *testing.T, v *vault, p *peer) {
 		v.forgeBypass(t, p, ``)
-		v.look.exec(t, `UPDATE pglock.events SET kind = 'unguard' WHERE actor = $1`, v.schema)
+		v.look.exec(t, `UPDATE pglock.events SET kind = 'epoch' WHERE actor = $1`, v.schema)
 	}},
 	"bypass": {true, func(t *testing.T, v *vault, p *peer) { p.exec(t, `SELECT pglock.bypass_guards('because', 'alice')`) }},
 	"bypass of another transaction that is open": {false, func(t *testing.T, v *vault, p *peer) {

@@ -90,20 +90,37 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	}
 }
 
-// Nobody who may use locks can hold up a holder's renewals: neither giving up a grant nor a retry locks a row that
-// somebody else holds.
-func TestNobodyLocksAHeldRow(t *testing.T) {
+// Nobody who may use locks holds up a holder's renewals: a try locks nothing, and whoever queues, gives up or asks again, and
+// then forgets its transaction, is ended by the server in a second.
+func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
-	holder, other := newPeer(t, db.URL()), newPeer(t, db.URL())
-	g := holder.mustAcquire(t, "x", time.Minute)
-	other.exec(t, "BEGIN")
-	other.exec(t, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[gen_random_uuid()::uuid], true)`)
-	if again, err := other.acquire(t.Context(), "x", uuid.New(), time.Minute, true); err != nil || again.granted {
-		t.Fatal(again, err)
+	for what, c := range map[string]struct {
+		sql  string
+		ends bool
+	}{
+		"a try":        {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`, false},
+		"a second try": {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_retry => true)`, true},
+		"a ticket":     {`SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'p', '1 min', p_wait => true)`, true},
+		"giving up":    {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`, true},
+		"spending":     {`SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()], true)`, true},
+		"watching":     {`SELECT pglock.watch($1, '1 min')`, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			holder, other := newPeer(t, db.URL()), newPeer(t, db.URL())
+			g := holder.mustAcquire(t, what, time.Minute)
+			other.exec(t, "BEGIN")
+			other.exec(t, c.sql, what)
+			if !c.ends {
+				holder.exec(t, `SET lock_timeout = '1ms'`)
+			}
+			holder.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
+			if _, err := other.Exec(t.Context(), `COMMIT`); (err != nil) != c.ends {
+				t.Errorf("the transaction that was forgotten: %v", err)
+			}
+		})
 	}
-	holder.exec(t, `SET lock_timeout = '1ms'`)
-	holder.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
-	other.exec(t, "ROLLBACK")
 }
 
 // The connection ends after the server has granted and before the client has read it: the client asks again with the

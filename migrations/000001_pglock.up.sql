@@ -273,6 +273,19 @@ BEGIN
   RETURN true;
 END $$;
 
+-- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
+CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  current text := current_setting(p_setting);
+BEGIN
+  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
+    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
+  END IF;
+  RETURN true;
+END $$;
+
 -- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
 -- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
@@ -775,12 +788,14 @@ END $$;
 -- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
 -- lock_head locks the head of a lock for its queue, and makes one where there is none. FOR NO KEY UPDATE leaves a COMMIT
--- that checks the lease alone. NULL: it is locked, and p_wait is false.
+-- that checks the lease alone. NULL: it is locked, and p_wait is false. The holder cannot renew meanwhile, so a transaction
+-- that has locked the head and then forgets to end does not stay for longer than a second.
 CREATE FUNCTION lock_head(p_name text, p_wait boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   head locks;
+  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);
 BEGIN
   LOOP
     IF p_wait THEN
@@ -1398,11 +1413,14 @@ DECLARE
   head locks;
   over boolean[] := array_fill(false, ARRAY[cardinality(p_grant_ids)]);
   at   int[] := array_fill(NULL::int, ARRAY[cardinality(p_grant_ids)]);
-  t    text;
+  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
 BEGIN
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
   IF p_spend THEN
     head := lock_head(p_name, true);
+  ELSE
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+  END IF;
+  IF p_spend THEN
     INSERT INTO spent_grants (grant_id, at) SELECT g, clock_timestamp() FROM unnest(p_grant_ids) g ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   END IF;
@@ -1780,19 +1798,6 @@ BEGIN
   END;
   EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L', 'SELECT ' || can);
 END $do$;
-
--- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
-CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  current text := current_setting(p_setting);
-BEGIN
-  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
-    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
-  END IF;
-  RETURN true;
-END $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block the next
 -- one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is set up anew
@@ -2399,38 +2404,47 @@ END $$;
 -- What people look at. For everybody who may use locks; nobody reads a grant ID. A lock with several holders has a row for
 -- each.
 
-CREATE FUNCTION describe_locks(p_name text, p_prefix text, p_free boolean, p_after text, p_limit int)
-RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
-               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
-               slot int, mode text, capacity int, waiting bigint)
-LANGUAGE sql VOLATILE   -- p_free NULL: ended slots too
-AS $$
-  SELECT * FROM (SELECT l.name, l.expires_at > clock_timestamp(), l.holder, l.session_id, l.token, (extract(epoch FROM l.ttl) * 1000000)::bigint,
-         l.acquired_at, l.renewed_at, nullif(l.expires_at, '-infinity'), CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END,
-         microseconds_until(l.expires_at), l.metadata, l.slot, l.mode, l.capacity,
-         CASE WHEN l.queued OR l.slot > 0 THEN (SELECT count(*) FROM waiters q WHERE q.name = l.name) ELSE 0 END
+CREATE VIEW described AS
+  SELECT l.name, l.expires_at > clock_timestamp() AS held, l.holder, l.session_id, l.token,
+         (extract(epoch FROM l.ttl) * 1000000)::bigint AS ttl_us, l.acquired_at, l.renewed_at,
+         nullif(l.expires_at, '-infinity') AS expires_at, CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END AS ended_at,
+         microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
+         CASE WHEN l.queued OR l.slot > 0 THEN (
+           SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w) ELSE 0 END AS waiting
   FROM locks l
-  WHERE (p_name IS NULL OR l.name = p_name) AND starts_with(l.name, p_prefix) AND l.name > p_after
-    AND (p_free IS NULL OR l.expires_at > clock_timestamp()
-         OR p_free AND NOT EXISTS (SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
-  ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES) page   -- never half of a lock's holders
-  ORDER BY 1, page.slot
-$$;
+  ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
+-- list_locks tells of locks in the byte order of their names, p_limit holders after p_after, and never half of a lock's. It
+-- walks the index: a plan for a page of unknown size would read and sort the whole table.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
 RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
                renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
                slot int, mode text, capacity int, waiting bigint)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$ SELECT * FROM describe_locks(NULL, p_prefix, p_free, p_after, p_limit) $$;
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+  SELECT * FROM (
+    SELECT d.* FROM described d
+    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
+      AND (d.held OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
+  ORDER BY page.name, page.slot
+$$;
 
+-- get_lock tells of one lock: its holders, or who held it last.
 CREATE FUNCTION get_lock(p_name text)
 RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
                renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
                slot int, mode text, capacity int, waiting bigint)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$ SELECT * FROM describe_locks(p_name, '', true, '', 10000) $$;
+AS $$
+  SELECT * FROM described d
+  WHERE d.name = p_name AND (d.held OR NOT EXISTS (
+    SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+  ORDER BY d.slot
+$$;
 
 -- list_waiters tells the queue in order, of one lock or of all: whom each waits for is the holder for the first whose
 -- session is alive, and the waiter before it for the others.
@@ -2470,7 +2484,7 @@ BEGIN
     head := lock_head(p_name, true);
     UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
   END IF;
-  RETURN QUERY SELECT d.*, watch_channel(p_name) FROM describe_locks(p_name, '', NULL, '', 10000) d;
+  RETURN QUERY SELECT d.*, watch_channel(p_name) FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
 CREATE FUNCTION list_fences(p_lock_name text)

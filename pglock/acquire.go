@@ -164,6 +164,8 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		case lockedOut(err) && q.wait: // for as long as ctx; no connection is held meanwhile
 			pause(asking, lockedOutPause)
 			continue
+		case lockedOut(err) && !q.again: // somebody is being granted the lock, and has been for a second
+			return answer{}, sent, nil
 		case neverSent(err) && !q.again && !q.wait, !connectionLost(err) && !(lockedOut(err) && q.again):
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}

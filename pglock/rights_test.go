@@ -125,7 +125,7 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 			"SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.check_mode('shared', NULL, '1 s')",
 			"SELECT pglock.hint(gen_random_uuid(), 1, 0, '1 s')", "SELECT pglock.refuse_own('held', NULL)", "SELECT pglock.find_circle('held', 1)",
 			"SELECT pglock.kept_waiting_by('held', 1, 'exclusive')", "SELECT pglock.leave_queue('held', gen_random_uuid())",
-			"SELECT pglock.watch_channel('held')", "SELECT pglock.describe_locks(NULL, '', true, '', 10)",
+			"SELECT pglock.watch_channel('held')", "TABLE pglock.described",
 			"SELECT pglock.acquire_in_turn('new', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', NULL, 'exclusive', NULL, false, '1 s', NULL, false, false)",
 		} {
 			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
@@ -146,7 +146,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 		"get_lock", "give_back", "guard_row", "guard_statement", "guard_table", "guard_triggers", "leave", "leave_all", "list_fences", "list_guards",
 		"list_locks", "list_waiters", "look", "once", "own_lease", "record_incident", "record_refusal", "release", "release_all", "release_lease", "release_many", "renew", "renew_all", "renew_leases",
 		"schema_version", "seal", "start_client", "sweep_waiters", "timeline", "trigger_arguments", "unguard_table", "watch"}
-	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks", "prune_locks"}, user...)
+	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
 		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace

@@ -73,16 +73,20 @@ func generate(folder string) (up, down string, err error) {
 
 var (
 	functions = regexp.MustCompile(`CREATE FUNCTION (\w+)\(`)
+	views     = regexp.MustCompile(`(?m)^CREATE VIEW (\w+) `)
 	types     = regexp.MustCompile(`(?m)^CREATE TYPE (\w+) `)
 	triggers  = regexp.MustCompile(`(?ms)^CREATE CONSTRAINT TRIGGER (\w+) .*? ON (\w+)$`)
 	defaults  = regexp.MustCompile(`(?i)\s+DEFAULT\s.*$`)
 )
 
-// drops is the statements that drop triggers, functions and types, the latest first.
+// drops is the statements that drop triggers, views, functions and types, the latest first of each.
 func drops(up string) string {
 	var b strings.Builder
 	for _, t := range triggers.FindAllStringSubmatch(up, -1) {
 		fmt.Fprintf(&b, "DROP TRIGGER %s ON %s;\n", t[1], t[2])
+	}
+	for _, t := range views.FindAllStringSubmatch(up, -1) {
+		fmt.Fprintf(&b, "DROP VIEW %s;\n", t[1])
 	}
 	found := functions.FindAllStringSubmatchIndex(up, -1)
 	for i := len(found) - 1; i >= 0; i-- {

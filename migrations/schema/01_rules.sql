@@ -107,6 +107,19 @@ BEGIN
   RETURN true;
 END $$;
 
+-- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
+CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  current text := current_setting(p_setting);
+BEGIN
+  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
+    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
+  END IF;
+  RETURN true;
+END $$;
+
 -- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
 -- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean

@@ -2,12 +2,14 @@
 -- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
 -- lock_head locks the head of a lock for its queue, and makes one where there is none. FOR NO KEY UPDATE leaves a COMMIT
--- that checks the lease alone. NULL: it is locked, and p_wait is false.
+-- that checks the lease alone. NULL: it is locked, and p_wait is false. The holder cannot renew meanwhile, so a transaction
+-- that has locked the head and then forgets to end does not stay for longer than a second.
 CREATE FUNCTION lock_head(p_name text, p_wait boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   head locks;
+  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);
 BEGIN
   LOOP
     IF p_wait THEN

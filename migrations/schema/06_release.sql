@@ -155,11 +155,14 @@ DECLARE
   head locks;
   over boolean[] := array_fill(false, ARRAY[cardinality(p_grant_ids)]);
   at   int[] := array_fill(NULL::int, ARRAY[cardinality(p_grant_ids)]);
-  t    text;
+  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
 BEGIN
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
   IF p_spend THEN
     head := lock_head(p_name, true);
+  ELSE
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+  END IF;
+  IF p_spend THEN
     INSERT INTO spent_grants (grant_id, at) SELECT g, clock_timestamp() FROM unnest(p_grant_ids) g ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   END IF;

@@ -24,19 +24,6 @@ BEGIN
   EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L', 'SELECT ' || can);
 END $do$;
 
--- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
-CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  current text := current_setting(p_setting);
-BEGIN
-  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
-    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
-  END IF;
-  RETURN true;
-END $$;
-
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block the next
 -- one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is set up anew
 -- in every transaction.

@@ -1,0 +1,191 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// ask asks for a lock in a mode, and queues for it if it wants.
+func (p *peer) ask(t *testing.T, name, mode string, wait bool) (grant, error) {
+	t.Helper()
+	g := grant{name: name, id: uuid.New()}
+	var token *int64
+	err := p.QueryRow(t.Context(), `SELECT granted, CASE WHEN granted THEN token END FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min',
+		p_mode => split_part($4, ' ', 1), p_capacity => nullif(split_part($4, ' ', 2), '')::int, p_wait => $5)`, name, g.id.String(), p.key.String(), mode, wait).Scan(&g.granted, &token)
+	g.token = orZero(token)
+	return g, err
+}
+
+func (p *peer) mustAsk(t *testing.T, name, mode string) grant {
+	t.Helper()
+	g, err := p.ask(t, name, mode, false)
+	if err != nil || !g.granted {
+		t.Fatalf("%s of %q: %+v, %v", mode, name, g, err)
+	}
+	return g
+}
+
+// What a lock that is held in one mode keeps waiting: everybody but readers beside readers, and a place beside others.
+var keepsWaiting = map[string][]string{
+	"exclusive": {"exclusive", "shared", "limit 1", "limit 2"},
+	"shared":    {"exclusive", "limit 1", "limit 2"},
+	"limit 1":   {"exclusive", "shared", "limit 1"},
+}
+
+// A lease of any mode whose renewal is under way, in a transaction that commits after the expiry that others see, is not
+// granted to anybody: not to a try, not to a waiter, and not by whoever gives up or releases beside it. Where the renewal has
+// the head locked, which is the exclusive lease, they are not answered while it is.
+func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
+	db := pgtest.Database(t)
+	for held, modes := range keepsWaiting {
+		for _, mode := range modes {
+			t.Run(held+" and "+mode, func(t *testing.T) {
+				holder, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+				g := holder.mustAsk(t, t.Name(), held)
+				for renewed := false; !renewed; { // the time was too short, on a busy machine
+					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '200 ms' WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
+					holder.exec(t, `BEGIN`)
+					_, err := holder.Exec(t.Context(), `SELECT pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
+					if renewed = err == nil; !renewed {
+						holder.exec(t, `ROLLBACK`)
+					}
+				}
+				eventually(t, "the expiry that others see to pass", func() bool {
+					return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
+				})
+				locked := map[bool]string{true: "55P03"}[held == "exclusive"]
+				for _, wait := range []bool{false, true, false} {
+					if other, err := waiter.ask(t, g.name, mode, wait); state(err) != locked && err != nil || other.granted {
+						t.Errorf("I1: %s, waiting %v, beside %s that is being renewed: %+v, %v", mode, wait, held, other, err)
+					}
+				}
+				if _, err := look.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), ARRAY[$1], ARRAY[gen_random_uuid()])`, g.name); state(err) != locked {
+					t.Errorf("giving up: %v, want %q", err, locked)
+				}
+				holder.exec(t, `COMMIT`)
+				if !one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.check_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[NULL::int]) WHERE reason IS NULL)`, g.name, g.token, g.id.String()) {
+					t.Error("I1: the renewed lease is lost")
+				}
+				if n := one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, g.name); n != 1 {
+					t.Errorf("I1: %d leases at once", n)
+				}
+			})
+		}
+	}
+}
+
+// A fenced transaction of a lease that was prepared holds the lock in any mode until it is committed: nobody is granted it who
+// would not see the write.
+func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
+	t.Parallel() // it has a server of its own
+	server := migrated(t, map[string]string{"max_prepared_transactions": "10"})
+	newPeer(t, server.URL()).exec(t, `CREATE TABLE ledger (token bigint)`)
+	for held, modes := range keepsWaiting {
+		for _, mode := range modes {
+			for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
+				t.Run(fmt.Sprintf("%s and %s/%s", held, mode, level), func(t *testing.T) {
+					holder, look := newHastyPeer(t, server.URL()), newHastyPeer(t, server.URL())
+					g := holder.mustAsk(t, t.Name(), held)
+					holder.exec(t, `BEGIN ISOLATION LEVEL `+string(level))
+					if err := holder.fence(t.Context(), g, g.name); err != nil {
+						t.Fatal(err)
+					}
+					holder.exec(t, `INSERT INTO ledger VALUES ($1)`, g.token)
+					holder.exec(t, `PREPARE TRANSACTION 'p'`)
+					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
+					for _, wait := range []bool{false, true} {
+						if other, err := look.ask(t, g.name, mode, wait); err != nil || other.granted {
+							t.Errorf("I4: %s, waiting %v, over a prepared transaction of %s: %+v, %v", mode, wait, held, other, err)
+						}
+					}
+					look.exec(t, `COMMIT PREPARED 'p'`)
+					look.exec(t, `SELECT pglock.end_session($1)`, look.key.String()) // the ticket above
+					next := look.mustAsk(t, g.name, mode)
+					if n := one[int](t, look, `SELECT count(*) FROM ledger WHERE token = $1`, g.token); n != 1 || next.token <= g.token {
+						t.Errorf("I4: token %d after %d, and %d writes", next.token, g.token, n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A semaphore is never held by more than its limit, whichever slots there are already and however they came to be free.
+func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newHastyPeer(t, db.URL())
+	for before := range 4 { // readers have used so many slots
+		for limit := 1; limit <= 3; limit++ {
+			for _, ended := range []string{"released", "run out"} {
+				name := fmt.Sprint(before, " readers, limit ", limit, ", ", ended)
+				for range before {
+					p.mustAsk(t, name, "shared")
+				}
+				end := map[string]string{
+					"released": `SELECT count((pglock.release_lease(name, token, grant_id, slot)).released) FROM pglock.locks WHERE name = $1 AND slot > 0`,
+					"run out":  `WITH u AS (UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND slot > 0 RETURNING 1) SELECT count(*) FROM u`,
+				}[ended]
+				one[int](t, p, end, name)
+				for round := range 2 {
+					for n := range limit + 2 {
+						g, err := p.ask(t, name, fmt.Sprint("limit ", limit), n%2 == 1)
+						if err != nil || g.granted != (n < limit) {
+							t.Errorf("I1: %s: round %d, %d hold it: %+v, %v", name, round, n, g, err)
+						}
+					}
+					if n := one[int](t, p, `SELECT count(*) FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, name); n != limit {
+						t.Errorf("I1: %s: %d hold it", name, n)
+					}
+					p.exec(t, `SELECT pglock.end_session($1)`, p.key.String()) // the tickets
+					one[int](t, p, end, name)
+				}
+			}
+		}
+	}
+}
+
+// Two limits are never in use at once: whoever names another while the first is being granted or queued for waits for that,
+// and is refused.
+func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
+	db := pgtest.Database(t)
+	for _, before := range []string{"new", "known", "held", "held by a writer"} {
+		for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
+			t.Run(before+"/"+limits[0], func(t *testing.T) {
+				a, b, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+				switch before {
+				case "known":
+					freed(t, look, t.Name())
+				case "held":
+					look.mustAsk(t, t.Name(), limits[0])
+				case "held by a writer":
+					look.mustAsk(t, t.Name(), "exclusive")
+				}
+				a.exec(t, `BEGIN`)
+				if _, err := a.ask(t, t.Name(), limits[0], true); err != nil {
+					t.Fatal(err)
+				}
+				answered := make(chan error, 1)
+				go func() {
+					_, err := b.ask(t, t.Name(), limits[1], true)
+					answered <- err
+				}()
+				if before != "held" { // a lease that stands tells of its limit at once
+					b.awaitBlocked(t, look)
+				}
+				a.exec(t, `COMMIT`)
+				if err := <-answered; state(err) != "LK010" {
+					t.Errorf("I1: %s beside %s: %v, want LK010", limits[1], limits[0], err)
+				}
+				if n := one[int](t, look, `SELECT count(DISTINCT capacity) FROM (SELECT name, capacity FROM pglock.locks WHERE expires_at > clock_timestamp()
+					UNION ALL SELECT name, capacity FROM pglock.waiters) u WHERE name = $1`, t.Name()); n > 1 {
+					t.Errorf("I1: %d limits are in use", n)
+				}
+			})
+		}
+	}
+}

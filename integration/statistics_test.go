@@ -1,0 +1,193 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// crowded fills the tables as one name that everybody wants does, and has the server learn that nearly every row is of that
+// name. Nothing else is in them but what a test adds.
+func crowded(t *testing.T, look *peer, n int) {
+	t.Helper()
+	look.exec(t, strings.ReplaceAll(`
+		INSERT INTO pglock.sessions SELECT ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 'crowd', clock_timestamp() + interval '1 day' FROM generate_series(1, $N) n;
+		INSERT INTO pglock.locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, queued)
+			SELECT CASE n WHEN 1 THEN 'dominant' ELSE 'lock ' || n END, n, n, gen_random_uuid(), gen_random_uuid(), 'crowd', '1 day', now(), now(), now() + interval '1 day', n = 1 FROM generate_series(1, $N) n;
+		INSERT INTO pglock.waiters SELECT 'dominant', n, 'exclusive', NULL, gen_random_uuid(), ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, NULL, false, 'crowd', '1 min', NULL, 1, now()
+			FROM generate_series(1, $N) n;
+		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, $N);
+		INSERT INTO pglock.fences SELECT 'dominant/' || n, 1, 'dominant', 0, gen_random_uuid(), '3', now() FROM generate_series(1, $N) n;
+		INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), now() FROM generate_series(1, $N);
+		INSERT INTO pglock.done_keys SELECT 'done ' || n, 'dominant', 1, now(), now() + interval '1 day' FROM generate_series(1, $N) n;
+		INSERT INTO pglock.events (kind, lock_name, token, holder) SELECT 'takeover', 'dominant', n, 'crowd' FROM generate_series(1, $N) n;
+		SELECT setval('pglock.fencing_token_seq', $N), setval('pglock.ticket_seq', $N)`, "$N", fmt.Sprint(n)))
+	look.exec(t, `VACUUM ANALYZE pglock.sessions, pglock.locks, pglock.waiters, pglock.spent_grants, pglock.fences, pglock.receipts, pglock.done_keys, pglock.events`)
+}
+
+// rowsRead tells how many rows of the library's tables a statement reads, by index and by reading whole tables, and which tables
+// it reads whole.
+func (p *peer) rowsRead(t *testing.T, sql string, args ...any) (rows int, whole string) {
+	t.Helper()
+	p.exec(t, `BEGIN`)
+	count := func() (read int, wholly map[string]int) {
+		if err := p.QueryRow(t.Context(), `SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::int,
+			coalesce(jsonb_object_agg(relname, seq_scan) FILTER (WHERE seq_scan > 0 AND relname <> 'installation'), '{}')
+			FROM pg_stat_xact_user_tables WHERE schemaname = 'pglock'`).Scan(&read, &wholly); err != nil {
+			t.Fatal(err)
+		}
+		return read, wholly
+	}
+	before, then := count() // of transactions before, which the server has not collected yet
+	p.exec(t, sql, args...)
+	after, now := count()
+	p.exec(t, `ROLLBACK`)
+	for table, n := range now {
+		if n > then[table] {
+			whole += " " + table
+		}
+	}
+	return after - before, whole
+}
+
+// Every function reads a bounded number of rows and no table whole, whatever one long queue has made of the statistics: a
+// waiter of one lock is not in the way of other locks. Each is called often enough for a plan that is kept.
+func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
+	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	crowded(t, look, 5000)
+	const many = `array_fill('h'::text, ARRAY[32]), array_fill('1 min'::interval, ARRAY[32]), array_fill(NULL::jsonb, ARRAY[32]), array_fill(false, ARRAY[32]),
+		array_fill('%s'::text, ARRAY[32]), array_fill(%s::int, ARRAY[32]), array_fill(%v, ARRAY[32]), '10 s', array_fill(NULL::uuid, ARRAY[32]), array_fill(false, ARRAY[32]), array_fill(1, ARRAY[32])`
+	names32 := func(prefix string) string {
+		return `ARRAY(SELECT '` + prefix + `' || n FROM generate_series(1, 32) n), ARRAY(SELECT gen_random_uuid() FROM generate_series(1, 32))`
+	}
+	held, reader, place := look.mustAcquire(t, "held", time.Hour), look.mustAsk(t, "read", "shared"), look.mustAsk(t, "place", "limit 3")
+	waited := look.mustAcquire(t, "waited for", time.Hour)
+	first := p.mustEnqueue(t, "waited for", "exclusive", nil)
+	for n := range 32 {
+		look.mustAcquire(t, fmt.Sprint("held ", n+1), time.Hour)
+		freed(t, look, fmt.Sprint("free ", n+1))
+	}
+	freed(t, look, "free")
+	look.exec(t, `SELECT pglock.give_up(gen_random_uuid(), '{spent}', ARRAY[gen_random_uuid()], true)`)
+	expired := look.mustAcquire(t, "run out", time.Hour)
+	endNow(t, look, "run out")
+	dominant := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'dominant'`)
+	inQueue := one[string](t, look, `SELECT grant_id::text FROM pglock.waiters WHERE name = 'dominant' AND ticket = 2500`)
+	lease := func(g grant) string { return fmt.Sprintf(`'%s', %d, '%s'`, g.name, g.token, g.id) }
+	leases := `ARRAY(SELECT name FROM l), ARRAY(SELECT token FROM l), ARRAY(SELECT grant_id FROM l), ARRAY(SELECT slot FROM l)`
+	const theLeases = `WITH l AS MATERIALIZED (SELECT name, token, grant_id, slot FROM pglock.locks WHERE name = ANY (ARRAY(SELECT 'held ' || n FROM generate_series(1, 32) n)) ORDER BY name) `
+	ask := func(name, more string) string {
+		return `SELECT pglock.acquire_lease('` + name + `', gen_random_uuid(), '` + p.key.String() + `', 'p', '1 min'` + more + `)`
+	}
+	for what, c := range map[string]struct {
+		sql  string
+		rows int // at most
+	}{
+		"a new lock":                       {ask(`new`, ``), 10},
+		"a free lock":                      {ask(`free`, ``), 10},
+		"a free lock for turns":            {ask(`free`, `, p_turns => 64`), 10},
+		"a held lock":                      {ask(`held`, ``), 10},
+		"a held lock, queued for":          {ask(`held`, `, p_wait => true`), 30},
+		"a lock that is queued for":        {ask(`waited for`, `, p_wait => true`), 30},
+		"the dominant lock":                {ask(`dominant`, ``), 10},
+		"the dominant lock, queued for":    {ask(`dominant`, `, p_wait => true`), 150}, // the place is counted to 100
+		"the dominant lock, shared":        {ask(`dominant`, `, p_mode => 'shared'`), 10},
+		"a lock that ran out":              {ask(`run out`, ``), 20},
+		"a lock with a spent grant":        {ask(`spent`, ``), 20},
+		"a lock that is read, shared":      {ask(`read`, `, p_mode => 'shared'`), 30},
+		"a place":                          {ask(`place`, `, p_mode => 'limit', p_capacity => 3`), 30},
+		"a place with another limit":       {ask(`free`, `, p_mode => 'limit', p_capacity => 4`), 20},
+		"32 new locks":                     {`SELECT pglock.acquire_leases(` + names32("new ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "exclusive", "NULL", false) + `)`, 320},
+		"32 free locks":                    {`SELECT pglock.acquire_leases(` + names32("free ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "exclusive", "NULL", false) + `)`, 320},
+		"32 held locks, queued for":        {`SELECT pglock.acquire_leases(` + names32("held ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "exclusive", "NULL", true) + `)`, 32 * 30},
+		"32 free locks, shared":            {`SELECT pglock.acquire_leases(` + names32("free ") + `, '` + p.key.String() + `', ` + fmt.Sprintf(many, "shared", "NULL", true) + `)`, 32 * 30},
+		"a release":                        {`SELECT pglock.release_lease(` + lease(held) + `, 0)`, 10},
+		"a release, slot unknown":          {`SELECT pglock.release_lease(` + lease(reader) + `)`, 20},
+		"a release of a place":             {`SELECT pglock.release_lease(` + lease(place) + `, 1)`, 20},
+		"a hand-over":                      {`SELECT pglock.release_lease(` + lease(waited) + `, 0)`, 40},
+		"a hand-over of the dominant lock": {`SELECT pglock.release_lease('dominant', 1, '` + dominant + `', 0)`, 40},
+		"32 releases":                      {theLeases + `SELECT pglock.release_leases(` + leases + `)`, 32 * 12},
+		"32 renewals":                      {theLeases + `SELECT pglock.renew_leases(` + leases + `)`, 32 * 12},
+		"32 checks":                        {theLeases + `SELECT pglock.check_leases(` + leases + `)`, 32 * 12},
+		"a renewal":                        {`SELECT pglock.renew_lease(` + lease(held) + `)`, 10},
+		"a renewal of a reader":            {`SELECT pglock.renew_lease(` + lease(reader) + `, 1)`, 10},
+		"a check":                          {`SELECT pglock.check_lease(` + lease(held) + `)`, 10},
+		"an owner named":                   {`SELECT pglock.own_lease(` + lease(held) + `, gen_random_uuid())`, 10},
+		"a waiter gives up":                {`SELECT pglock.give_up('` + p.key.String() + `', '{waited for}', ARRAY['` + first.id.String() + `'::uuid])`, 30},
+		"one of the dominant gives up":     {`SELECT pglock.give_up(gen_random_uuid(), '{dominant}', ARRAY['` + inQueue + `'::uuid])`, 150},
+		"a request given up and spent":     {`SELECT pglock.give_up(gen_random_uuid(), '{held}', ARRAY[gen_random_uuid()], true)`, 30},
+		"a look":                           {`SELECT pglock.look('` + p.key.String() + `', 'p', '10 s')`, 20},
+		"the end of a session":             {`SELECT pglock.end_session('` + p.key.String() + `')`, 10},
+		"an announcement":                  {`SELECT pglock.announce('{held}', '{0}')`, 10},
+		"a watch":                          {`SELECT pglock.watch('held', '1 min')`, 10},
+		"a fence":                          {`SELECT pglock.fence(` + lease(held) + `, 'dominant/77', p_receipt_id => gen_random_uuid(), p_write_id => gen_random_uuid())`, 20},
+		"a fence that is stale":            {`DO $$ BEGIN PERFORM pglock.fence(` + lease(expired) + `, 'dominant/77'); EXCEPTION WHEN OTHERS THEN END $$`, 20},
+		"a seal":                           {`WITH f AS MATERIALIZED (SELECT pglock.fence(` + lease(held) + `, 'held')) SELECT FROM f`, 20},
+		"work done once":                   {`SELECT pglock.once('a new key', ` + lease(held) + `)`, 30},
+		"an outcome":                       {`SELECT pglock.outcome(gen_random_uuid(), gen_random_uuid())`, 10},
+		"a break":                          {`SELECT pglock.break_lock('held', 'test', 'test')`, 30},
+		"one lock described":               {`SELECT pglock.get_lock('held')`, 10},
+		"a page of locks":                  {`SELECT pglock.list_locks('l', true, '', 10)`, 60},
+		"a page of waiters":                {`SELECT pglock.list_waiters('dominant', 10)`, 100},
+		"a page of the audit":              {`SELECT pglock.list_events('', 10)`, 20},
+	} {
+		for call := 1; call <= 7; call++ {
+			rows, whole := p.rowsRead(t, c.sql)
+			if whole != "" || rows > c.rows {
+				t.Errorf("%s, call %d: %d rows were read, want %d at most; tables read whole: %s", what, call, rows, c.rows, whole)
+				break
+			}
+		}
+	}
+}
+
+// What is done for many costs what they are, not their square: leaving a long queue, a hand-over to many readers, sessions that
+// are extended, and a seal where the check inside COMMIT is used up.
+func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
+	db := pgtest.Database(t)
+	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	crowded(t, look, 10_000)
+	held := look.mustAcquire(t, "x", time.Hour)
+	const readers = 1000
+	ids := make([]uuid.UUID, readers)
+	for i := range ids {
+		ids[i] = uuid.New()
+	}
+	look.exec(t, `INSERT INTO pglock.waiters SELECT 'x', 1000000 + n, 'shared', NULL, ($1::uuid[])[n], '00000000-0000-4000-8000-000000000001', NULL, false, 'r', '1 min', NULL, 1, now()
+		FROM generate_series(1, $2::int) n`, ids, readers)
+	look.exec(t, `UPDATE pglock.locks SET queued = true WHERE name = 'x'`)
+	for what, c := range map[string]struct {
+		sql  string
+		args []any
+		each int // rows for each of n
+		n    int
+	}{
+		"1,000 readers are handed the lock": {`SELECT pglock.release_lease('x', $1, $2, 0)`, []any{held.token, held.id.String()}, 20, readers},
+		"2,000 of 10,000 leave":             {`SELECT pglock.give_up(gen_random_uuid(), array_fill('dominant'::text, ARRAY[2000]), ARRAY(SELECT grant_id FROM pglock.waiters WHERE name = 'dominant' AND ticket > 8000 ORDER BY ticket LIMIT 2000))`, nil, 120, 2000},
+		"1,000 readers give up":             {`SELECT pglock.give_up(gen_random_uuid(), array_fill('x'::text, ARRAY[$2::int]), $1)`, []any{ids, readers}, 120, readers},
+		"a session is extended":             {`SELECT pglock.look('00000000-0000-4000-8000-000000000009', 'p', '20 s')`, nil, 20, 1},
+		"a session ends":                    {`SELECT pglock.end_session('00000000-0000-4000-8000-000000000009')`, nil, 20, 1},
+	} {
+		if rows, whole := p.rowsRead(t, c.sql, c.args...); rows > c.each*c.n || whole != "" && !strings.Contains(what, "of 10,000") {
+			t.Errorf("%s: %d rows were read, want %d at most; tables read whole: %s", what, rows, c.each*c.n, whole)
+		}
+	}
+	g := p.mustAcquire(t, "sealed", time.Hour)
+	p.exec(t, `BEGIN`)
+	if err := p.fence(t.Context(), g, "sealed"); err != nil {
+		t.Fatal(err)
+	}
+	const read = `SELECT coalesce(sum(seq_tup_read + idx_tup_fetch), 0)::int FROM pg_stat_xact_user_tables WHERE schemaname = 'pglock'`
+	before := one[int](t, p, read)
+	p.exec(t, `SET CONSTRAINTS ALL IMMEDIATE; SELECT pglock.seal('{sealed}')`)
+	if n := one[int](t, p, read) - before; n > 10 {
+		t.Errorf("a seal has read %d rows", n)
+	}
+	p.exec(t, `ROLLBACK`)
+}
