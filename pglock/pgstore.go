@@ -263,12 +263,14 @@ func (s *pgStore) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, 
 
 func (s *pgStore) renewBusy(ctx context.Context, c claim, wait time.Duration) (v verdict, err error) {
 	v.outcome = outcomeRenewed
-	return v, s.beating(ctx, s.queries.renewWaiting, append(c.args(), fmt.Sprint(max(1, wait.Milliseconds()))), v.scan)
+	err = s.beating(ctx, s.queries.renewWaiting, append(c.args(), fmt.Sprint(max(1, wait.Milliseconds()))), v.scan)
+	return v, err
 }
 
 func (s *pgStore) renew(ctx context.Context, c claim) (v verdict, err error) {
 	v.outcome = outcomeRenewed
-	return v, s.pooled(ctx, s.queries.renew, c.args(), v.scan)
+	err = s.pooled(ctx, s.queries.renew, c.args(), v.scan)
+	return v, err
 }
 
 func (v *verdict) scan(rows pgx.Rows) error {
