@@ -643,8 +643,8 @@ DECLARE
   a  record;
 BEGIN
   IF true = ANY (p_waits) THEN
-    ok := has_bytes('holder', p_holders[1], 256) AND is_ttl('session ttl', p_session_ttl)
-      AND touch_session(me, p_holders[1], p_session_ttl);
+    ok := (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl) AND touch_session(me, p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
     SELECT g.n, ROW(g.name, 0, g.mode, g.capacity, g.grant_id, me, g.owner_id, g.nested, g.holder, g.ttl, g.metadata,
@@ -1381,8 +1381,8 @@ BEGIN
   IF cardinality(p_names) > 1 THEN
     PERFORM set_config('lock_timeout', '50ms', true);     -- until the function ends
   END IF;
-  IF array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
-    ok := refuse('grant_id or spend', NULL, 'not be NULL');
+  IF p_session_key IS NULL OR array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
+    ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
   FOR a IN
     SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n ORDER BY g.n) AS ns

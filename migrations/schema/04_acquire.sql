@@ -86,8 +86,8 @@ DECLARE
   a  record;
 BEGIN
   IF true = ANY (p_waits) THEN
-    ok := has_bytes('holder', p_holders[1], 256) AND is_ttl('session ttl', p_session_ttl)
-      AND touch_session(me, p_holders[1], p_session_ttl);
+    ok := (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl) AND touch_session(me, p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
     SELECT g.n, ROW(g.name, 0, g.mode, g.capacity, g.grant_id, me, g.owner_id, g.nested, g.holder, g.ttl, g.metadata,
