@@ -113,9 +113,17 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.settled(ctx, q)(c.tryOnce(ctx, parent, q))
+}
+
+func (c *Client) tryOnce(ctx, parent context.Context, q *asked) (*Lease, error) {
+	if !c.begin() {
+		return nil, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
+	}
+	defer c.calls.Done()
 	a, sent, err := c.ask(ctx, q)
 	if err == nil && a.granted {
-		return c.settled(ctx, q)(c.grant(parent, q, a.granting(sent)))
+		return c.grant(parent, q, a.granting(sent))
 	}
 	if q.lost {
 		c.giveUp(q) // it may have been granted, or may yet be: nobody would know that they hold it

@@ -21,8 +21,9 @@ type fakeStore struct {
 	calls     []call
 	lastToken Token
 	ttls      map[uuid.UUID]time.Duration
-	life      context.Context
+	life      context.Context // of the requests
 	end       context.CancelFunc
+	shut      bool // it refuses requests
 
 	onAcquire    func(ctx context.Context, asked call) (answer, error)
 	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
@@ -128,63 +129,75 @@ func (s *fakeStore) acquire(ctx context.Context, q ask) (answer, error) {
 	})
 }
 
-// fly makes a request that goes on when its call has left, as those of the real store do; f's context ends when the store is
-// closed.
+// fly makes a request that goes on when its call has left, as those of the real store do: what it brings then goes to the
+// orphanage. f's context ends when the store is closed.
 func (s *fakeStore) fly(ctx context.Context, q ask, f func(context.Context) (answer, error)) (answer, error) {
-	type result struct {
-		a   answer
-		err error
-	}
+	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()
+	if s.shut {
+		s.mu.Unlock()
+		return answer{}, &noConnectionError{ErrClosed}
+	}
 	if s.life == nil {
 		s.life, s.end = context.WithCancel(context.Background())
 	}
 	life := s.life
-	s.mu.Unlock()
-	landed, left := make(chan result, 1), make(chan struct{})
 	s.flights.Go(func() {
 		a, err := f(life)
-		select {
-		case <-left:
-			if take := hook(s, &s.orphaned); take != nil {
-				take(q, a, err)
-			}
-		default:
-			landed <- result{a, err}
+		s.mu.Lock()
+		r.a, r.err = a, err
+		close(r.done)
+		left, take := r.left, s.orphaned
+		s.mu.Unlock()
+		if left && take != nil {
+			take(q, a, err)
 		}
 	})
+	s.mu.Unlock()
 	select {
-	case r := <-landed:
+	case <-r.done:
 		return r.a, r.err
 	case <-ctx.Done():
-		close(left)
-		select {
-		case r := <-landed: // it had landed by then
-			if take := hook(s, &s.orphaned); take != nil {
-				take(q, r.a, r.err)
-			}
-		default:
-		}
-		return answer{}, &underWayError{ctx.Err()}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-r.done: // it has heard by now
+		return r.a, r.err
+	default:
+	}
+	r.left = true
+	return answer{}, &underWayError{ctx.Err()}
+}
+
+// requested is one request on its way. The store's mutex guards it until it is done.
+type requested struct {
+	done chan struct{}
+	a    answer
+	err  error
+	left bool
 }
 
 func (s *fakeStore) orphans(take func(ask, answer, error)) { s.set(func() { s.orphaned = take }) }
 
 func (s *fakeStore) landed(ctx context.Context) {
-	stop := context.AfterFunc(ctx, s.close)
-	defer stop()
+	s.set(func() { s.shut = true })
+	defer context.AfterFunc(ctx, s.endAll)()
 	s.flights.Wait()
 }
 
 func (s *fakeStore) close() {
-	s.mu.Lock()
-	end := s.end
-	s.mu.Unlock()
-	if end != nil {
+	s.set(func() { s.shut = true })
+	s.endAll()
+	s.flights.Wait()
+	s.rest()
+}
+
+// endAll ends what is under way.
+func (s *fakeStore) endAll() {
+	if end := hook(s, &s.end); end != nil {
 		end()
 	}
-	s.flights.Wait()
 }
 
 func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict, map[int64]sighting, error) {

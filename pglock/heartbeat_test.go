@@ -225,7 +225,7 @@ func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
 			time.Sleep(time.Millisecond) // a round trip
-			return map[claim]verdict{claims[0]: {outcomeRenewed, time.Second}}, nil
+			return map[claim]verdict{claims[0]: {outcome: outcomeRenewed, remaining: time.Second}}, nil
 		}
 		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
 		<-l.Context().Done()

@@ -155,7 +155,10 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 			signal(ln.wake)
 		}
 	}
-	w.ticket, w.seen, w.first, w.news = a.ticket, sent, a.first, news{}
+	if a.ticket != w.ticket || w.news.hint == nil { // a hint of this ticket may have come before the answer
+		w.news = news{}
+	}
+	w.ticket, w.seen, w.first = a.ticket, sent, a.first
 	w.askIn(now, a.remaining+askLate)
 	c.queue.tickets[w.ticket] = w
 	if e, found := c.queue.early[w.ticket]; found {
@@ -316,7 +319,10 @@ func (c *Client) deliver(text string, sent *instant) {
 	}
 	w := c.queue.tickets[h.ticket]
 	if w == nil {
-		if len(c.queue.waiters) > len(c.queue.tickets) && len(c.queue.early) < earlyMost {
+		if len(c.queue.waiters) > len(c.queue.tickets) {
+			if len(c.queue.early) >= earlyMost {
+				clear(c.queue.early) // of calls that have left
+			}
 			c.queue.early[h.ticket] = early{text, sent}
 		}
 		return // it has left, or knows already
