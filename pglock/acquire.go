@@ -78,7 +78,7 @@ type asked struct {
 	grantID  uuid.UUID     // changes under the client's mutex
 	queued   bool          // it was answered with a ticket
 	again    bool          // an earlier attempt was sent: the next is to wait for it
-	lost     bool          // the answer of an attempt was lost: that one may still be on its way
+	lost     bool          // the answer of an attempt was lost: that one may still be on its way; changes under the client's mutex
 	bears    time.Duration // how long it bears a server that cannot be reached
 	line     *line         // that it is the first of, or asks for
 	nameless bool          // it was asked for a line
@@ -154,6 +154,9 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		} else if connectionLost(err) {
 			err = &noConnectionError{err} // the request was not sent
 		}
+		if answerLost(err) {
+			c.noteLost(q)
+		}
 		switch {
 		case err == nil:
 			c.tell(ctx, q.name, a.handed, sent)
@@ -175,9 +178,6 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		case neverSent(err) && !q.again && !q.wait, !connectionLost(err) && !(lockedOut(err) && q.again):
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}
-		if connectionLost(err) && !neverSent(err) {
-			q.again, q.lost = true, true
-		}
 		if giveUp == nil {
 			giveUp = time.After(q.bears)
 		}
@@ -197,6 +197,13 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		}
 		timer.Stop()
 	}
+}
+
+// noteLost notes that an attempt may still be on its way. Close may be about to take the request back.
+func (c *Client) noteLost(q *asked) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.again, q.lost = true, true
 }
 
 // chooseAnew gives the request another grant ID: the one before was used, and nothing is left of it.

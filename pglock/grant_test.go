@@ -347,6 +347,63 @@ func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
 	})
 }
 
+// losing is a store whose answers are lost in the moment in which something else happens.
+type losing struct {
+	*fakeStore
+	meanwhile func()
+}
+
+func (s losing) acquire(_ context.Context, q ask) (answer, error) {
+	s.note(call{what: "acquire", names: []string{q.request.name}, grantID: q.grantID})
+	s.meanwhile()
+	return answer{}, errReset
+}
+
+// The answer may be lost in the moment in which the call's context ends, or the client: what the request has done is taken
+// back all the same.
+func TestTrap9_AnswerThatIsLostWhenTheCallEndsIsTakenBack(t *testing.T) {
+	for name, ask := range map[string]func(*Client, context.Context) error{
+		"TryAcquire": func(c *Client, ctx context.Context) error { return ignoreLease(c.TryAcquire(ctx, "report")) },
+		"Acquire":    func(c *Client, ctx context.Context) error { return ignoreLease(c.Acquire(ctx, "report")) },
+		"a ticket of its own": func(c *Client, ctx context.Context) error {
+			return ignoreLease(c.Acquire(ctx, "report", WithMetadata([]byte("{}"))))
+		},
+	} {
+		for what, want := range map[string]error{"cancelled": context.Canceled, "closed": ErrClosed} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					s := losing{fakeStore: newFakeStore()}
+					var c *Client
+					closed := make(chan error, 1)
+					s.meanwhile = func() {
+						if what == "cancelled" {
+							cancel()
+							return
+						}
+						go func() { closed <- c.Close(ctx) }()
+						<-c.ctx.Done()
+					}
+					c = startClient(t, &s, systemClock())
+					if err := ask(c, ctx); !errors.Is(err, want) {
+						t.Errorf("%v, want %v", err, want)
+					}
+					if what == "closed" {
+						if err := <-closed; err != nil {
+							t.Error(err)
+						}
+					}
+					synctest.Wait()
+					if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+						t.Errorf("given back %+v, want the request that was sent, to be spent", given)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Close in any moment of a call: when both have returned, nobody holds the lock or waits for it.
 func TestTrap9_CloseAgainstACallLeavesNothingBehind(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *Client) error{
