@@ -107,7 +107,7 @@ func newClient(config config, s store, now clock) (*Client, error) {
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
 		ended:  make(chan struct{}),
 		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
-		queue: newQueue(config.sessionTTL), lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
+		queue: newQueue(config.sessionTTL), givingUp: givingUp{most: giveUpMost}, lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
 	s.orphans(c.orphaned)
@@ -215,7 +215,11 @@ func (c *Client) releaseLast(ctx context.Context, claims []claim) error {
 	var failure error
 	left := 0
 	for batch := range slices.Chunk(claims, giveUpMost) {
-		failed, err := c.releaseBatch(ctx, batch)
+		var failed int
+		err := lastly(ctx, func(ctx context.Context) (err error) {
+			failed, err = c.releaseBatch(ctx, batch)
+			return err
+		})
 		left, failure = left+failed, cmp.Or(failure, err)
 	}
 	if failure != nil {
@@ -230,7 +234,7 @@ func (c *Client) releaseBatch(ctx context.Context, claims []claim) (failed int, 
 	sent := c.now()
 	endings, err := c.store.releaseAll(ctx, claims)
 	if err != nil {
-		if len(claims) == 1 || !transient(err) || ctx.Err() != nil {
+		if len(claims) == 1 || connectionLost(err) || ctx.Err() != nil {
 			return len(claims), err
 		}
 		first, err1 := c.releaseBatch(ctx, claims[:len(claims)/2])
