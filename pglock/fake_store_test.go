@@ -36,6 +36,7 @@ type fakeStore struct {
 	onRenewBusy  func(ctx context.Context, c claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c claim) (time.Duration, error)
 	onReason     func(c claim) (Reason, error)
+	onSweep      func(ctx context.Context) error
 	onRelease    func(ctx context.Context, c claim) (bool, error)
 	onHandOver   func(c claim) handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []claim) error
@@ -54,6 +55,7 @@ type call struct {
 	nested  bool
 	spend   bool
 	slots   []*int
+	wait    time.Duration
 }
 
 func newFakeStore() *fakeStore {
@@ -247,9 +249,13 @@ func (s *fakeStore) renew(ctx context.Context, c claim) (verdict, error) {
 	return verdict{outcome: outcomeRenewed, remaining: left}, err
 }
 
-func (s *fakeStore) renewBusy(ctx context.Context, c claim, _ time.Duration) (verdict, error) {
-	left, err := s.one(ctx, "renewBusy", c, hook(s, &s.onRenewBusy))
-	return verdict{outcome: outcomeRenewed, remaining: left}, err
+func (s *fakeStore) renewBusy(ctx context.Context, c claim, wait time.Duration) (v verdict, err error) {
+	s.note(call{what: "renewBusy", names: []string{c.name}, grantID: c.grantID, wait: wait})
+	v = verdict{outcome: outcomeRenewed, remaining: s.ttl(c.grantID)}
+	if f := hook(s, &s.onRenewBusy); f != nil {
+		v.remaining, err = f(ctx, c)
+	}
+	return v, err
 }
 
 func (s *fakeStore) reason(_ context.Context, c claim) (Reason, error) {
@@ -260,8 +266,11 @@ func (s *fakeStore) reason(_ context.Context, c claim) (Reason, error) {
 	return "", nil
 }
 
-func (s *fakeStore) sweep(context.Context) error {
+func (s *fakeStore) sweep(ctx context.Context) error {
 	s.note(call{what: "sweep"})
+	if f := hook(s, &s.onSweep); f != nil {
+		return f(ctx)
+	}
 	return nil
 }
 

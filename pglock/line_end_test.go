@@ -1,9 +1,11 @@
 package pglock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -225,6 +227,60 @@ func TestCallThatComesWhileALineLeavesTheQueueIsServed(t *testing.T) {
 			}
 			serveAll(t, []chan acquired{first, third})
 			s.wantEmpty(t, "report", b, c)
+		})
+	}
+}
+
+// The second call of a line gives up while the first one's request is on its way, which is granted: nothing is left of the line
+// when the lease ends, and no goroutine.
+func TestLineWhoseOnlyOtherCallGivesUpIsForgotten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		gone time.Duration // of the two seconds that the request takes
+		held bool
+	}{"before the request arrives": {500 * time.Millisecond, false}, "while it is answered": {1500 * time.Millisecond, false}, "when it was granted": {2500 * time.Millisecond, false},
+		"before it is queued": {500 * time.Millisecond, true}, "when it is queued": {2500 * time.Millisecond, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeServer()
+				c, b := s.client(t), s.client(t)
+				var held *Lease
+				if tc.held {
+					held = mustAcquire(t, b, "report")
+				}
+				s.locked(func() { s.trip = time.Second })
+				began := time.Now()
+				call := func(ctx context.Context) chan acquired {
+					result := make(chan acquired, 1)
+					go func() {
+						l, err := c.Acquire(ctx, "report")
+						result <- acquired{lease: l, err: err}
+					}()
+					synctest.Wait()
+					return result
+				}
+				first := call(t.Context())
+				ctx, cancel := context.WithCancel(t.Context())
+				second := call(ctx)
+				time.Sleep(tc.gone - time.Since(began))
+				cancel()
+				if got := <-second; !errors.Is(got.err, context.Canceled) {
+					t.Error(got.err)
+				}
+				if held != nil {
+					if err := held.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := served(t, first).Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(10 * time.Second)
+				s.wantEmpty(t, "report", c, b)
+				stacks := make([]byte, 1<<20)
+				if stacks = stacks[:runtime.Stack(stacks, true)]; bytes.Contains(stacks, []byte("(*Client).serve(")) {
+					t.Error("the line's goroutine is left")
+				}
+			})
 		})
 	}
 }

@@ -24,6 +24,9 @@ const (
 
 	// askLate is by how much the first in a queue asks after the end of the holder's lease, so that it finds it over.
 	askLate = 500 * time.Microsecond
+	// Where nothing that is held keeps it waiting, it asks again soon, and then less and less often.
+	firstEager = time.Millisecond
+	lastEager  = 100 * time.Millisecond
 )
 
 // queue is what a client knows of its waiting calls. The client's mutex guards it.
@@ -223,7 +226,7 @@ func (c *Client) newsOf(w *waiter) (news, time.Duration) {
 // askIn plans when the first in the queue asks again: when the lease that it waits for ends. Where that is over already, and
 // only the COMMIT of its last write is waited for, it asks soon, and then less and less often. The mutex is held.
 func (w *waiter) askIn(now instant, d time.Duration) {
-	if w.eager = min(max(2*w.eager, time.Millisecond), 100*time.Millisecond); d > askLate {
+	if w.eager = min(max(2*w.eager, firstEager), lastEager); d > askLate {
 		w.eager = 0
 	}
 	w.askAt = now.add(max(d, w.eager))
@@ -286,8 +289,8 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 			w.tell(news{err: fmt.Errorf("acquire lock %q: %w", w.name, &DeadlockError{s.circle})})
 		default:
 			w.seen = sent
-			if was := w.first; s.first && (!was || s.remaining > askLate) {
-				w.askAt = now.add(s.remaining)
+			if at := now.add(s.remaining); s.first && (!w.first || s.remaining > askLate || at.mono < w.askAt.mono-lastEager) {
+				w.askAt = at
 				signal(w.wake)
 			}
 			w.first = s.first
