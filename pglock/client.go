@@ -252,7 +252,7 @@ func (c *Client) releaseBatch(ctx context.Context, claims []claim) (failed int, 
 			byName[claims[i].name] = h
 		}
 	}
-	c.announce(ctx, byName)
+	announce(ctx, byName, c.store.announceBeating)
 	return 0, nil
 }
 

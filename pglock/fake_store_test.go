@@ -37,6 +37,7 @@ type fakeStore struct {
 	onCheck      func(ctx context.Context, c claim) (time.Duration, error)
 	onReason     func(c claim) (Reason, error)
 	onSweep      func(ctx context.Context) error
+	onAnnounce   func(ctx context.Context) error // through the pool
 	onRelease    func(ctx context.Context, c claim) (bool, error)
 	onHandOver   func(c claim) handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []claim) error
@@ -309,7 +310,13 @@ func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) ([]ending, e
 	if f := hook(s, &s.onReleaseAll); f != nil {
 		return make([]ending, len(claims)), f(ctx, claims)
 	}
-	return make([]ending, len(claims)), nil
+	endings := make([]ending, len(claims))
+	if f := hook(s, &s.onHandOver); f != nil {
+		for i, c := range claims {
+			endings[i] = ending{true, f(c)}
+		}
+	}
+	return endings, nil
 }
 
 func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBack, error) {
@@ -331,7 +338,15 @@ func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBa
 	return backs, nil
 }
 
-func (s *fakeStore) announce(_ context.Context, names []string, slots []*int) error {
+func (s *fakeStore) announce(ctx context.Context, names []string, slots []*int) error {
+	s.note(call{what: "announce", names: names, slots: slots})
+	if f := hook(s, &s.onAnnounce); f != nil {
+		return f(ctx)
+	}
+	return nil
+}
+
+func (s *fakeStore) announceBeating(_ context.Context, names []string, slots []*int) error {
 	s.note(call{what: "announce", names: names, slots: slots})
 	return nil
 }

@@ -144,7 +144,7 @@ func (c *Client) takeBackAll(ctx context.Context, ups []*giveUp) (failed []*give
 		}
 		u.done <- backs[i]
 	}
-	c.announce(ctx, byName)
+	announce(ctx, byName, c.store.announceBeating)
 	return nil, nil
 }
 

@@ -245,3 +245,34 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 		})
 	}
 }
+
+// A pool that the application has exhausted holds up neither Close nor the heartbeat, also where somebody else is to be told of a
+// grant.
+func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		handedOver := handed{slots: []int{0}}
+		queued(s, time.Hour)
+		s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) { return takenBack{handed: handedOver}, nil }
+		s.onHandOver = func(claim) handed { return handedOver }
+		s.onAnnounce = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		c := startClient(t, s, systemClock())
+		waiting(t.Context(), t, c, "report")
+		s.set(func() { s.onAcquire = nil })
+		l := mustAcquire(t, c, "held", WithTTL(MinTTL))
+		for range 10 {
+			c.abandoned("report", false)
+			time.Sleep(MinTTL)
+		}
+		if err := l.Err(); err != nil || len(s.of("announce")) != 10 {
+			t.Errorf("%v, %d announcements", err, len(s.of("announce")))
+		}
+		began := time.Now()
+		if err := c.Close(t.Context()); err != nil || time.Since(began) != 0 {
+			t.Errorf("Close: %v after %v", err, time.Since(began))
+		}
+		if told := s.of("announce"); len(told) != 12 || len(s.of("endSession")) != 1 {
+			t.Errorf("%d announcements, the session was ended %d times", len(told), len(s.of("endSession")))
+		}
+	})
+}

@@ -337,6 +337,10 @@ func (s *pgStore) announce(ctx context.Context, names []string, slots []*int) er
 	return s.pooled(ctx, s.queries.announce, []any{names, slots}, ignored)
 }
 
+func (s *pgStore) announceBeating(ctx context.Context, names []string, slots []*int) error {
+	return s.beating(ctx, s.queries.announce, []any{names, slots}, ignored)
+}
+
 func (s *pgStore) notify(ctx context.Context, channel, payload string) error {
 	return s.pooled(ctx, s.queries.notify, []any{channel, payload}, ignored)
 }

@@ -348,12 +348,12 @@ func (c *Client) tell(ctx context.Context, name string, h handed, sent instant) 
 	if len(h.slots) > 0 || h.watched {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
-		c.announce(ctx, map[string]handed{name: h})
+		announce(ctx, map[string]handed{name: h}, c.store.announce)
 	}
 }
 
 // announce tells the waiters of others, and those who watch, as far as ctx allows.
-func (c *Client) announce(ctx context.Context, byName map[string]handed) {
+func announce(ctx context.Context, byName map[string]handed, tell func(context.Context, []string, []*int) error) {
 	var names []string
 	var slots []*int
 	for name, h := range byName {
@@ -365,7 +365,7 @@ func (c *Client) announce(ctx context.Context, byName map[string]handed) {
 		}
 	}
 	if len(names) > 0 {
-		_ = c.store.announce(ctx, names, slots)
+		_ = tell(ctx, names, slots)
 	}
 }
 
