@@ -72,7 +72,7 @@ type Client struct {
 // is there and fits. ctx bounds that question alone. The client owns two goroutines and, while it holds leases for
 // longer than a third of their TTL or waits, one connection outside the pool; from its first wait or watch on a third
 // goroutine, and while anything waits or watches, one connection that listens. Lines of calls that wait for the same lock and
-// statements that carry several calls have goroutines while they last. Close ends them all.
+// statements that are under way have goroutines while they last. Close ends them all.
 //
 // Errors: ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, error) {

@@ -215,6 +215,47 @@ func TestI9_AWaiterOfAnotherClientWaitsForNoMoreThanTheBound(t *testing.T) {
 	}
 }
 
+// A line takes its next ticket when its block is used up and not before: a call of another client that queues in the middle of
+// a block is served after the rest of it.
+func TestI9_AWaiterThatComesDuringABlockIsServedAfterIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts  []Option
+		turns int // of a block, each of 1 ms
+	}{"by turns": {[]Option{WithTurns(20, time.Minute)}, 20}, "by time": {[]Option{WithTurns(MaxTurns, 20*time.Millisecond)}, 20}, "by time, long": {[]Option{WithTurns(MaxTurns, 100*time.Millisecond)}, 100}} {
+		for _, after := range []int{1, tc.turns / 4, tc.turns / 2, tc.turns * 3 / 4, tc.turns - 1} {
+			t.Run(fmt.Sprintf("%s, after %d turns", name, after), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newFakeServer()
+					s.trip = 100 * time.Microsecond
+					a, b, other := s.client(t, tc.opts...), s.client(t), s.client(t)
+					held := mustAcquire(t, b, "report")
+					ts := &tenures{t: t, s: s}
+					for n := range 3*tc.turns + 1 {
+						ts.start(a, 0, n, time.Millisecond)
+					}
+					time.Sleep(time.Second)
+					if err := held.Release(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					var done int
+					for ; done < 1+after; time.Sleep(50 * time.Microsecond) { // the first call has a ticket of its own
+						ts.mu.Lock()
+						done = len(ts.list)
+						ts.mu.Unlock()
+					}
+					ts.start(other, 1, 0, 0)
+					ts.calls.Wait()
+					at := slices.IndexFunc(ts.list, func(u turn) bool { return u.client == 1 })
+					if rest := at - done; rest > tc.turns-after {
+						t.Errorf("%d turns before the other client's, want the %d that were left of the block", rest, tc.turns-after)
+					}
+					s.wantEmpty(t, "report", a, b, other)
+				})
+			})
+		}
+	}
+}
+
 // Under a constant load of two clients neither is served more often than the other, although one has many more callers.
 func TestI9_NeitherOfTwoClientsIsServedMoreThanItsBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -165,6 +165,46 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	}
 }
 
+// Who sees the ID of a session, as everybody does, can do nothing in its name: that takes its key.
+func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c, waits := startClient(t, db.Pool(t)), startClient(t, db.Pool(t))
+	l := mustAcquire(t, c, "report")
+	acquired := make(chan error, 1)
+	go func() {
+		next, err := waits.Acquire(t.Context(), "report")
+		if err == nil {
+			err = next.Release(t.Context())
+		}
+		acquired <- err
+	}()
+	var session string
+	eventually(t, "a ticket", func() bool {
+		waiters, err := c.Waiters(t.Context(), "report", 10)
+		if err == nil && len(waiters) == 1 {
+			session = waiters[0].Session
+		}
+		return session != ""
+	})
+	pool := db.Pool(t, login(t, db, "pglock_user"))
+	for _, sql := range []string{"SELECT 1 FROM pglock.end_session($1) AS e (done) WHERE done", "SELECT ticket FROM pglock.look($1, 'h', '1 s')",
+		"SELECT 1 FROM pglock.give_up($1::text::uuid, '{report}', ARRAY[$1::text::uuid]) WHERE ended OR place > 0", "SELECT 1 FROM pglock.acquire_lease('report', $1::text::uuid, $1::text::uuid, 'h', '1 s') WHERE granted"} {
+		if found, err := pool.Exec(t.Context(), sql, session); err != nil || found.RowsAffected() != 0 {
+			t.Errorf("%s: %v, %v", sql, found, err)
+		}
+	}
+	if waiters, err := c.Waiters(t.Context(), "report", 10); err != nil || len(waiters) != 1 || !waiters[0].Alive {
+		t.Errorf("%+v, %v", waiters, err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-acquired; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
