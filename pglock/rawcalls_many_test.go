@@ -139,11 +139,14 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 	}
 
 	before := rows(t, conn)
-	for _, tc := range all {
+	for i, tc := range all {
 		_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+tc.call)
 		checkState(t, tc.call, err, tc.state, tc.says)
+		if i%16 < 15 && i < len(all)-1 {
+			continue
+		}
 		if after := rows(t, conn); after != before {
-			t.Fatalf("%s: rows before:\n%s\nafter:\n%s", tc.call, before, after)
+			t.Fatalf("%s, or one of the fifteen before it: rows before:\n%s\nafter:\n%s", tc.call, before, after)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 			"SELECT nextval('pglock.ticket_seq')", "SELECT setval('pglock.ticket_seq', 1)", "SELECT last_value FROM pglock.ticket_seq",
 			"SELECT * FROM pglock.spent_grants", "SELECT owner_id FROM pglock.locks",
 			"SELECT * FROM pglock.receipts", "INSERT INTO pglock.receipts VALUES (gen_random_uuid(), gen_random_uuid(), now())", "DELETE FROM pglock.receipts",
-			"SELECT pglock.serve(l, NULL, true) FROM (SELECT NULL::pglock.locks AS l) x", "SELECT pglock.grant_head(NULL, NULL, 0, NULL, false)", "SELECT pglock.grant_slots(NULL, NULL, 0)", "SELECT pglock.grant_new(NULL)",
+			"SELECT pglock.serve(l, NULL, NULL) FROM (SELECT NULL::pglock.locks AS l) x", "SELECT pglock.grant_head(NULL, NULL, 0, NULL, false)", "SELECT pglock.grant_slots(NULL, NULL, 0)", "SELECT pglock.grant_new(NULL)",
 			"SELECT pglock.lock_head('held', true)", "SELECT pglock.lock_to_grant('held')", "SELECT pglock.settle('held')", "SELECT pglock.free_slots('held', 1, 1)", "SELECT pglock.take_tickets(NULL)",
 			"SELECT pglock.next_waiter('held')", "SELECT pglock.next_batch(NULL, 1)", "SELECT pglock.free_at('held', 'exclusive', NULL)", "SELECT pglock.session_alive(NULL)",
 			"SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.session_of(gen_random_uuid())", "SELECT pglock.enqueue(NULL, NULL)", "SELECT pglock.told('held', '{0}', NULL, NULL)",
