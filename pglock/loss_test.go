@@ -299,6 +299,8 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 		"it was taken over":              {broken, ReasonTakenOver, nil, ErrLost, ReasonTakenOver},
 		"nobody can tell":                {broken, "", broken, ErrOutcomeUnknown, ""},
 		"no attempt was sent":            {&noConnectionError{broken}, ReasonReleased, nil, ErrLost, ReasonReleased},
+		"the row was locked":             {sqlError("55P03"), ReasonBroken, nil, ErrLost, ReasonBroken},
+		"the row was locked, no more":    {sqlError("55P03"), ReasonReleased, nil, ErrLost, ReasonReleased},
 		"no attempt failed":              {nil, ReasonReleased, nil, ErrLost, ReasonReleased},
 		"no attempt failed, nobody says": {nil, "", broken, ErrLost, ReasonExpired},
 	} {
