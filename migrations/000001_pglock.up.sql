@@ -656,8 +656,8 @@ DECLARE
   a  record;
 BEGIN
   IF true = ANY (p_waits) THEN
-    ok := has_bytes('holder', p_holders[1], 256) AND is_ttl('session ttl', p_session_ttl)
-      AND touch_session(me, p_holders[1], p_session_ttl);
+    ok := (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl) AND touch_session(me, p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
     SELECT g.n, ROW(g.name, 0, g.mode, g.capacity, g.grant_id, me, g.owner_id, g.nested, g.holder, g.ttl, g.metadata,
@@ -686,7 +686,7 @@ DECLARE
   r record;
 BEGIN
   SELECT h.*, f.at AS free_at, f.token AS above INTO r
-    FROM (SELECT o.ctid AS at, o.token, o.holder, o.expires_at, o.grant_id FROM locks o
+    FROM (SELECT o.ctid AS at, o.token, o.holder, o.expires_at, o.grant_id, o.limit_named FROM locks o
           WHERE (o.name, o.slot) >= (w.name, 0) AND (o.name, o.slot) <= (w.name, 0)
           ORDER BY o.name DESC, o.slot DESC LIMIT 1) h
       LEFT JOIN LATERAL (
@@ -710,7 +710,7 @@ BEGIN
     IF r.expires_at > clock_timestamp() AND r.grant_id <> w.grant_id THEN
       RETURN ROW(false, r.token, NULL, NULL, microseconds_until(r.expires_at), r.holder, r.expires_at,
                  NULL, NULL, NULL, NULL, NULL, NULL)::lease_answer;
-    ELSIF is_taken(w) THEN
+    ELSIF (w.mode <> 'limit' OR r.limit_named = w.capacity OR refuse_limit(w.name, w.capacity)) AND is_taken(w) THEN
       RETURN refusal(w);
     END IF;
   END IF;
@@ -886,28 +886,35 @@ BEGIN
   RETURN true;
 END $$;
 
--- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter. The
--- head names the limit of the latest request, so that the queue is read only where the two differ.
-CREATE FUNCTION refuse_limit(p_head locks, p_capacity int) RETURNS boolean
+-- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
+CREATE FUNCTION refuse_limit(p_name text, p_capacity int) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   other int;
 BEGIN
-  IF p_head.limit_named = p_capacity THEN
-    RETURN true;
-  END IF;
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
-      WHERE l.name = p_head.name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp() OR NOT is_over(l.expires_at, l.ended_at))
+      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp() OR NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
-      SELECT q.capacity FROM waiters q WHERE q.name = p_head.name AND q.mode = 'limit' AND session_alive(q.session_id)) u
+      SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', quote_literal(p_head.name), p_capacity, other
+    RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', quote_literal(p_name), p_capacity, other
       USING ERRCODE = 'LK010', HINT = 'Every user of a lock must name the same limit.';
   END IF;
-  UPDATE locks l SET limit_named = p_capacity WHERE l.name = p_head.name AND l.slot = 0;
+  RETURN true;
+END $$;
+
+-- name_limit is refuse_limit under the head's lock. The head names the limit of the latest request, so that the queue is
+-- read only where the two differ.
+CREATE FUNCTION name_limit(p_head locks, p_capacity int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF p_head.limit_named IS DISTINCT FROM p_capacity AND refuse_limit(p_head.name, p_capacity) THEN
+    UPDATE locks l SET limit_named = p_capacity WHERE l.name = p_head.name AND l.slot = 0;
+  END IF;
   RETURN true;
 END $$;
 
@@ -1132,8 +1139,9 @@ BEGIN
   IF head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants g WHERE g.grant_id = w.grant_id) THEN
     RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
-  ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR refuse_limit(head, w.capacity));
-  granted := serve(head, w, NULL);
+  ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR name_limit(head, w.capacity));
+  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,
+                   NULL);                                -- who has a ticket is served by it, and once
   IF cardinality(granted) > 0 THEN
     SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     r := lease_of(head, w.grant_id);
@@ -1211,8 +1219,8 @@ BEGIN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
     END IF;
   END IF;
-  IF NOT p_head.queued THEN
-    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
+  IF NOT p_head.queued OR p_head.expires_at <= clock_timestamp() THEN   -- serve may have found that all of the queue is dead
+    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0 AND NOT l.queued;
   END IF;
   SELECT count(*) + 1 INTO enqueue.place FROM (
     SELECT FROM waiters q WHERE q.name = w.name AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;
@@ -1388,8 +1396,8 @@ BEGIN
   IF cardinality(p_names) > 1 THEN
     PERFORM set_config('lock_timeout', '50ms', true);     -- until the function ends
   END IF;
-  IF array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
-    ok := refuse('grant_id or spend', NULL, 'not be NULL');
+  IF p_session_key IS NULL OR array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
+    ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
   FOR a IN
     SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n ORDER BY g.n) AS ns

@@ -78,7 +78,7 @@ type asked struct {
 	grantID  uuid.UUID     // changes under the client's mutex
 	queued   bool          // it was answered with a ticket
 	again    bool          // an earlier attempt was sent: the next is to wait for it
-	lost     bool          // the answer of an attempt was lost: that one may still be on its way
+	lost     bool          // the answer of an attempt was lost: that one may still be on its way; changes under the client's mutex
 	bears    time.Duration // how long it bears a server that cannot be reached
 	line     *line         // that it is the first of, or asks for
 	nameless bool          // it was asked for a line
@@ -113,9 +113,17 @@ func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.settled(ctx, q)(c.tryOnce(ctx, parent, q))
+}
+
+func (c *Client) tryOnce(ctx, parent context.Context, q *asked) (*Lease, error) {
+	if !c.begin() {
+		return nil, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
+	}
+	defer c.calls.Done()
 	a, sent, err := c.ask(ctx, q)
 	if err == nil && a.granted {
-		return c.settled(ctx, q)(c.grant(parent, q, a.granting(sent)))
+		return c.grant(parent, q, a.granting(sent))
 	}
 	if q.lost {
 		c.giveUp(q) // it may have been granted, or may yet be: nobody would know that they hold it
@@ -146,6 +154,9 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		} else if connectionLost(err) {
 			err = &noConnectionError{err} // the request was not sent
 		}
+		if answerLost(err) {
+			c.noteLost(q)
+		}
 		switch {
 		case err == nil:
 			c.tell(ctx, q.name, a.handed, sent)
@@ -169,9 +180,6 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		case neverSent(err) && !q.again && !q.wait, !connectionLost(err) && !(lockedOut(err) && q.again):
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}
-		if connectionLost(err) && !neverSent(err) {
-			q.again, q.lost = true, true
-		}
 		if giveUp == nil {
 			giveUp = time.After(q.bears)
 		}
@@ -191,6 +199,13 @@ func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
 		}
 		timer.Stop()
 	}
+}
+
+// noteLost notes that an attempt may still be on its way. Close may be about to take the request back.
+func (c *Client) noteLost(q *asked) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.again, q.lost = true, true
 }
 
 // chooseAnew gives the request another grant ID: the one before was used, and nothing is left of it.

@@ -104,7 +104,7 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
 				verdicts := make(map[claim]verdict)
 				for _, c := range claims {
-					verdicts[c] = verdict{outcomeRenewed, 30 * time.Second}
+					verdicts[c] = verdict{outcome: outcomeRenewed, remaining: 30 * time.Second}
 					if c.name == "report 7" {
 						verdicts[c] = verdict{outcome: outcomeBusy}
 					}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -42,6 +43,8 @@ type Client struct {
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup // every goroutine of the client, but the heartbeat's
 	beats  sync.WaitGroup // the heartbeat's, which has a connection that Close needs after it
+	calls  sync.WaitGroup // calls that may leave something to be told to the server
+	ended  chan struct{}  // closed when Close has ended the leases
 
 	// othersWait says that the last release handed its lock to another client: the next release then announces that in
 	// the same round trip, on suspicion.
@@ -69,7 +72,7 @@ type Client struct {
 // is there and fits. ctx bounds that question alone. The client owns two goroutines and, while it holds leases for
 // longer than a third of their TTL or waits, one connection outside the pool; from its first wait or watch on a third
 // goroutine, and while anything waits or watches, one connection that listens. Lines of calls that wait for the same lock and
-// statements that carry several calls have goroutines while they last. Close ends them all.
+// statements that are under way have goroutines while they last. Close ends them all.
 //
 // Errors: ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, error) {
@@ -102,8 +105,9 @@ func newClient(config config, s store, now clock) (*Client, error) {
 	c := &Client{
 		config: config, key: key, session: sessionOf(key), store: s, now: now,
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
+		ended:  make(chan struct{}),
 		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
-		queue: newQueue(config.sessionTTL), lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
+		queue: newQueue(config.sessionTTL), givingUp: givingUp{most: giveUpMost}, lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
 	s.orphans(c.orphaned)
@@ -152,10 +156,7 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Lock()
 	already := c.closed
 	c.closed = true
-	leases := make([]*Lease, 0, len(c.leases))
-	for l := range c.leases {
-		leases = append(leases, l)
-	}
+	leases := slices.Collect(maps.Keys(c.leases))
 	ups := append(c.queue.leaveQueues(), c.givingUp.ups...)
 	c.givingUp.ups = nil
 	c.mu.Unlock()
@@ -164,19 +165,33 @@ func (c *Client) Close(ctx context.Context) error {
 		return nil
 	}
 	c.cancel(ErrClosed)
+	var claims []claim
+	for _, l := range leases {
+		if l.end(ErrReleased) {
+			claims = append(claims, l.claim())
+		}
+	}
+	close(c.ended)
 	c.beats.Wait()
-	err := c.farewell(ctx, leases, ups)
+	returned := make(chan struct{})
+	go func() { c.calls.Wait(); close(returned) }()
+	err := c.farewell(ctx, claims, ups, returned)
 	c.store.close()
+	<-returned
 	c.tasks.Wait()
 	return err
 }
 
 // farewell tells the server what ends with the client: the waits first, so that no lease is handed to one of them; and last
-// what requests have brought that were under way.
-func (c *Client) farewell(ctx context.Context, leases []*Lease, ups []*giveUp) error {
+// what calls and requests have brought that were under way.
+func (c *Client) farewell(ctx context.Context, claims []claim, ups []*giveUp, returned chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
-	failures := []error{c.takeBackLast(ctx, ups), c.releaseLast(ctx, leases)}
+	failures := []error{c.takeBackLast(ctx, ups), c.releaseLast(ctx, claims)}
+	select {
+	case <-returned:
+	case <-ctx.Done():
+	}
 	c.store.landed(ctx)
 	c.mu.Lock()
 	late := c.givingUp.ups
@@ -196,17 +211,15 @@ func (c *Client) waited() bool {
 }
 
 // releaseLast releases leases that end with the client.
-func (c *Client) releaseLast(ctx context.Context, leases []*Lease) error {
-	var claims []claim
-	for _, l := range leases {
-		if l.end(ErrReleased) {
-			claims = append(claims, l.claim())
-		}
-	}
+func (c *Client) releaseLast(ctx context.Context, claims []claim) error {
 	var failure error
 	left := 0
 	for batch := range slices.Chunk(claims, giveUpMost) {
-		failed, err := c.releaseBatch(ctx, batch)
+		var failed int
+		err := lastly(ctx, func(ctx context.Context) (err error) {
+			failed, err = c.releaseBatch(ctx, batch)
+			return err
+		})
 		left, failure = left+failed, cmp.Or(failure, err)
 	}
 	if failure != nil {
@@ -221,7 +234,7 @@ func (c *Client) releaseBatch(ctx context.Context, claims []claim) (failed int, 
 	sent := c.now()
 	endings, err := c.store.releaseAll(ctx, claims)
 	if err != nil {
-		if len(claims) == 1 || !transient(err) || ctx.Err() != nil {
+		if len(claims) == 1 || connectionLost(err) || ctx.Err() != nil {
 			return len(claims), err
 		}
 		first, err1 := c.releaseBatch(ctx, claims[:len(claims)/2])
@@ -239,7 +252,7 @@ func (c *Client) releaseBatch(ctx context.Context, claims []claim) (failed int, 
 			byName[claims[i].name] = h
 		}
 	}
-	c.announce(ctx, byName)
+	announce(ctx, byName, c.store.announceBeating)
 	return 0, nil
 }
 
@@ -281,6 +294,18 @@ func (c *Client) forget(l *Lease) {
 		c.tidy(ln)
 	}
 	c.mu.Unlock()
+}
+
+// begin counts a call that asks for a lock or ends a lease: Close waits until it has ended, or has left to others what is to
+// be told. False says that the client is closed.
+func (c *Client) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.calls.Add(1)
+	return true
 }
 
 // background runs f as a goroutine of the client, which Close joins, unless the client is closed already.

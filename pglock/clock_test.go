@@ -143,15 +143,15 @@ func TestExtensionNeitherShortensNorRevives(t *testing.T) {
 		c := startClient(t, newFakeStore(), systemClock())
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
 		sent := c.now()
-		l.extend(sent.add(time.Second), 30*time.Second, 0)
+		l.extend(sent.add(time.Second), verdict{remaining: 30 * time.Second}, 0)
 		later := l.Deadline()
-		l.extend(sent, 30*time.Second, 0)
-		l.extend(sent.add(2*time.Second), time.Second, 0)
+		l.extend(sent, verdict{remaining: 30 * time.Second}, 0)
+		l.extend(sent.add(2*time.Second), verdict{remaining: time.Second}, 0)
 		if !l.Deadline().Equal(later) {
 			t.Errorf("an earlier request or a shorter answer moved the deadline by %v", l.Deadline().Sub(later))
 		}
 		l.end(ErrReleased)
-		l.extend(sent.add(time.Hour), 30*time.Second, 0)
+		l.extend(sent.add(time.Hour), verdict{remaining: 30 * time.Second}, 0)
 		if !l.Deadline().Equal(later) || l.Valid() {
 			t.Errorf("an ended lease was extended by %v, Err() = %v", l.Deadline().Sub(later), l.Err())
 		}

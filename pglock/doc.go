@@ -148,7 +148,7 @@
 //
 // Two goroutines for as long as it lives, the heartbeat and the watch that ends leases at their deadlines; from the first
 // wait or Watch on a third, which listens, and one for each Watch; one for each line of calls that wait for the same lock,
-// while any does, and one for each statement that carries several calls; and short ones that give back grants nobody waits for.
+// while any does; and one for each statement of its calls that is under way, ten seconds at most.
 // Outside the pool at most two connections: one for renewals and looks, while it holds leases for longer than a third of
 // their TTL or waits, made as the pool makes its own; and one that listens, while any call waits or watches, made
 // likewise or by WithListenConfig. Both are closed after 30 s without use, the first after a minute at

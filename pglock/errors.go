@@ -296,6 +296,12 @@ func (e *underWayError) Error() string { return e.err.Error() }
 
 func (e *underWayError) Unwrap() error { return e.err }
 
+// answerLost reports that a request was sent, and may have been done, and that nobody will hear of it any more.
+func answerLost(err error) bool {
+	var under *underWayError
+	return connectionLost(err) && !neverSent(err) && !errors.As(err, &under)
+}
+
 // neverSent reports whether the request did not reach a server at all.
 func neverSent(err error) bool {
 	var connect *pgconn.ConnectError

@@ -104,6 +104,13 @@ func (q *fakeQueue) grantLocked(grantID uuid.UUID, ttl time.Duration) string {
 	return hintText(grantID, ticket, q.tokens, q.tokens, ttl)
 }
 
+// ends forgets a grant that was taken over.
+func (q *fakeQueue) ends(grantID uuid.UUID) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.granted, grantID)
+}
+
 // lasts makes the leases of the other end after d.
 func (q *fakeQueue) lasts(d time.Duration) {
 	q.mu.Lock()

@@ -25,6 +25,8 @@ type fakeServer struct {
 	tickets int64
 	rows    map[string]*fakeRow
 	clients map[uuid.UUID]*Client
+	spent   map[uuid.UUID]bool   // grant IDs that were given up while their request could be on its way
+	ended   map[uuid.UUID]Reason // of grants that have ended
 }
 
 type fakeRow struct {
@@ -46,7 +48,8 @@ type fakeWaiter struct {
 }
 
 func newFakeServer() *fakeServer {
-	return &fakeServer{fakeStore: newFakeStore(), trip: time.Millisecond, rows: make(map[string]*fakeRow), clients: make(map[uuid.UUID]*Client)}
+	return &fakeServer{fakeStore: newFakeStore(), trip: time.Millisecond, rows: make(map[string]*fakeRow),
+		clients: make(map[uuid.UUID]*Client), spent: make(map[uuid.UUID]bool), ended: make(map[uuid.UUID]Reason)}
 }
 
 // client starts a client that hears hints.
@@ -113,6 +116,9 @@ func (r *fakeRow) is(c claim) bool { return r.held() && r.grantID == c.grantID &
 
 // grant gives the lock to a request, which the caller knows to be free.
 func (s *fakeServer) grant(r *fakeRow, q request, grantID, session uuid.UUID, ticket int64) {
+	if !r.until.IsZero() {
+		s.ended[r.grantID] = ReasonTakenOver // it has run out
+	}
 	r.ticket = ticket
 	r.request, r.grantID, r.session, r.owned = q, grantID, session, q.owner.id
 	r.first = s.last + 1
@@ -123,10 +129,15 @@ func (s *fakeServer) grant(r *fakeRow, q request, grantID, session uuid.UUID, ti
 	s.fakeStore.set(func() { s.ttls[grantID] = q.ttl + q.grace })
 }
 
-// handOver ends the lease and grants to the next ticket, whose client hears of it: in the answer where that is the session
-// that asks, else a trip later.
+// over ends the lease and hands the lock over.
+func (s *fakeServer) over(r *fakeRow, why Reason, asks uuid.UUID) handed {
+	s.ended[r.grantID], r.until = why, time.Time{}
+	return s.handOver(r, asks)
+}
+
+// handOver grants a lock that nobody holds to the next ticket, whose client hears of it: in the answer where that is the
+// session that asks, else a trip later.
 func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
-	r.until = time.Time{}
 	if len(r.queue) == 0 {
 		return h
 	}
@@ -161,6 +172,10 @@ func (s *fakeServer) acquired(ctx context.Context, asked ask, nested bool) (a an
 			err = sqlError(stateDeadlock)
 			return
 		case r.held() && r.grantID == grantID:
+			r.until = time.Now().Add(r.ttl + r.grace)
+		case r.grantID == grantID || s.spent[grantID]:
+			err = sqlError(stateSpentGrantID)
+			return
 		case !r.held() && len(r.queue) > 0:
 			if a.handed = s.handOver(r, session); r.grantID == grantID {
 				a.handed = handed{}
@@ -197,7 +212,7 @@ func (s *fakeServer) release(ctx context.Context, c claim, _ bool) (released boo
 	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID, tokens: []int64{int64(c.token)}})
 	err = s.does(ctx, "release", func() {
 		if r := s.row(c.name); r.is(c) {
-			released, h = true, s.handOver(r, r.session)
+			released, h = true, s.over(r, ReasonReleased, r.session)
 		}
 	})
 	return released, h, err
@@ -207,7 +222,7 @@ func (s *fakeServer) release(ctx context.Context, c claim, _ bool) (released boo
 func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l takenBack) {
 	r := s.row(name)
 	if r.held() && r.grantID == grantID {
-		return takenBack{ended: true, handed: s.handOver(r, r.session)}
+		return takenBack{ended: true, handed: s.over(r, ReasonReleased, r.session)}
 	}
 	if i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); i >= 0 {
 		r.queue = slices.Delete(r.queue, i, i+1)
@@ -223,30 +238,32 @@ func (s *fakeServer) giveUp(ctx context.Context, _ who, ups []*giveUp) (backs []
 	for _, u := range ups {
 		s.note(call{what: "giveUp", names: []string{u.name}, grantID: u.grantID, spend: u.spend})
 	}
-	return backs, s.does(ctx, "giveUp", func() {
+	err = s.does(ctx, "giveUp", func() {
 		for _, u := range ups {
+			s.spent[u.grantID] = s.spent[u.grantID] || u.spend
 			backs = append(backs, s.takeBack(u.name, u.grantID))
 		}
 	})
+	return backs, err
 }
 
 func (s *fakeServer) releaseAll(ctx context.Context, claims []claim) (endings []ending, err error) {
 	s.note(call{what: "releaseAll"})
-	return endings, s.does(ctx, "releaseAll", func() {
+	err = s.does(ctx, "releaseAll", func() {
 		for _, c := range claims {
 			var e ending
 			if r := s.row(c.name); r.is(c) {
-				e = ending{true, s.handOver(r, uuid.Nil)}
+				e = ending{true, s.over(r, ReasonReleased, r.session)}
 			}
 			endings = append(endings, e)
 		}
 	})
+	return endings, err
 }
 
 // hintText is what tells a waiter of its grant.
 func hintText(grantID uuid.UUID, ticket int64, token, first Token, left time.Duration) string {
-	said := fmt.Sprintf("%d %d 0 %d %d", ticket, token, left.Microseconds(), first)
-	return digest(said, grantID) + " " + said
+	return hintOf(grantID, fmt.Sprintf("%d %d 0 %d %d", ticket, token, left.Microseconds(), first))
 }
 
 func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
@@ -316,13 +333,32 @@ func (s *fakeServer) own(ctx context.Context, c claim, owner uuid.UUID) error {
 	})
 }
 
+func (s *fakeServer) reason(ctx context.Context, c claim) (why Reason, err error) {
+	s.note(call{what: "reason", names: []string{c.name}, grantID: c.grantID})
+	err = s.does(ctx, "reason", func() {
+		if why = s.ended[c.grantID]; !s.row(c.name).is(c) && why == "" {
+			why = ReasonExpired
+		}
+	})
+	return why, err
+}
+
+func (s *fakeServer) endSession(ctx context.Context, w who) error {
+	s.note(call{what: "endSession"})
+	return s.does(ctx, "endSession", func() {
+		for _, r := range s.rows {
+			r.queue = slices.DeleteFunc(r.queue, func(f *fakeWaiter) bool { return f.session == sessionOf(w.key) })
+		}
+	})
+}
+
 // breaks ends the lease as an operator does.
 func (s *fakeServer) breaks(name string) {
 	s.locked(func() {
 		r := s.row(name)
 		s.last++
 		r.last, r.first = s.last, s.last
-		s.handOver(r, uuid.Nil)
+		s.over(r, ReasonBroken, uuid.Nil)
 	})
 }
 

@@ -21,8 +21,9 @@ type fakeStore struct {
 	calls     []call
 	lastToken Token
 	ttls      map[uuid.UUID]time.Duration
-	life      context.Context
+	life      context.Context // of the requests
 	end       context.CancelFunc
+	shut      bool // it refuses requests
 
 	onAcquire    func(ctx context.Context, asked call) (answer, error)
 	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
@@ -35,6 +36,8 @@ type fakeStore struct {
 	onRenewBusy  func(ctx context.Context, c claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c claim) (time.Duration, error)
 	onReason     func(c claim) (Reason, error)
+	onSweep      func(ctx context.Context) error
+	onAnnounce   func(ctx context.Context) error // through the pool
 	onRelease    func(ctx context.Context, c claim) (bool, error)
 	onHandOver   func(c claim) handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []claim) error
@@ -53,6 +56,7 @@ type call struct {
 	nested  bool
 	spend   bool
 	slots   []*int
+	wait    time.Duration
 }
 
 func newFakeStore() *fakeStore {
@@ -128,63 +132,75 @@ func (s *fakeStore) acquire(ctx context.Context, q ask) (answer, error) {
 	})
 }
 
-// fly makes a request that goes on when its call has left, as those of the real store do; f's context ends when the store is
-// closed.
+// fly makes a request that goes on when its call has left, as those of the real store do: what it brings then goes to the
+// orphanage. f's context ends when the store is closed.
 func (s *fakeStore) fly(ctx context.Context, q ask, f func(context.Context) (answer, error)) (answer, error) {
-	type result struct {
-		a   answer
-		err error
-	}
+	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()
+	if s.shut {
+		s.mu.Unlock()
+		return answer{}, &noConnectionError{ErrClosed}
+	}
 	if s.life == nil {
 		s.life, s.end = context.WithCancel(context.Background())
 	}
 	life := s.life
-	s.mu.Unlock()
-	landed, left := make(chan result, 1), make(chan struct{})
 	s.flights.Go(func() {
 		a, err := f(life)
-		select {
-		case <-left:
-			if take := hook(s, &s.orphaned); take != nil {
-				take(q, a, err)
-			}
-		default:
-			landed <- result{a, err}
+		s.mu.Lock()
+		r.a, r.err = a, err
+		close(r.done)
+		left, take := r.left, s.orphaned
+		s.mu.Unlock()
+		if left && take != nil {
+			take(q, a, err)
 		}
 	})
+	s.mu.Unlock()
 	select {
-	case r := <-landed:
+	case <-r.done:
 		return r.a, r.err
 	case <-ctx.Done():
-		close(left)
-		select {
-		case r := <-landed: // it had landed by then
-			if take := hook(s, &s.orphaned); take != nil {
-				take(q, r.a, r.err)
-			}
-		default:
-		}
-		return answer{}, &underWayError{ctx.Err()}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-r.done: // it has heard by now
+		return r.a, r.err
+	default:
+	}
+	r.left = true
+	return answer{}, &underWayError{ctx.Err()}
+}
+
+// requested is one request on its way. The store's mutex guards it until it is done.
+type requested struct {
+	done chan struct{}
+	a    answer
+	err  error
+	left bool
 }
 
 func (s *fakeStore) orphans(take func(ask, answer, error)) { s.set(func() { s.orphaned = take }) }
 
 func (s *fakeStore) landed(ctx context.Context) {
-	stop := context.AfterFunc(ctx, s.close)
-	defer stop()
+	s.set(func() { s.shut = true })
+	defer context.AfterFunc(ctx, s.endAll)()
 	s.flights.Wait()
 }
 
 func (s *fakeStore) close() {
-	s.mu.Lock()
-	end := s.end
-	s.mu.Unlock()
-	if end != nil {
+	s.set(func() { s.shut = true })
+	s.endAll()
+	s.flights.Wait()
+	s.rest()
+}
+
+// endAll ends what is under way.
+func (s *fakeStore) endAll() {
+	if end := hook(s, &s.end); end != nil {
 		end()
 	}
-	s.flights.Wait()
 }
 
 func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
@@ -234,9 +250,13 @@ func (s *fakeStore) renew(ctx context.Context, c claim) (verdict, error) {
 	return verdict{outcome: outcomeRenewed, remaining: left}, err
 }
 
-func (s *fakeStore) renewBusy(ctx context.Context, c claim, _ time.Duration) (verdict, error) {
-	left, err := s.one(ctx, "renewBusy", c, hook(s, &s.onRenewBusy))
-	return verdict{outcome: outcomeRenewed, remaining: left}, err
+func (s *fakeStore) renewBusy(ctx context.Context, c claim, wait time.Duration) (v verdict, err error) {
+	s.note(call{what: "renewBusy", names: []string{c.name}, grantID: c.grantID, wait: wait})
+	v = verdict{outcome: outcomeRenewed, remaining: s.ttl(c.grantID)}
+	if f := hook(s, &s.onRenewBusy); f != nil {
+		v.remaining, err = f(ctx, c)
+	}
+	return v, err
 }
 
 func (s *fakeStore) reason(_ context.Context, c claim) (Reason, error) {
@@ -247,8 +267,11 @@ func (s *fakeStore) reason(_ context.Context, c claim) (Reason, error) {
 	return "", nil
 }
 
-func (s *fakeStore) sweep(context.Context) error {
+func (s *fakeStore) sweep(ctx context.Context) error {
 	s.note(call{what: "sweep"})
+	if f := hook(s, &s.onSweep); f != nil {
+		return f(ctx)
+	}
 	return nil
 }
 
@@ -287,7 +310,13 @@ func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) ([]ending, e
 	if f := hook(s, &s.onReleaseAll); f != nil {
 		return make([]ending, len(claims)), f(ctx, claims)
 	}
-	return make([]ending, len(claims)), nil
+	endings := make([]ending, len(claims))
+	if f := hook(s, &s.onHandOver); f != nil {
+		for i, c := range claims {
+			endings[i] = ending{true, f(c)}
+		}
+	}
+	return endings, nil
 }
 
 func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBack, error) {
@@ -309,7 +338,15 @@ func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBa
 	return backs, nil
 }
 
-func (s *fakeStore) announce(_ context.Context, names []string, slots []*int) error {
+func (s *fakeStore) announce(ctx context.Context, names []string, slots []*int) error {
+	s.note(call{what: "announce", names: names, slots: slots})
+	if f := hook(s, &s.onAnnounce); f != nil {
+		return f(ctx)
+	}
+	return nil
+}
+
+func (s *fakeStore) announceBeating(_ context.Context, names []string, slots []*int) error {
 	s.note(call{what: "announce", names: names, slots: slots})
 	return nil
 }

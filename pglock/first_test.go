@@ -89,6 +89,69 @@ func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
 	})
 }
 
+// Nobody holds the lock, but the COMMIT of the last holder's write is under way: nobody tells when it ends, so the first in the
+// queue asks soon, and then less and less often.
+func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		hearing(s)
+		var committed, renewed bool
+		answers := func(_ context.Context, asked call) (answer, error) {
+			switch {
+			case committed:
+				return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+			case renewed:
+				return answer{holder: "the other", token: 5, remaining: 10 * time.Second, ticket: 1, place: 1, first: true}, nil
+			}
+			return answer{ticket: 1, place: 1, first: true}, nil
+		}
+		s.onAcquire = func(ctx context.Context, asked call) (a answer, err error) {
+			s.set(func() { a, err = answers(ctx, asked) })
+			return a, err
+		}
+		s.onLook = func(context.Context, []int64) (found map[int64]sighting, err error) {
+			s.set(func() {
+				found = map[int64]sighting{1: {first: true}}
+				if renewed {
+					found = map[int64]sighting{1: {first: true, remaining: 10 * time.Second}}
+				}
+			})
+			return found, nil
+		}
+		c := startClient(t, s, systemClock())
+		result := calling(t.Context(), c, "report")
+		time.Sleep(5 * time.Second)
+		still(t, result)
+		paces := func(asked []call) {
+			t.Helper()
+			for i, a := range asked[1:] {
+				if gap, want := a.at-asked[i].at, min(time.Millisecond<<min(i, 10), 100*time.Millisecond); gap != want {
+					t.Errorf("request %d came %v after the one before, want %v", i+1, gap, want)
+				}
+			}
+		}
+		asked := s.of("acquire")
+		if paces(asked); len(asked) < 50 {
+			t.Errorf("%d requests in 5 s", len(asked))
+		}
+		s.set(func() { renewed = true }) // somebody holds it again
+		time.Sleep(9 * time.Second)
+		before := len(s.of("acquire"))
+		if before > len(asked)+1 {
+			t.Errorf("%d requests while somebody holds the lock", before-len(asked))
+		}
+		s.set(func() { renewed = false })
+		time.Sleep(time.Second + lastLook + 2*askLate)
+		if again := s.of("acquire")[before:]; len(again) > 1 {
+			paces(again)
+		} else {
+			t.Errorf("%d requests after the lease has run out", len(again))
+		}
+		s.set(func() { committed = true })
+		mustGet(t, result)
+	})
+}
+
 func TestFirstInTheQueueDoesNotAskWhileTheHolderRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -33,6 +33,7 @@ type giveUp struct {
 // givingUp is what there is to take back. The client's mutex guards it.
 type givingUp struct {
 	ups   []*giveUp
+	most  int           // in one statement; fewer after a failure
 	delay time.Duration // after a failure
 	next  time.Duration // on the monotonic clock
 }
@@ -82,7 +83,7 @@ func (c *Client) dueGiveUps() (due []*giveUp, next time.Duration) {
 	spend := g.ups[0].spend
 	rest := g.ups[:0]
 	for _, u := range g.ups {
-		if u.spend == spend && len(due) < giveUpMost {
+		if u.spend == spend && len(due) < g.most {
 			due = append(due, u)
 		} else {
 			rest = append(rest, u)
@@ -93,9 +94,10 @@ func (c *Client) dueGiveUps() (due []*giveUp, next time.Duration) {
 	return due, 0
 }
 
-// takeBack asks the server for a batch. What failed is put back.
-func (c *Client) takeBack(ups []*giveUp) {
-	ctx, cancel := context.WithTimeout(c.ctx, patience)
+// takeBack asks the server for a batch. What failed is put back. As a renewal, it is given up after a third of the shortest
+// TTL: a connection that died silently leaves time for renewals on another.
+func (c *Client) takeBack(ups []*giveUp, shortest time.Duration) {
+	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
 	failed, err := c.takeBackAll(ctx, ups)
 	now := c.now()
@@ -103,8 +105,11 @@ func (c *Client) takeBack(ups []*giveUp) {
 	defer c.mu.Unlock()
 	g := &c.givingUp
 	if err == nil {
-		g.delay = 0
+		g.most, g.delay = min(2*g.most, giveUpMost), 0
 		return
+	}
+	if connectionLost(err) { // it may have been too much for the time that it had
+		g.most = max(1, len(ups)/2)
 	}
 	g.delay = min(max(2*g.delay, firstGiveUp), lastGiveUp)
 	g.next = now.mono + g.delay
@@ -115,13 +120,13 @@ func (c *Client) takeBack(ups []*giveUp) {
 	}
 }
 
-// takeBackAll takes requests of one kind back and tells what was granted to others thereby. What cannot be done for many, as
-// it would have to wait for longer than a moment, is done for half of them at a time.
+// takeBackAll takes requests of one kind back and tells what was granted to others thereby. What the server refuses for many,
+// as it would have to wait for longer than a moment, is asked for half of them at a time.
 func (c *Client) takeBackAll(ctx context.Context, ups []*giveUp) (failed []*giveUp, err error) {
 	sent := c.now()
 	backs, err := c.store.giveUp(ctx, c.who(), ups)
 	if err != nil {
-		if len(ups) == 1 || !transient(err) || ctx.Err() != nil {
+		if len(ups) == 1 || connectionLost(err) || ctx.Err() != nil {
 			return ups, err
 		}
 		first, err1 := c.takeBackAll(ctx, ups[:len(ups)/2])
@@ -139,8 +144,20 @@ func (c *Client) takeBackAll(ctx context.Context, ups []*giveUp) (failed []*give
 		}
 		u.done <- backs[i]
 	}
-	c.announce(ctx, byName)
+	announce(ctx, byName, c.store.announceBeating)
 	return nil, nil
+}
+
+// lastly says what is to be said when the client closes, and again on a new connection where the heartbeat's has died since
+// it was used.
+func lastly(ctx context.Context, say func(context.Context) error) error {
+	soon, cancel := context.WithTimeout(ctx, closeGrace/4)
+	err := say(soon)
+	cancel()
+	if connectionLost(err) && ctx.Err() == nil {
+		err = say(ctx)
+	}
+	return err
 }
 
 // takeBackLast takes back what there is when the client closes.
@@ -150,8 +167,13 @@ func (c *Client) takeBackLast(ctx context.Context, ups []*giveUp) error {
 	for _, spend := range []bool{false, true} {
 		kind := slices.DeleteFunc(slices.Clone(ups), func(u *giveUp) bool { return u.spend != spend })
 		for batch := range slices.Chunk(kind, giveUpMost) {
-			failed, err := c.takeBackAll(ctx, batch)
-			left, failure = left+len(failed), cmp.Or(failure, err)
+			err := lastly(ctx, func(ctx context.Context) (err error) {
+				batch, err = c.takeBackAll(ctx, batch)
+				return err
+			})
+			if err != nil {
+				left, failure = left+len(batch), cmp.Or(failure, err)
+			}
 		}
 	}
 	if failure != nil {

@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,8 +68,8 @@ func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 			t.Errorf("%v, want ErrHeld", err)
 		}
 		synctest.Wait()
-		if given := s.of("abandon"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID {
-			t.Errorf("given up %v, want the grant ID of the requests", given)
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+			t.Errorf("given up %+v, want the grant ID of the requests, to be spent", given)
 		}
 	})
 }
@@ -87,8 +88,8 @@ func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
 			t.Errorf("gave up after %v, want %v", took, settling)
 		}
 		synctest.Wait()
-		if given := s.of("abandon"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID {
-			t.Errorf("given back %v, want the grant ID of the requests", given)
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+			t.Errorf("given back %+v, want the grant ID of the requests, to be spent", given)
 		}
 	})
 }
@@ -102,8 +103,9 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, refused }
 		_, err := startClient(t, s, systemClock()).TryAcquire(t.Context(), "report")
-		if !errors.Is(err, refused) || errors.Is(err, ErrOutcomeUnknown) || len(s.of("acquire")) != 1 || len(s.of("abandon")) != 0 {
-			t.Errorf("%v after %d requests, %d given back", err, len(s.of("acquire")), len(s.of("abandon")))
+		synctest.Wait()
+		if !errors.Is(err, refused) || errors.Is(err, ErrOutcomeUnknown) || len(s.of("acquire")) != 1 || len(s.of("giveUp")) != 0 {
+			t.Errorf("%v after %d requests, %d given back", err, len(s.of("acquire")), len(s.of("giveUp")))
 		}
 	})
 }
@@ -234,12 +236,14 @@ func TestGrantThatIsAnsweredAfterItsTTLIsLostAndGivenBack(t *testing.T) {
 			t.Errorf("TryAcquire = %v, %v; want the loss of token 3", l, err)
 		}
 		synctest.Wait()
-		if given := s.of("abandon"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID {
-			t.Errorf("given back: %v", given)
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || given[0].spend {
+			t.Errorf("given back: %+v", given)
 		}
 	})
 }
 
+// The call returns when its context ends. Whatever the server does for it after that is taken back: what it has granted, what
+// it has queued, and what it may have done where its answer was lost.
 func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 	for name, ask := range map[string]func(*Client, context.Context) (*Lease, error){
 		"TryAcquire": func(c *Client, ctx context.Context) (*Lease, error) { return c.TryAcquire(ctx, "report") },
@@ -248,42 +252,61 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 			return nil, c.Do(ctx, "report", func(context.Context, *Lease) error { return errors.New("fn ran") })
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeStore()
-				s.onAcquire = func(ctx context.Context, _ call) (answer, error) {
-					<-ctx.Done() // the server has granted it; the answer is on its way
-					return answer{}, ctx.Err()
-				}
-				fails := 2
-				s.onAbandon = func(ctx context.Context, _ string, _ uuid.UUID) error {
-					if fails--; fails >= 0 {
-						return errReset
+		for what, late := range map[string]struct {
+			a     answer
+			err   error
+			given bool
+			spend bool
+		}{
+			"granted":     {answer{granted: true, token: 7, remaining: DefaultTTL}, nil, true, false},
+			"queued":      {answer{holder: "b", token: 7, ticket: 1, place: 1}, nil, true, false},
+			"lost":        {answer{}, errReset, true, true},
+			"terminated":  {answer{}, sqlError("57P01"), true, true},
+			"unconfirmed": {answer{}, errUnconfirmed, true, true},
+			"held":        {answer{holder: "b", token: 7}, nil, false, false},
+			"refused":     {answer{}, sqlError("42501"), false, false},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newFakeStore()
+					s.onAcquire = func(context.Context, call) (answer, error) {
+						time.Sleep(3 * time.Second) // the answer is on its way
+						return late.a, late.err
 					}
-					return ctx.Err()
-				}
-				c := startClient(t, s, systemClock())
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				began := time.Now()
-				l, err := ask(c, ctx)
-				if l != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
-					t.Errorf("= %v, %v after %v; want nothing when ctx ended", l, err, time.Since(began))
-				}
-				if err := c.Close(context.WithoutCancel(t.Context())); err != nil { // joins what gives it back
-					t.Fatal(err)
-				}
-				given := s.of("abandon")
-				if len(given) != 4 {
-					t.Fatalf("%d attempts to give it back, want 4: two failed, two told", len(given))
-				}
-				for _, g := range given {
-					if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" {
-						t.Errorf("given back %v, want the grant that was asked for", g)
+					fails := 2
+					s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) {
+						if fails--; fails >= 0 {
+							return takenBack{}, errReset
+						}
+						return takenBack{ended: true}, ctx.Err()
 					}
-				}
+					c := startClient(t, s, systemClock())
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					began := time.Now()
+					l, err := ask(c, ctx)
+					if l != nil || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != time.Second {
+						t.Errorf("= %v, %v after %v; want nothing when ctx ended", l, err, time.Since(began))
+					}
+					time.Sleep(10 * time.Second)
+					given := s.of("giveUp")
+					if !late.given {
+						if len(given) != 0 {
+							t.Errorf("given back %+v, but nothing was done", given)
+						}
+						return
+					}
+					if len(given) != 3 {
+						t.Fatalf("%d attempts to give it back, want 3: two failed, one told", len(given))
+					}
+					for _, g := range given {
+						if g.grantID != s.of("acquire")[0].grantID || g.names[0] != "report" || g.spend != late.spend {
+							t.Errorf("given back %+v, want the grant that was asked for, to be spent: %v", g, late.spend)
+						}
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -306,17 +329,137 @@ func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, systemClock())
+		closed := make(chan error, 1)
 		s.onAcquire = func(context.Context, call) (answer, error) {
-			if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
-				t.Error(err)
-			}
+			go func() { closed <- c.Close(context.WithoutCancel(t.Context())) }()
+			time.Sleep(time.Second) // Close waits for what is under way
 			return answer{granted: true, token: 4, remaining: DefaultTTL}, nil
 		}
-		if l, err := c.TryAcquire(t.Context(), "report"); l != nil || !errors.Is(err, ErrClosed) {
-			t.Errorf("TryAcquire = %v, %v; want ErrClosed", l, err)
+		if l, err := c.TryAcquire(t.Context(), "report"); l != nil || !errors.Is(err, ErrClosed) || time.Since(s.began) != 0 {
+			t.Errorf("TryAcquire = %v, %v; want ErrClosed at once", l, err)
 		}
-		if n := len(s.of("release")) + len(s.of("abandon")); n != 1 {
+		if err := <-closed; err != nil || time.Since(s.began) != time.Second {
+			t.Errorf("Close: %v after %v", err, time.Since(s.began))
+		}
+		if n := len(s.of("release")) + len(s.of("giveUp")); n != 1 {
 			t.Errorf("the grant was given back %d times, want once", n)
 		}
 	})
 }
+
+// losing is a store whose answers are lost in the moment in which something else happens.
+type losing struct {
+	*fakeStore
+	meanwhile func()
+}
+
+func (s losing) acquire(_ context.Context, q ask) (answer, error) {
+	s.note(call{what: "acquire", names: []string{q.request.name}, grantID: q.grantID})
+	s.meanwhile()
+	return answer{}, errReset
+}
+
+// The answer may be lost in the moment in which the call's context ends, or the client: what the request has done is taken
+// back all the same.
+func TestTrap9_AnswerThatIsLostWhenTheCallEndsIsTakenBack(t *testing.T) {
+	for name, ask := range map[string]func(*Client, context.Context) error{
+		"TryAcquire": func(c *Client, ctx context.Context) error { return ignoreLease(c.TryAcquire(ctx, "report")) },
+		"Acquire":    func(c *Client, ctx context.Context) error { return ignoreLease(c.Acquire(ctx, "report")) },
+		"a ticket of its own": func(c *Client, ctx context.Context) error {
+			return ignoreLease(c.Acquire(ctx, "report", WithMetadata([]byte("{}"))))
+		},
+	} {
+		for what, want := range map[string]error{"cancelled": context.Canceled, "closed": ErrClosed} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					s := losing{fakeStore: newFakeStore()}
+					var c *Client
+					closed := make(chan error, 1)
+					s.meanwhile = func() {
+						if what == "cancelled" {
+							cancel()
+							return
+						}
+						go func() { closed <- c.Close(ctx) }()
+						<-c.ctx.Done()
+					}
+					c = startClient(t, &s, systemClock())
+					if err := ask(c, ctx); !errors.Is(err, want) {
+						t.Errorf("%v, want %v", err, want)
+					}
+					if what == "closed" {
+						if err := <-closed; err != nil {
+							t.Error(err)
+						}
+					}
+					synctest.Wait()
+					if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+						t.Errorf("given back %+v, want the request that was sent, to be spent", given)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Close in any moment of a call: when both have returned, nobody holds the lock or waits for it.
+func TestTrap9_CloseAgainstACallLeavesNothingBehind(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, *Client) error{
+		"TryAcquire": func(ctx context.Context, c *Client) error { return ignoreLease(c.TryAcquire(ctx, "report")) },
+		"Acquire":    func(ctx context.Context, c *Client) error { return ignoreLease(c.Acquire(ctx, "report")) },
+		"Release": func(ctx context.Context, c *Client) error {
+			l, err := c.TryAcquire(ctx, "report")
+			if err == nil {
+				err = l.Release(ctx)
+			}
+			return err
+		},
+	} {
+		for what, fault := range map[string]func(what string, done bool) error{
+			"answered": nil,
+			"lost": func(what string, done bool) error {
+				if what == "acquire" && done {
+					return errReset
+				}
+				return nil
+			},
+		} {
+			t.Run(name+", "+what, func(t *testing.T) {
+				granted := 0
+				for round := range 300 {
+					synctest.Test(t, func(t *testing.T) {
+						s := newFakeServer()
+						s.fault = fault
+						c := s.client(t)
+						called := make(chan error, 1)
+						go func() { called <- ask(t.Context(), c) }()
+						time.Sleep(time.Duration(round%6) * time.Millisecond) // a trip takes one
+						for range round / 6 {
+							runtime.Gosched()
+						}
+						if err := c.Close(t.Context()); err != nil {
+							t.Error(err)
+						}
+						err := <-called
+						if err == nil {
+							granted++
+						} else if !errors.Is(err, ErrClosed) && !errors.Is(err, ErrReleased) {
+							t.Error(err)
+						}
+						if s.holds("report") || s.queued("report") != 0 {
+							t.Errorf("round %d: after Close, and %v: held: %v, %d tickets", round, err, s.holds("report"), s.queued("report"))
+						}
+					})
+					if t.Failed() {
+						return
+					}
+				}
+				t.Logf("%d calls came before Close", granted)
+			})
+		}
+	}
+}
+
+func ignoreLease(_ *Lease, err error) error { return err }

@@ -56,7 +56,7 @@ func (c *Client) heartbeat() {
 			c.beat(due, shortest, look)
 		}
 		if len(ups) > 0 {
-			c.takeBack(ups)
+			c.takeBack(ups, shortest)
 		}
 		if len(due) > 0 || look != nil || len(ups) > 0 {
 			if now := c.now().mono; now-swept > sweepEvery {

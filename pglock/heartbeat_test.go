@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,12 +221,125 @@ func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
 	})
 }
 
+// The rows of many leases are locked for longer than anybody waits. A beat waits for one of them, a moment at most, and the
+// others are asked for again soon: every one of them is renewed in time when it is unlocked, and those that are not locked are
+// renewed meanwhile.
+func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
+	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12, 240 * time.Millisecond: 20 * time.Millisecond, time.Second: busyWait, 30 * time.Second: busyWait} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				locked := true
+				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+					verdicts := s.renewed(claims)
+					s.set(func() {
+						for _, c := range claims {
+							if c.name != "free" && locked {
+								verdicts[c] = verdict{outcome: outcomeBusy}
+							}
+						}
+					})
+					return verdicts, nil
+				}
+				s.onRenewBusy = func(context.Context, claim) (time.Duration, error) {
+					time.Sleep(most)
+					return 0, sqlError("55P03")
+				}
+				c := startClient(t, s, systemClock())
+				var leases []*Lease
+				for i := range 20 {
+					leases = append(leases, mustAcquire(t, c, fmt.Sprint("locked ", i), WithTTL(ttl)))
+				}
+				leases = append(leases, mustAcquire(t, c, "free", WithTTL(ttl)))
+				time.Sleep(ttl * 8 / 10)
+				s.set(func() { locked = false })
+				time.Sleep(ttl)
+				for _, l := range leases {
+					if err := l.Err(); err != nil {
+						t.Error(err)
+					}
+				}
+				var calls []call
+				s.set(func() { calls = slices.Clone(s.calls) })
+				waits := 0
+				for _, c := range calls {
+					switch c.what {
+					case "renewAll":
+						waits = 0
+					case "renewBusy":
+						if waits++; waits > 1 || c.wait != most {
+							t.Fatalf("%d waits in one beat, of %v; want one of %v", waits, c.wait, most)
+						}
+					}
+				}
+				asked := s.of("renewBusy")
+				if len(asked) < 5 {
+					t.Fatalf("%d waits: the test shows nothing", len(asked))
+				}
+				names := make(map[string]bool)
+				for i, a := range asked {
+					if names[a.names[0]] = true; i > 0 && a.at-asked[i-1].at > most+busyAgain {
+						t.Errorf("the next wait came %v after the one before", a.at-asked[i-1].at)
+					}
+				}
+				if len(asked) > 60 && len(names) < 15 {
+					t.Errorf("%d waits for %d of 20 leases", len(asked), len(names))
+				}
+			})
+		})
+	}
+}
+
+// A client that has something to do sweeps the tables about once a minute; one that has nothing to do does not.
+func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, systemClock())
+		time.Sleep(time.Hour)
+		if n := len(s.of("sweep")); n != 0 {
+			t.Errorf("%d sweeps of a client that does nothing", n)
+		}
+		l := mustAcquire(t, c, "report", WithTTL(3*time.Second))
+		began := time.Since(s.began)
+		time.Sleep(time.Hour)
+		sweeps := s.of("sweep")
+		for i, sweep := range sweeps[1:] {
+			if gap := sweep.at - sweeps[i].at; gap < sweepEvery || gap > sweepEvery+2*time.Second {
+				t.Errorf("a sweep %v after the one before", gap)
+			}
+		}
+		if n := len(sweeps); n < 57 || n > 61 || sweeps[0].at-began > 2*time.Second {
+			t.Errorf("%d sweeps in an hour, the first after %v", n, sweeps[0].at-began)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Hour)
+		if n := len(s.of("sweep")); n > len(sweeps)+1 {
+			t.Errorf("%d sweeps in the hour after", n-len(sweeps))
+		}
+	})
+}
+
+func TestSweepThatHangsCostsNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onSweep = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		c := startClient(t, s, systemClock())
+		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
+		time.Sleep(5 * time.Minute)
+		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) < 4 {
+			t.Errorf("%v after %d sweeps", err, len(s.of("sweep")))
+		}
+	})
+}
+
 func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
 			time.Sleep(time.Millisecond) // a round trip
-			return map[claim]verdict{claims[0]: {outcomeRenewed, time.Second}}, nil
+			return map[claim]verdict{claims[0]: {outcome: outcomeRenewed, remaining: time.Second}}, nil
 		}
 		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
 		<-l.Context().Done()

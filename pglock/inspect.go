@@ -30,14 +30,14 @@ type Info struct {
 	Waiting    int             `json:"waiting"`         // how many are queued for the lock
 }
 
-// Event is an entry of the audit: a break, a takeover after an expiry, or a refused stale write.
+// Event is an entry of the audit: what the server itself has done.
 type Event struct {
 	ID       int64     `json:"id"`
 	At       time.Time `json:"at"`
-	Kind     string    `json:"kind"` // "break", "takeover", "stale write", "bypass", "guard", "unguard", "not restored" or "epoch"
+	Kind     string    `json:"kind"` // "break", "takeover" (after an expiry), "bypass" or "epoch"
 	Lock     string    `json:"lock"`
-	Token    Token     `json:"token"`               // of the lease that was ended, or that was refused
-	NewToken Token     `json:"new_token,omitempty"` // the token that ended it, or that stands at the fence
+	Token    Token     `json:"token"`               // of the lease that was ended
+	NewToken Token     `json:"new_token,omitempty"` // the token that ended it
 	Holder   string    `json:"holder,omitempty"`    // of the lease with Token
 	Actor    string    `json:"actor,omitempty"`     // who did it, in their own words
 	DBUser   string    `json:"db_user"`             // who did it, in the database's words

@@ -24,8 +24,8 @@ const (
 // after the other wait for nothing.
 //
 // A statement belongs to the lane and not to its calls: a call whose context ends leaves at once, the connection stays as
-// good as it was, and what the server answers for a call that has left goes to orphan. One that leaves before its statement
-// was sent is not in it.
+// good as it was, and what the server answers for a call that has left goes to orphan, when the statement has given its
+// connection back. One that leaves before its statement is sent, or sent again, is not in it.
 type lane[Q, A any] struct {
 	store *pgStore
 	width int
@@ -145,17 +145,32 @@ func (l *lane[Q, A]) fly(ctx context.Context, cancel context.CancelFunc, since i
 	defer cancel()
 	conn, err := l.store.pool.Acquire(ctx)
 	if err != nil {
-		taken := l.take()
+		if ctx.Err() == nil || l.store.life.Err() != nil {
+			l.answer(l.take(), nil, &noConnectionError{err})
+		} else {
+			l.unboard()
+		}
 		l.landed(since)
-		l.answer(taken, nil, &noConnectionError{err})
 		return
 	}
 	limited, end := context.WithTimeout(l.store.life, patience)
 	defer end()
 	l.gather()
-	l.sendAll(limited, conn.Conn(), l.take())
+	orphans := l.sendAll(limited, conn.Conn(), l.take())
 	conn.Release()
 	l.landed(since)
+	for _, c := range orphans {
+		if l.orphan != nil {
+			l.orphan(c.q, c.a, c.err)
+		}
+	}
+}
+
+// unboard ends a boarding for which nobody waited any more. Those who have come meanwhile board anew.
+func (l *lane[Q, A]) unboard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.boards = nil
 }
 
 // landed gives the place of a statement that has ended to the calls that wait.
@@ -203,37 +218,50 @@ func (l *lane[Q, A]) take() (taken []*laned[Q, A]) {
 	return taken
 }
 
-// sendAll asks for all that are taken. What the server refuses, or undoes for a reason that passes, is asked for in two
-// halves, so that in the end only the call that it refuses fails. A call that has waited in vain for a lock of the server's
-// is told so at once: its connection is not for waiting.
-func (l *lane[Q, A]) sendAll(ctx context.Context, conn *pgx.Conn, taken []*laned[Q, A]) {
-	if len(taken) == 0 {
-		return
-	}
-	qs := make([]Q, len(taken))
-	for i, c := range taken {
-		qs[i] = c.q
-	}
-	for attempt := 1; ; attempt++ {
+// sendAll asks for all that are taken, and tells which have left by the time of their answer. What the server refuses, or
+// undoes for a reason that passes, is asked for in two halves, so that in the end only the call that it refuses fails. A call
+// that has waited in vain for a lock of the server's is told so at once: its connection is not for waiting.
+func (l *lane[Q, A]) sendAll(ctx context.Context, conn *pgx.Conn, taken []*laned[Q, A]) (orphans []*laned[Q, A]) {
+	for attempt := 1; len(taken) > 0; attempt++ {
+		qs := make([]Q, len(taken))
+		for i, c := range taken {
+			qs[i] = c.q
+		}
 		answers, err := l.send(ctx, conn, qs)
-		switch {
-		case err == nil || connectionLost(err) || len(taken) == 1 && (!transient(err) || lockedOut(err)) || attempt == transientAttempts:
-			l.answer(taken, answers, err)
-			return
+		if err == nil || connectionLost(err) || len(taken) == 1 && (!transient(err) || lockedOut(err)) || attempt == transientAttempts {
+			return append(orphans, l.answer(taken, answers, err)...)
+		}
+		stay, gone := l.apart(taken)
+		orphans = append(orphans, l.answer(gone, nil, err)...)
+		switch taken = stay; {
 		case len(taken) > 1:
-			l.sendAll(ctx, conn, taken[:len(taken)/2])
-			l.sendAll(ctx, conn, taken[len(taken)/2:])
-			return
-		case !pause(ctx, time.Duration(attempt)*time.Millisecond):
-			l.answer(taken, nil, err)
-			return
+			orphans = append(orphans, l.sendAll(ctx, conn, taken[:len(taken)/2])...)
+			return append(orphans, l.sendAll(ctx, conn, taken[len(taken)/2:])...)
+		case len(taken) == 1 && !pause(ctx, time.Duration(attempt)*time.Millisecond):
+			return append(orphans, l.answer(taken, nil, err)...)
 		}
 	}
+	return orphans
 }
 
-func (l *lane[Q, A]) answer(taken []*laned[Q, A], answers []A, err error) {
-	var orphans []*laned[Q, A]
+// apart are the calls that still wait, and those that have left.
+func (l *lane[Q, A]) apart(taken []*laned[Q, A]) (stay, gone []*laned[Q, A]) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range taken {
+		if c.leaver {
+			gone = append(gone, c)
+		} else {
+			stay = append(stay, c)
+		}
+	}
+	return stay, gone
+}
+
+// answer gives each call its answer, or all the error. It tells which have left.
+func (l *lane[Q, A]) answer(taken []*laned[Q, A], answers []A, err error) (orphans []*laned[Q, A]) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for i, c := range taken {
 		if c.err = err; err == nil {
 			c.a = answers[i]
@@ -243,25 +271,26 @@ func (l *lane[Q, A]) answer(taken []*laned[Q, A], answers []A, err error) {
 		}
 		close(c.done)
 	}
-	l.mu.Unlock()
-	for _, c := range orphans {
-		if l.orphan != nil {
-			l.orphan(c.q, c.a, c.err)
-		}
-	}
+	return orphans
 }
 
-// shut refuses what comes from now on.
+// shut refuses what comes from now on, and what still waits.
 func (l *lane[Q, A]) shut() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.closed = true
 	if l.timer != nil {
 		l.timer.Stop()
 	}
-	if len(l.waiting) > 0 && l.boards != nil {
+	if l.boards != nil {
 		l.boards()
 	}
+	waiting := l.waiting
+	l.waiting = nil
+	for _, c := range waiting {
+		c.sent = true
+	}
+	l.mu.Unlock()
+	l.answer(waiting, nil, &noConnectionError{ErrClosed})
 }
 
 // wait returns when what is under way has ended. The lane is shut.

@@ -30,70 +30,59 @@ type order struct {
 // dispatch is one statement that a lane has sent and that the test answers.
 type dispatch struct {
 	ctx    context.Context
-	how    string // alone, many or after
 	orders []order
-	reply  chan reply
+	reply  chan error
 }
 
-type reply struct {
-	answers map[int]int
-	err     error
-}
+// answer answers all of its calls.
+func (d *dispatch) answer() { d.reply <- nil }
 
-// answer answers all but those with these names.
-func (d *dispatch) answer(but ...string) {
-	answers := make(map[int]int)
-	for i, o := range d.orders {
-		if !slices.Contains(but, o.name) {
-			answers[i] = o.n
-		}
-	}
-	d.reply <- reply{answers: answers}
-}
+func (d *dispatch) fail(err error) { d.reply <- err }
 
-func (d *dispatch) fail(err error) { d.reply <- reply{err: err} }
-
-// String is how it was sent, and for whom.
+// String is for whom it was sent.
 func (d *dispatch) String() string {
 	names := make([]string, len(d.orders))
 	for i, o := range d.orders {
 		names[i] = fmt.Sprint(o.name, o.n)
 	}
-	return d.how + " " + strings.Join(names, " ")
+	return strings.Join(names, " ")
 }
 
 // depot is a lane whose statements the test answers.
 type depot struct {
 	*lane[order, int]
-	sent chan *dispatch
+	sent    chan *dispatch
+	orphans chan heard // what came for calls that had left
 }
 
 func newDepot(t *testing.T, width int) *depot {
-	d := &depot{sent: make(chan *dispatch, 1000)}
-	send := func(ctx context.Context, how string, orders []order) (map[int]int, error) {
-		s := &dispatch{ctx, how, orders, make(chan reply, 1)}
-		d.sent <- s
-		select {
-		case r := <-s.reply:
-			return r.answers, r.err
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	one := func(how string) func(context.Context, order) (int, error) {
-		return func(ctx context.Context, o order) (int, error) {
-			answers, err := send(ctx, how, []order{o})
-			return answers[0], err
-		}
-	}
-	d.lane = &lane[order, int]{store: &pgStore{pool: mutePool(t)}, width: width, alone: one("alone"), after: one("after"),
-		many: func(ctx context.Context, _ *pgx.Conn, orders []order) (map[int]int, error) {
-			return send(ctx, "many", orders)
+	d := &depot{sent: make(chan *dispatch, 1000), orphans: make(chan heard, 10_000)}
+	d.lane = &lane[order, int]{store: newPgStore(mutePool(t), newQueries("pglock"), nil), width: width,
+		send: func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
+			s := &dispatch{ctx, orders, make(chan error, 1)}
+			d.sent <- s
+			select {
+			case err := <-s.reply:
+				return numbers(orders), err
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		},
-		name: func(o order) string { return o.name },
-		fits: func(first, o order) bool { return first.kind == o.kind }}
-	t.Cleanup(d.lane.close)
+		orphan: func(o order, a int, err error) { d.orphans <- heard{o.n, a, err} }}
+	t.Cleanup(func() {
+		d.store.end()
+		d.shut()
+		d.wait()
+	})
 	return d
+}
+
+// numbers are the answers.
+func numbers(orders []order) (answers []int) {
+	for _, o := range orders {
+		answers = append(answers, o.n)
+	}
+	return answers
 }
 
 // mutePool has connections to a server that greets and says no more.
@@ -135,8 +124,8 @@ func greet(conn net.Conn) {
 
 // heard is what a call came back with.
 type heard struct {
-	a   int
-	err error
+	n, a int
+	err  error
 }
 
 // call makes a call and returns once it has been sent or waits. In a bubble alone.
@@ -144,7 +133,7 @@ func (d *depot) call(ctx context.Context, o order) <-chan heard {
 	got := make(chan heard, 1)
 	go func() {
 		a, err := d.do(ctx, o)
-		got <- heard{a, err}
+		got <- heard{o.n, a, err}
 	}()
 	synctest.Wait()
 	return got
@@ -197,30 +186,22 @@ func back(t *testing.T, got <-chan heard) heard {
 
 func refusal(code string) error { return &pgconn.PgError{Severity: "ERROR", Code: code, Message: code} }
 
-// A call that is alone goes at once, in the goroutine and with the context of its caller: no goroutine, no timer and no
-// connection of the pool is taken for it.
-func TestLoneCallGoesAtOnceAndStartsNothing(t *testing.T) {
+// A call that is alone goes at once, and waits for nothing but its answer.
+func TestLoneCallGoesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 2)
 		for n := range 3 {
 			began := time.Now()
 			got := d.call(t.Context(), order{name: "a", n: n})
-			s := d.next(t, fmt.Sprint("alone a", n))
-			if s.ctx != t.Context() {
-				t.Error("the call was sent with another context than its own")
-			}
-			stacks := make([]byte, 1<<20)
-			if stacks = stacks[:runtime.Stack(stacks, true)]; bytes.Contains(stacks, []byte(".fly(")) {
-				t.Error("a goroutine was started for the call")
-			}
-			s.answer()
+			d.next(t, fmt.Sprint("a", n)).answer()
 			must(t, got, n)
-			if time.Since(began) != 0 || d.timer != nil || d.flying != 0 {
-				t.Errorf("it took %v, timer %v, %d statements under way", time.Since(began), d.timer, d.flying)
+			if time.Since(began) != 0 || d.timer != nil || d.flying != 0 || d.store.pool.Stat().AcquiredConns() != 0 {
+				t.Errorf("it took %v, timer %v, %d statements under way, %d connections", time.Since(began), d.timer, d.flying,
+					d.store.pool.Stat().AcquiredConns())
 			}
 		}
-		if n := d.store.pool.Stat().AcquireCount(); n != 0 {
-			t.Errorf("%d connections were taken", n)
+		if n := d.store.pool.Stat().NewConnsCount(); n != 1 {
+			t.Errorf("%d connections were made for calls one after the other", n)
 		}
 	})
 }
@@ -231,7 +212,7 @@ func TestCallsThatComeMeanwhileGoTogetherInTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 2)
 		a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
-		first, second := d.next(t, "alone a1"), d.next(t, "alone b2")
+		first, second := d.next(t, "a1"), d.next(t, "b2")
 		var got []<-chan heard
 		for i, name := range []string{"e", "c", "d"} {
 			got = append(got, d.call(t.Context(), order{name: name, n: 10 + i}))
@@ -239,7 +220,7 @@ func TestCallsThatComeMeanwhileGoTogetherInTheNext(t *testing.T) {
 		d.quiet(t)
 		second.answer()
 		must(t, b, 2)
-		together := d.next(t, "many e10 c11 d12")
+		together := d.next(t, "e10 c11 d12")
 		d.quiet(t)
 		together.answer()
 		for i, g := range got {
@@ -250,31 +231,25 @@ func TestCallsThatComeMeanwhileGoTogetherInTheNext(t *testing.T) {
 	})
 }
 
-// One call that waits goes alone, with its own context, when its turn comes: nothing is started for it.
+// One call that waits goes when its turn comes.
 func TestOneCallThatWaitedGoesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		a := d.call(t.Context(), order{name: "a", n: 1})
 		b := d.call(t.Context(), order{name: "b", n: 2})
-		d.next(t, "alone a1").answer()
+		d.next(t, "a1").answer()
 		must(t, a, 1)
-		s := d.next(t, "alone b2")
-		if s.ctx != t.Context() {
-			t.Error("the call was sent with another context than its own")
-		}
+		s := d.next(t, "b2")
 		c := d.call(t.Context(), order{name: "c", n: 3}) // the place of the first is now b's
 		d.quiet(t)
 		s.answer()
 		must(t, b, 2)
-		d.next(t, "alone c3").answer()
+		d.next(t, "c3").answer()
 		must(t, c, 3)
-		if n := d.store.pool.Stat().AcquireCount(); n != 0 {
-			t.Errorf("%d connections were taken", n)
-		}
 	})
 }
 
-// Calls for one lock are sent in the order in which they came, and no statement has a name twice.
+// Calls for one lock are sent in the order in which they came, also in one statement.
 func TestOrderWithinOneLockIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -282,33 +257,10 @@ func TestOrderWithinOneLockIsKept(t *testing.T) {
 		for i, name := range []string{"first", "x", "a", "x", "x", "b", "x"} {
 			got = append(got, d.call(t.Context(), order{name: name, n: i}))
 		}
-		for _, want := range []string{"alone first0", "many x1 a2 b5", "alone x3", "alone x4", "alone x6"} {
+		for _, want := range []string{"first0", "x1 a2 x3 x4 b5 x6"} {
 			s := d.next(t, want)
 			d.quiet(t)
-			if want == "many x1 a2 b5" { // so that the next does not wait for as many again
-				d.mu.Lock()
-				d.last = 1
-				d.mu.Unlock()
-			}
 			s.answer()
-		}
-		for i, g := range got {
-			must(t, g, i)
-		}
-	})
-}
-
-// Calls that do not fit the first in line go in the next statement, and so nobody is passed over twice.
-func TestCallsThatDoNotFitGoInTheNextStatement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDepot(t, 1)
-		var got []<-chan heard
-		for i, o := range []order{{name: "first"}, {name: "a", kind: "long"}, {name: "b", kind: "short"}, {name: "c", kind: "long"}, {name: "d", kind: "short"}} {
-			o.n = i
-			got = append(got, d.call(t.Context(), o))
-		}
-		for _, want := range []string{"alone first0", "many a1 c3", "many b2 d4"} {
-			d.next(t, want).answer()
 		}
 		for i, g := range got {
 			must(t, g, i)
@@ -342,57 +294,87 @@ func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 }
 
 // A statement that the server refuses is asked again in parts until those that it refuses are alone: they hear their own
-// refusal, the others are answered, and no call is answered twice.
+// refusal, after as many attempts as it is worth where its reason may pass. The others are answered, each once.
 func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
-	for _, code := range []string{"23514", "40P01", "55P03", "57014"} {
+	for code, attempts := range map[string]int{"23514": 1, "22023": 1, "40P01": transientAttempts, "55P03": 1, "57014": transientAttempts} {
 		t.Run(code, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDepot(t, 1)
 				const calls = 16
 				bad := []int{3, 4, 11}
-				first := d.call(t.Context(), order{name: "first"})
+				first := d.call(t.Context(), order{name: "first", n: 100})
 				got := make([]<-chan heard, calls)
 				for i := range got {
 					got[i] = d.call(t.Context(), order{name: fmt.Sprint("lock", i, "-"), n: i})
 				}
-				d.next(t, "alone first0").answer()
-				must(t, first, 0)
-				answered := make(map[int]int)
-				sent := 0
-				for synctest.Wait(); len(d.sent) > 0; synctest.Wait() {
-					s := <-d.sent
-					sent++
-					if i := slices.IndexFunc(s.orders, func(o order) bool { return slices.Contains(bad, o.n) }); i >= 0 {
-						if s.how == "after" { // alone, it is told by itself
-							s.fail(fmt.Errorf("refused %d", s.orders[i].n))
-							continue
+				d.next(t, "first100").answer()
+				must(t, first, 100)
+				answered, alone := make(map[int]int), make(map[int]int)
+				together := 0
+				serving, done := context.WithCancel(t.Context())
+				go func() {
+					for {
+						select {
+						case s := <-d.sent:
+							i := slices.IndexFunc(s.orders, func(o order) bool { return slices.Contains(bad, o.n) })
+							if len(s.orders) == 1 && i == 0 {
+								alone[s.orders[0].n]++
+							} else {
+								together++
+							}
+							if i >= 0 {
+								s.fail(&pgconn.PgError{Code: code, Message: fmt.Sprint("refused ", s.orders[i].n)})
+								continue
+							}
+							for _, o := range s.orders {
+								answered[o.n]++
+							}
+							s.answer()
+						case <-serving.Done():
+							return
 						}
-						s.fail(refusal(code))
-						continue
 					}
-					for _, o := range s.orders {
-						answered[o.n]++
-					}
-					s.answer()
-				}
+				}()
 				for i, g := range got {
-					if !slices.Contains(bad, i) {
-						must(t, g, i)
-						if answered[i] != 1 {
-							t.Errorf("call %d was answered %d times", i, answered[i])
+					h := <-g
+					switch {
+					case !slices.Contains(bad, i):
+						if h.err != nil || h.a != i {
+							t.Errorf("call %d: %+v", i, h)
 						}
-						continue
-					}
-					if h := back(t, g); h.err == nil || h.err.Error() != fmt.Sprint("refused ", i) {
+					case sqlState(h.err) != code || messageOf(h.err) != fmt.Sprint("refused ", i):
 						t.Errorf("call %d: %+v, want its own refusal", i, h)
 					}
 				}
-				if most := 2*len(bad)*4 + 1 + len(bad); sent > most { // a path of halves to each, and what it is told
-					t.Errorf("%d statements for %d refused of %d calls, want %d at most", sent, len(bad), calls, most)
+				done()
+				synctest.Wait()
+				for i := range got {
+					if want := 1; !slices.Contains(bad, i) && answered[i] != want {
+						t.Errorf("call %d was answered %d times", i, answered[i])
+					} else if slices.Contains(bad, i) && alone[i] != attempts {
+						t.Errorf("call %d was asked for alone %d times, want %d", i, alone[i], attempts)
+					}
+				}
+				if most := 2*len(bad)*4 + 1; together > most { // a path of halves to each
+					t.Errorf("%d statements to find %d refused of %d calls, want %d at most", together, len(bad), calls, most)
 				}
 			})
 		})
 	}
+}
+
+// What the server undoes for a reason that passes is asked again until it is done.
+func TestCallThatIsUndoneForAReasonThatPassesIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 1)
+		a := d.call(t.Context(), order{name: "a", n: 1})
+		for range transientAttempts - 1 {
+			d.next(t, "a1").fail(refusal("40P01"))
+			time.Sleep(transientAttempts * 2 * time.Millisecond)
+		}
+		d.next(t, "a1").answer()
+		must(t, a, 1)
+	})
 }
 
 // When the connection ends, what became of the statement is not known: every call hears that, and nothing is sent again here.
@@ -403,9 +385,9 @@ func TestLostConnectionIsToldToAllAndNothingIsSentAgain(t *testing.T) {
 				d := newDepot(t, 1)
 				first := d.call(t.Context(), order{name: "first"})
 				a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
-				d.next(t, "alone first0").answer()
+				d.next(t, "first0").answer()
 				must(t, first, 0)
-				d.next(t, "many a1 b2").fail(lost)
+				d.next(t, "a1 b2").fail(lost)
 				for _, g := range []<-chan heard{a, b} {
 					if h := back(t, g); !errors.Is(h.err, lost) || neverSent(h.err) {
 						t.Errorf("%+v, want %v", h, lost)
@@ -415,26 +397,6 @@ func TestLostConnectionIsToldToAllAndNothingIsSentAgain(t *testing.T) {
 			})
 		})
 	}
-}
-
-// What a statement for many does not answer for is asked for alone.
-func TestCallThatIsNotAnsweredWithManyGoesAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := newDepot(t, 1)
-		first := d.call(t.Context(), order{name: "first"})
-		a, b, c := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3})
-		d.next(t, "alone first0").answer()
-		must(t, first, 0)
-		d.next(t, "many a1 b2 c3").answer("b")
-		must(t, a, 1)
-		must(t, c, 3)
-		s := d.next(t, "after b2")
-		if s.ctx != t.Context() {
-			t.Error("the call was sent with another context than its own")
-		}
-		s.answer()
-		must(t, b, 2)
-	})
 }
 
 // Calls whose context ends before they are sent come back at once, are not sent, and say so.
@@ -450,16 +412,29 @@ func TestCallThatGivesUpBeforeItIsSentIsNotSent(t *testing.T) {
 				t.Errorf("%+v, want a cancelled call that was never sent", h)
 			}
 		}
-		d.next(t, "alone first0").answer()
+		d.next(t, "first0").answer()
 		must(t, first, 0)
-		d.next(t, "many a1 c3").answer()
+		d.next(t, "a1 c3").answer()
 		must(t, a, 1)
 		must(t, c, 3)
 	})
 }
 
+// orphaned is what came for a call that had left.
+func (d *depot) orphaned(t *testing.T) heard {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case h := <-d.orphans:
+		return h
+	default:
+		t.Fatal("nothing came for the call that had left")
+		return heard{}
+	}
+}
+
 // Calls whose context ends while their statement is under way come back at once, and do not say that they were never sent;
-// the statement goes on for the others.
+// the statement goes on for the others, and the answer to those who have left goes to the orphanage.
 func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -467,23 +442,48 @@ func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		first := d.call(t.Context(), order{name: "first"})
 		a, b, c := d.call(t.Context(), order{name: "a", n: 1}), d.call(ctx, order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3})
-		d.next(t, "alone first0").answer()
+		d.next(t, "first0").answer()
 		must(t, first, 0)
-		s := d.next(t, "many a1 b2 c3")
+		s := d.next(t, "a1 b2 c3")
 		cancel(gone)
-		if h := back(t, b); !errors.Is(h.err, context.Canceled) || neverSent(h.err) {
+		var under *underWayError
+		if h := back(t, b); !errors.Is(h.err, context.Canceled) || !errors.As(h.err, &under) || neverSent(h.err) {
 			t.Errorf("%+v, want a cancelled call that may have been sent", h)
 		}
-		if s.ctx.Err() != nil {
-			t.Error("the statement was ended for the others too")
+		if s.ctx.Err() != nil || len(d.orphans) != 0 {
+			t.Errorf("the statement was ended for the others too: %v; %d answers", s.ctx.Err(), len(d.orphans))
 		}
 		s.answer()
 		must(t, a, 1)
 		must(t, c, 3)
+		if h := d.orphaned(t); h != (heard{2, 2, nil}) || len(d.orphans) != 0 {
+			t.Errorf("for the call that had left came %+v, and %d more", h, len(d.orphans))
+		}
 	})
 }
 
-// A refused statement is asked again without those that have given up.
+// What the answer to a call that has left makes necessary may need a connection: then the statement has given back its own,
+// and its place.
+func TestAnswerToACallThatHasLeftComesWhenTheConnectionIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 1)
+		told := make(chan [2]int, 1)
+		d.orphan = func(order, int, error) {
+			told <- [2]int{int(d.store.pool.Stat().AcquiredConns()), d.flying}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		a := d.call(ctx, order{name: "a", n: 1})
+		s := d.next(t, "a1")
+		cancel()
+		back(t, a)
+		s.answer()
+		if got := <-told; got != [2]int{} {
+			t.Errorf("%d connections and %d places were still taken", got[0], got[1])
+		}
+	})
+}
+
+// A refused statement is asked again without those that have given up: nothing was done for them.
 func TestCallThatHasGivenUpIsNotAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -493,43 +493,90 @@ func TestCallThatHasGivenUpIsNotAskedForAgain(t *testing.T) {
 		for i, c := range []context.Context{ctx, t.Context(), ctx, ctx} {
 			got = append(got, d.call(c, order{name: "abcd"[i : i+1], n: i}))
 		}
-		d.next(t, "alone first0").answer()
+		d.next(t, "first0").answer()
 		must(t, first, 0)
-		s := d.next(t, "many a0 b1 c2 d3")
+		s := d.next(t, "a0 b1 c2 d3")
 		cancel()
 		synctest.Wait()
 		s.fail(refusal("40P01"))
-		d.next(t, "many b1").answer()
+		time.Sleep(2 * time.Millisecond)
+		d.next(t, "b1").answer()
 		d.quiet(t)
 		must(t, got[1], 1)
+		for range 3 {
+			if h := d.orphaned(t); sqlState(h.err) != "40P01" || h.n == 1 {
+				t.Errorf("for a call that had left came %+v, want the refusal", h)
+			}
+		}
 	})
 }
 
-// A statement ends when the last of its calls has given up, and its place is free.
-func TestStatementEndsWhenAllItsCallsHaveGivenUp(t *testing.T) {
+// A single call that has given up is not repeated either.
+func TestLoneCallThatHasGivenUpIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		ctx, cancel := context.WithCancel(t.Context())
-		late, cancelLate := context.WithCancel(t.Context())
-		first := d.call(t.Context(), order{name: "first"})
-		a, b := d.call(ctx, order{name: "a", n: 1}), d.call(late, order{name: "b", n: 2})
-		d.next(t, "alone first0").answer()
-		must(t, first, 0)
-		s := d.next(t, "many a1 b2")
+		a := d.call(ctx, order{name: "a", n: 1})
+		s := d.next(t, "a1")
 		cancel()
 		back(t, a)
-		if s.ctx.Err() != nil {
-			t.Fatal("the statement was ended while a call waits for it")
-		}
-		cancelLate()
-		back(t, b)
-		if s.ctx.Err() == nil {
-			t.Error("the statement goes on although nobody waits for it")
-		}
-		if d.flying != 0 {
-			t.Errorf("%d statements under way", d.flying)
+		s.fail(refusal("40P01"))
+		time.Sleep(time.Second)
+		d.quiet(t)
+		if h := d.orphaned(t); sqlState(h.err) != "40P01" {
+			t.Errorf("%+v", h)
 		}
 	})
+}
+
+// A statement whose calls have all given up goes on, as the server may have done it: until it is answered, for patience at
+// the most, or until the store is closed. It holds up those that come later for no longer than any other.
+func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end  func(*depot, *dispatch)
+		took time.Duration
+		err  error
+	}{
+		"answered":      {func(_ *depot, s *dispatch) { s.answer() }, 0, nil},
+		"lost":          {func(_ *depot, s *dispatch) { s.fail(errReset) }, 0, errReset},
+		"silent":        {func(*depot, *dispatch) {}, patience, context.DeadlineExceeded},
+		"end of a life": {func(d *depot, _ *dispatch) { d.store.end() }, 0, context.Canceled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newDepot(t, 1)
+				ctx, cancel := context.WithCancel(t.Context())
+				began := time.Now()
+				a := d.call(ctx, order{name: "a", n: 1})
+				s := d.next(t, "a1")
+				cancel()
+				back(t, a)
+				if s.ctx.Err() != nil {
+					t.Fatal("the statement was ended because nobody waits for it")
+				}
+				if name != "end of a life" {
+					b := d.call(t.Context(), order{name: "b", n: 2})
+					d.quiet(t)
+					time.Sleep(stalled)
+					d.next(t, "b2").answer()
+					must(t, b, 2)
+					began = began.Add(stalled)
+				}
+				tc.end(d, s)
+				h := <-d.orphans
+				if name == "silent" {
+					began = began.Add(-stalled)
+				}
+				if took := time.Since(began); !errors.Is(h.err, tc.err) || h.err == nil && h.a != 1 || took != tc.took {
+					t.Errorf("after %v came %+v, want %v after %v", took, h, tc.err, tc.took)
+				}
+				synctest.Wait()
+				if d.flying != 0 {
+					t.Errorf("%d statements under way", d.flying)
+				}
+			})
+		})
+	}
 }
 
 // A statement that hangs holds up others for the bound, and no longer; when it comes back after all, the lane is no wider
@@ -538,14 +585,14 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		hung := d.call(t.Context(), order{name: "hung", n: 1})
-		s := d.next(t, "alone hung1")
+		s := d.next(t, "hung1")
 		a := d.call(t.Context(), order{name: "a", n: 2})
 		time.Sleep(stalled / 2)
 		b := d.call(t.Context(), order{name: "b", n: 3})
 		time.Sleep(stalled/2 - 1)
 		d.quiet(t)
 		time.Sleep(time.Nanosecond)
-		together := d.next(t, "many a2 b3")
+		together := d.next(t, "a2 b3")
 		s.answer() // it comes back while its place is taken
 		must(t, hung, 1)
 		if d.flying != 1 {
@@ -557,7 +604,7 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		together.answer()
 		must(t, a, 2)
 		must(t, b, 3)
-		d.next(t, "many c4 e5").answer()
+		d.next(t, "c4 e5").answer()
 		must(t, c, 4)
 		must(t, e, 5)
 		if d.flying != 0 {
@@ -572,13 +619,13 @@ func TestHangingStatementForManyHoldsUpOthersForTheBound(t *testing.T) {
 		d := newDepot(t, 1)
 		first := d.call(t.Context(), order{name: "first"})
 		a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
-		d.next(t, "alone first0").answer()
+		d.next(t, "first0").answer()
 		must(t, first, 0)
-		hung := d.next(t, "many a1 b2")
+		hung := d.next(t, "a1 b2")
 		c, e := d.call(t.Context(), order{name: "c", n: 3}), d.call(t.Context(), order{name: "e", n: 4})
 		d.quiet(t)
 		time.Sleep(stalled)
-		d.next(t, "many c3 e4").answer()
+		d.next(t, "c3 e4").answer()
 		must(t, c, 3)
 		must(t, e, 4)
 		hung.answer()
@@ -611,13 +658,10 @@ func (d *depot) starve(t *testing.T) (feed func()) {
 func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
-		first := d.call(t.Context(), order{name: "first"})
 		feed := d.starve(t)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		a, b, c := d.call(ctx, order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2}), d.call(t.Context(), order{name: "c", n: 3})
-		d.next(t, "alone first0").answer()
-		must(t, first, 0)
 		time.Sleep(time.Minute - 1)
 		for _, g := range []<-chan heard{a, b, c} {
 			if len(g) > 0 {
@@ -630,23 +674,20 @@ func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		feed()
-		d.next(t, "many b2 c3").answer()
+		d.next(t, "b2 c3").answer()
 		must(t, b, 2)
 		must(t, c, 3)
 	})
 }
 
 // However long there is no connection, as many goroutines wait for one as the lane is wide, and none when no call waits any
-// more: a lane is closed at once then.
+// more: nothing is left to be ended then.
 func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
-		first := d.call(t.Context(), order{name: "first"})
 		d.starve(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := d.call(ctx, order{name: "a", n: 1}), d.call(ctx, order{name: "b", n: 2})
-		d.next(t, "alone first0").answer()
-		must(t, first, 0)
 		time.Sleep(5 * time.Second)
 		stacks := make([]byte, 1<<22)
 		stacks = stacks[:runtime.Stack(stacks, true)]
@@ -657,30 +698,48 @@ func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 		back(t, a)
 		back(t, b)
 		began := time.Now()
-		d.close()
-		if took := time.Since(began); took > 0 {
-			t.Errorf("close took %v although nobody waits", took)
+		d.wait()
+		if took := time.Since(began); took > 0 || d.flying != 0 {
+			t.Errorf("%d statements were under way for %v although nobody waits", d.flying, took)
 		}
 	})
 }
 
-// A statement may get its connection in the moment in which the last call that waited for it gives up. Calls that come then
-// travel in it, and do not end with that one.
+// When a connection cannot be made, those that wait for it hear why, and those that come later are tried anew.
+func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 1)
+		dead := errors.New("no route to host")
+		pool := d.store.pool
+		config := pool.Config()
+		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, dead }
+		broken, err := pgxpool.NewWithConfig(t.Context(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer broken.Close()
+		d.store.pool = broken
+		for n := range 3 {
+			if h := back(t, d.call(t.Context(), order{name: "a", n: n})); !errors.Is(h.err, dead) || !neverSent(h.err) {
+				t.Errorf("%+v, want that nothing was sent as there is no route", h)
+			}
+		}
+		d.store.pool = pool
+		got := d.call(t.Context(), order{name: "a", n: 7})
+		d.next(t, "a7").answer()
+		must(t, got, 7)
+	})
+}
+
+// A statement may get its connection in the moment in which the last call that waited for it gives up, or just not. Calls
+// that come then travel in it or in the next, and do not end with that one.
 func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
 	d := newDepot(t, 1)
-	d.many = func(ctx context.Context, _ *pgx.Conn, orders []order) (map[int]int, error) {
-		answers := make(map[int]int)
-		for i, o := range orders {
-			answers[i] = o.n
-		}
-		return answers, ctx.Err()
+	d.send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
+		return numbers(orders), ctx.Err()
 	}
-	d.alone = func(ctx context.Context, o order) (int, error) { return o.n, ctx.Err() }
 	for round := range 200 {
 		feed := d.starve(t)
-		d.mu.Lock()
-		d.last = 2 // the lane is busy: also the first call waits for a statement for several
-		d.mu.Unlock()
 		ctx, cancel := context.WithCancel(context.Background())
 		var calls sync.WaitGroup
 		calls.Go(func() { _, _ = d.do(ctx, order{name: "first"}) })
@@ -707,39 +766,81 @@ func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
 	}
 }
 
-// close returns when the statements that nobody waits for any more have ended.
-func TestClosedLaneHasNothingUnderWay(t *testing.T) {
+// The same, step by step: the last one leaves, and another comes before the wait for a connection has ended.
+func TestCallThatComesWhileTheBoardingIsCancelledGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
-		first := d.call(t.Context(), order{name: "first"})
+		feed := d.starve(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		a := d.call(ctx, order{name: "a", n: 1})
+		late := &laned[order, int]{q: order{name: "b", n: 2}, done: make(chan struct{})}
+		d.mu.Lock()
+		boards := d.boards
+		d.boards = func() { boards(); d.waiting = append(d.waiting, late) }
+		d.mu.Unlock()
+		cancel()
+		if h := back(t, a); !neverSent(h.err) {
+			t.Errorf("%+v", h)
+		}
+		time.Sleep(time.Second)
+		feed()
+		d.next(t, "b2").answer()
+		<-late.done
+		if late.err != nil || late.a != 2 {
+			t.Errorf("the call that came then: %d, %v", late.a, late.err)
+		}
+	})
+}
+
+// A lane that is shut refuses what comes and what still waits. What is under way ends as it would have.
+func TestLaneThatIsShutRefusesWhatWaitsAndEndsWhatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 1)
 		a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
-		d.next(t, "alone first0").answer()
-		must(t, first, 0)
-		s := d.next(t, "many a1 b2")
-		closed := make(chan struct{})
-		go func() { d.close(); close(closed) }()
-		synctest.Wait()
+		s := d.next(t, "a1")
+		ended := make(chan struct{})
+		go func() { d.shut(); d.wait(); close(ended) }()
+		for _, g := range []<-chan heard{b, d.call(t.Context(), order{name: "c", n: 3})} {
+			if h := back(t, g); !errors.Is(h.err, ErrClosed) || !neverSent(h.err) {
+				t.Errorf("%+v, want ErrClosed", h)
+			}
+		}
 		select {
-		case <-closed:
-			t.Error("closed while a statement was under way")
+		case <-ended:
+			t.Error("it has ended while a statement was under way")
 		default:
 		}
 		s.answer()
 		must(t, a, 1)
-		must(t, b, 2)
-		<-closed
+		<-ended
+		d.quiet(t)
+		d.shut()
 	})
 }
 
-// Calls of many goroutines, some of which give up, are refused, not answered with others, or lose their connection: each gets
-// its own answer or its own error, and nothing is left behind.
+// A lane that is shut does not wait for a connection.
+func TestLaneThatIsShutWaitsForNoConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, 1)
+		d.starve(t)
+		a := d.call(t.Context(), order{name: "a", n: 1})
+		d.shut()
+		d.wait()
+		if h := back(t, a); !errors.Is(h.err, ErrClosed) || !neverSent(h.err) {
+			t.Errorf("%+v, want ErrClosed", h)
+		}
+	})
+}
+
+// Calls of many goroutines, some of which give up, are refused, undone for a while, or lose their connection: each gets its own
+// answer or its own error, what came for one that had left is told once, and nothing is left behind.
 func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 	lost := errors.New("lost")
 	for width := 1; width <= 3; width++ {
 		d := newDepot(t, width)
 		var under, most int
 		var mu sync.Mutex
-		answer := func(ctx context.Context, orders []order) (map[int]int, error) {
+		d.send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
 			mu.Lock()
 			under++
 			most = max(most, len(orders))
@@ -748,34 +849,30 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 			for range rand.N(50) {
 				runtime.Gosched()
 			}
-			answers := make(map[int]int)
-			names := make(map[string]bool)
-			for i, o := range orders {
-				if names[o.name] {
-					t.Errorf("%q is twice in a statement", o.name)
-				}
-				names[o.name] = true
+			for _, o := range orders {
 				if o.kind == "refused" {
 					return nil, refusal("22023")
 				}
-				if len(orders) == 1 || rand.N(8) > 0 {
-					answers[i] = o.n
-				}
 			}
-			if rand.N(50) == 0 {
+			switch rand.N(50) {
+			case 0:
 				return nil, lost
+			case 1:
+				return nil, refusal("40P01")
 			}
-			return answers, ctx.Err()
+			return numbers(orders), ctx.Err()
 		}
-		one := func(ctx context.Context, o order) (int, error) {
-			answers, err := answer(ctx, []order{o})
-			return answers[0], err
+		var left, answered sync.Map // by number
+		d.orphan = func(o order, a int, err error) {
+			if _, again := answered.LoadOrStore(o.n, true); again {
+				t.Errorf("%+v: a second answer", o)
+			}
+			switch {
+			case err == nil && a == o.n && o.kind == "", errors.Is(err, lost), sqlState(err) != "": // refused with others: nothing was done
+			default:
+				t.Errorf("after %+v had left came %d, %v", o, a, err)
+			}
 		}
-		d.alone, d.after = one, one
-		d.many = func(ctx context.Context, _ *pgx.Conn, orders []order) (map[int]int, error) {
-			return answer(ctx, orders)
-		}
-		d.fits = func(order, order) bool { return true }
 		var callers sync.WaitGroup
 		for caller := range 32 {
 			callers.Go(func() {
@@ -794,11 +891,14 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 						}()
 					}
 					a, err := d.do(ctx, o)
+					var gone *underWayError
 					switch {
 					case err == nil && a == o.n && o.kind == "":
 					case errors.Is(err, lost):
 					case sqlState(err) == "22023" && o.kind == "refused":
-					case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+					case errors.As(err, &gone) && ctx.Err() != nil:
+						left.Store(o.n, true)
+					case errors.Is(err, context.Canceled) && ctx.Err() != nil && neverSent(err):
 					default:
 						t.Errorf("%+v: %d, %v", o, a, err)
 					}
@@ -807,12 +907,25 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		d.close()
+		d.shut()
+		d.wait()
 		if d.flying != 0 || len(d.waiting) != 0 || under != 0 {
 			t.Errorf("%d flying, %d waiting, %d statements under way", d.flying, len(d.waiting), under)
 		}
 		if most < 2 {
 			t.Error("no two calls went together")
+		}
+		orphans := 0
+		left.Range(func(n, _ any) bool {
+			orphans++
+			if _, told := answered.LoadAndDelete(n); !told {
+				t.Errorf("nothing came for call %d, which had left", n)
+			}
+			return true
+		})
+		answered.Range(func(n, _ any) bool { t.Errorf("an answer for call %d, which had not left", n); return true })
+		if orphans == 0 {
+			t.Error("no call left its statement")
 		}
 	}
 }

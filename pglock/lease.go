@@ -197,10 +197,13 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.passOn() {
 		return nil
 	}
+	if !l.client.begin() {
+		<-l.client.ended // Close releases it
+		return l.howEnded()
+	}
+	defer l.client.calls.Done()
 	if !l.end(ErrReleased) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return cmp.Or(l.lost, l.ended)
+		return l.howEnded()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
 	defer cancel()
@@ -216,11 +219,18 @@ func (l *Lease) Release(ctx context.Context) error {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !connectionLost(err) && !lockedOut(err) || !pause(ctx, 20*time.Millisecond):
+		case !connectionLost(err) && !lockedOut(err) || errors.Is(err, ErrClosed) || !pause(ctx, 20*time.Millisecond):
 			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || connectionLost(err) && !neverSent(err)
 	}
+}
+
+// howEnded is what a release says of a lease that had ended before.
+func (l *Lease) howEnded() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return cmp.Or(l.lost, l.ended)
 }
 
 // whyLost asks for the reason after a release that found the lease gone. A repetition may find what its own first attempt has

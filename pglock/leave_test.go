@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/uuid"
 )
 
 func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
@@ -21,11 +20,11 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")
 		s.set(func() {
-			s.onLeave = func(ctx context.Context, name string, grantID uuid.UUID) (left, error) {
-				l, err := q.leave(ctx, name, grantID)
-				l.place, l.holder, l.token = 1, "the next", 17 // meanwhile
-				l.handed = handed{tokens: []int64{18}}
-				return l, err
+			s.onGiveUp = func(ctx context.Context, u *giveUp) (takenBack, error) {
+				back, err := q.giveUp(ctx, u)
+				back.place, back.holder, back.token = 1, "the next", 17 // meanwhile
+				back.handed = handed{slots: []int{0}}
+				return back, err
 			}
 		})
 		cancel()
@@ -35,33 +34,39 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 			held.Place != 1 || held.Holder != "the next" || held.Token != 17 {
 			t.Errorf("%v, %+v; want the holder and place of when it left", got.err, held)
 		}
-		if gone := s.of("leave"); len(gone) != 1 || gone[0].grantID != id || gone[0].names[0] != "report" || q.queues(id) {
-			t.Errorf("left %+v, want the ticket of %v", gone, id)
-		}
-		if told := s.of("announce"); len(told) != 1 || !slices.Equal(told[0].tokens, []int64{18}) {
+		synctest.Wait()
+		if told := s.of("announce"); len(told) != 1 || !announces(told[0], "report", 0) {
 			t.Errorf("announced %+v, want the grant that the leaving made possible", told)
 		}
 		still(t, before)
 		time.Sleep(time.Minute)
-		if n := len(s.of("abandon")); n != 0 {
-			t.Errorf("%d more requests to give up what is given up", n)
+		if gone := s.of("giveUp"); len(gone) != 1 || gone[0].grantID != id || gone[0].names[0] != "report" || gone[0].spend || q.queues(id) {
+			t.Errorf("left %+v, want the ticket of %v, once", gone, id)
 		}
 	})
 }
 
+// announces reports whether a call told of one grant.
+func announces(c call, name string, slot int) bool {
+	return slices.Equal(c.names, []string{name}) && len(c.slots) == 1 && c.slots[0] != nil && *c.slots[0] == slot
+}
+
 func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T) {
 	for name, tc := range map[string]struct {
-		leave func(context.Context, string, uuid.UUID) (left, error)
-		took  time.Duration
+		giveUp func(context.Context, *giveUp) (takenBack, error) // the first time
+		again  time.Duration                                     // within
 	}{
-		"hangs": {func(ctx context.Context, _ string, _ uuid.UUID) (left, error) { <-ctx.Done(); return left{}, ctx.Err() }, leavePatience},
-		"fails": {func(context.Context, string, uuid.UUID) (left, error) { return left{}, errReset }, 0},
+		"hangs": {func(ctx context.Context, _ *giveUp) (takenBack, error) { <-ctx.Done(); return takenBack{}, ctx.Err() }, patience + 2*firstGiveUp},
+		"fails": {func(context.Context, *giveUp) (takenBack, error) { return takenBack{}, errReset }, 2 * firstGiveUp},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				queued(s, time.Hour)
-				s.onLeave = tc.leave
+				q := queued(s, time.Hour)
+				s.onGiveUp = func(ctx context.Context, u *giveUp) (takenBack, error) {
+					s.set(func() { s.onGiveUp = q.giveUp })
+					return tc.giveUp(ctx, u)
+				}
 				c := startClient(t, s, systemClock())
 				ctx, cancel := context.WithCancel(t.Context())
 				id, result := waiting(ctx, t, c, "report")
@@ -69,13 +74,12 @@ func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T)
 				cancel()
 				got := <-result
 				var held *HeldError
-				if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) || held.Holder != "the other" || held.Place != 1 || got.at != time.Second+tc.took {
-					t.Errorf("%v (%+v) at %v, want context.Canceled and who held it when it was last told, at %v", got.err, held, got.at, time.Second+tc.took)
+				if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &held) || held.Holder != "the other" || held.Place != 1 || got.at > time.Second+leavePatience {
+					t.Errorf("%v (%+v) at %v, want context.Canceled and who held it when it was last told, within %v", got.err, held, got.at, leavePatience)
 				}
-				time.Sleep(time.Second)
-				given := s.of("abandon")
-				if len(given) != 2 || given[0].grantID != id || given[1].grantID != id {
-					t.Errorf("given up %+v, want the same grant twice", given)
+				time.Sleep(tc.again)
+				if given := s.of("giveUp"); len(given) != 2 || given[0].grantID != id || given[1].grantID != id || q.queues(id) {
+					t.Errorf("given up %+v, want the same ticket twice", given)
 				}
 			})
 		})
@@ -134,15 +138,21 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() }
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			time.Sleep(2 * time.Second)
+			return answer{}, errReset
+		}
 		c := startClient(t, s, systemClock())
 		_, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Second))
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Error(err)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(s.began) != time.Second {
+			t.Errorf("%v after %v", err, time.Since(s.began))
 		}
-		time.Sleep(time.Second)
-		if given := s.of("abandon"); len(given) != 2 || given[0].grantID != s.of("acquire")[0].grantID {
-			t.Errorf("given up %+v, want the request's grant twice", given)
+		if n := len(s.of("giveUp")); n != 0 {
+			t.Errorf("%d requests were given up before their answer came", n)
+		}
+		time.Sleep(2 * time.Second)
+		if given := s.of("giveUp"); len(given) != 1 || given[0].grantID != s.of("acquire")[0].grantID || !given[0].spend {
+			t.Errorf("given up %+v, want the request's grant, to be spent", given)
 		}
 	})
 }
@@ -156,7 +166,7 @@ func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")
 		s.set(func() {
-			s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() }
+			s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() } // asks hang
 		})
 		time.Sleep(20 * time.Second)
 		c.heard(q.grant(id, DefaultTTL), nil)
@@ -172,8 +182,11 @@ func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
-		s.onLeaveAll = func(context.Context, []uuid.UUID) (map[string]handed, error) {
-			return map[string]handed{"report 3": {tokens: []int64{9}}}, nil
+		s.onGiveUp = func(_ context.Context, u *giveUp) (takenBack, error) {
+			if u.name == "report 3" {
+				return takenBack{handed: handed{slots: []int{2}}}, nil
+			}
+			return takenBack{}, nil
 		}
 		c := startClient(t, s, systemClock())
 		var results []chan acquired
@@ -193,40 +206,73 @@ func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
 			}
 		}
 		slices.Sort(names)
-		if all := s.of("leaveAll"); len(all) != 1 || !slices.Equal(all[0].names, names) {
+		if all := s.of("giveUp"); len(all) != 1 || !slices.Equal(all[0].names, names) {
 			t.Errorf("left %+v, want all in one statement", all)
 		}
-		if n := len(s.of("leave")) + len(s.of("abandon")); n != 0 {
-			t.Errorf("%d statements for single waiters", n)
-		}
-		if told := s.of("announce"); len(told) != 1 || !slices.Equal(told[0].tokens, []int64{9}) {
+		if told := s.of("announce"); len(told) != 1 || !announces(told[0], "report 3", 2) {
 			t.Errorf("announced %+v, want the grant that the leaving made possible", told)
+		}
+		if n := len(s.of("endSession")); n != 1 {
+			t.Errorf("the session was ended %d times, want once", n)
 		}
 	})
 }
 
 // Close has left the queue for the call; the request that is under way may be granted after that all the same.
 func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		a     answer
+		err   error
+		spend bool
+	}{
+		"granted": {answer{granted: true, token: 9, remaining: DefaultTTL}, nil, true},
+		"lost":    {answer{}, errReset, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, 3*time.Second)
+				c := startClient(t, s, systemClock())
+				id, result := waiting(t.Context(), t, c, "report")
+				s.set(func() {
+					s.onAcquire = func(context.Context, call) (answer, error) {
+						time.Sleep(3 * time.Second)
+						return tc.a, tc.err
+					}
+				})
+				time.Sleep(4 * time.Second) // the first in the queue asks
+				if len(s.of("acquire")) != 2 || !q.queues(id) {
+					t.Fatalf("%d requests", len(s.of("acquire")))
+				}
+				if err := c.Close(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := <-result; !errors.Is(got.err, ErrClosed) || got.at != 4*time.Second {
+					t.Errorf("%v at %v, want ErrClosed at the close", got.err, got.at)
+				}
+				given := s.of("giveUp")
+				if len(given) != 2 || given[0].grantID != id || given[0].at != 4*time.Second || given[1].grantID != id || given[1].spend != tc.spend {
+					t.Errorf("given up %+v, want the ticket at once, and then what the request brought", given)
+				}
+			})
+		})
+	}
+}
+
+// What is under way when the client closes may hang: Close tells what it could not take back, and ends it.
+func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		q := queued(s, 3*time.Second)
+		s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() }
+		s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) { return takenBack{}, ctx.Err() }
 		c := startClient(t, s, systemClock())
-		id, result := waiting(t.Context(), t, c, "report")
-		s.set(func() {
-			s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() }
-		})
-		time.Sleep(4 * time.Second) // the first in the queue asks
-		if len(s.of("acquire")) != 2 || !q.queues(id) {
-			t.Fatalf("%d requests", len(s.of("acquire")))
+		result := calling(t.Context(), c, "report")
+		synctest.Wait()
+		if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 request") || time.Since(s.began) != closeGrace {
+			t.Errorf("Close: %v after %v, want a timeout after %v", err, time.Since(s.began), closeGrace)
 		}
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := <-result; !errors.Is(got.err, ErrClosed) {
-			t.Errorf("%v, want ErrClosed", got.err)
-		}
-		if given := s.of("abandon"); len(given) != 2 || given[0].grantID != id {
-			t.Errorf("given up %+v, want the grant of the request that was under way, twice", given)
+		if got := <-result; !errors.Is(got.err, ErrClosed) || got.at != 0 {
+			t.Errorf("%v at %v", got.err, got.at)
 		}
 	})
 }

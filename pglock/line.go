@@ -210,8 +210,12 @@ func (c *Client) serve(ln *line) {
 		if !ok {
 			return
 		}
+		if !c.begin() {
+			continue // it is dismissed
+		}
 		q, g, err := c.askForLine(ctx, ln)
 		c.arrived(ln, q, g, err)
+		c.calls.Done()
 	}
 }
 

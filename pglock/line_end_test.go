@@ -1,9 +1,11 @@
 package pglock
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -155,40 +157,42 @@ func TestCallThatGivesUpInALineReturnsAtOnce(t *testing.T) {
 		held := mustAcquire(t, b, "report")
 		results := []chan acquired{lined(t.Context(), c)}
 		var cancels []context.CancelFunc
-		for range 4 {
+		for range 5 {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			cancels = append(cancels, cancel)
 			results = append(results, lined(ctx, c))
 		}
 		time.Sleep(time.Second)
-		giveUp := func(n int, holder string, token Token, place int) {
+		giveUp := func(n int, holder string, token Token, place int, until time.Time) {
 			t.Helper()
-			statements, began := len(s.of("leave"))+len(s.of("abandon")), time.Now()
+			statements, began := len(s.of("giveUp")), time.Now()
 			cancels[n-1]()
 			got := <-results[n]
 			var h *HeldError
 			if !errors.Is(got.err, context.Canceled) || !errors.As(got.err, &h) || time.Since(began) != 0 {
 				t.Fatalf("call %d: %v after %v, want the context's error and ErrHeld at once", n, got.err, time.Since(began))
 			}
-			if h.Name != "report" || h.Holder != holder || h.Token != token || h.Place != place || !h.ExpiresAt.After(time.Now()) || h.ExpiresAt.Location() != time.UTC {
-				t.Errorf("call %d: %+v, want %s with token %d and place %d", n, h, holder, token, place)
+			if h.Name != "report" || h.Holder != holder || h.Token != token || h.Place != place || !h.ExpiresAt.Equal(until) || h.ExpiresAt.Location() != time.UTC {
+				t.Errorf("call %d: %+v, want %s with token %d until %v and place %d", n, h, holder, token, until, place)
 			}
-			if now := len(s.of("leave")) + len(s.of("abandon")); now != statements {
+			if now := len(s.of("giveUp")); now != statements {
 				t.Errorf("call %d: %d statements for a call that has no ticket", n, now-statements)
 			}
 		}
-		giveUp(3, "they", held.Token(), 4) // behind the first call's ticket and two others
+		giveUp(3, "they", held.Token(), 4, s.ends("report")) // behind the first call's ticket and two others
 		if err := held.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		first := served(t, results[0])
-		giveUp(2, "we", first.Token(), 2)
+		giveUp(2, "we", first.Token(), 2, time.Time{}) // a hint does not tell until when
+		time.Sleep(first.TTL() / 2)
+		giveUp(5, "we", first.Token(), 3, s.ends("report")) // a renewal does
 		if err := first.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		second := served(t, results[1])
-		giveUp(4, "we", second.Token(), 1)
+		giveUp(4, "we", second.Token(), 1, time.Time{})
 		time.Sleep(time.Second)
 		if n := s.queued("report"); n != 0 {
 			t.Errorf("%d tickets for a line that nobody is in", n)
@@ -215,7 +219,7 @@ func TestCallThatComesWhileALineLeavesTheQueueIsServed(t *testing.T) {
 			if got := <-second; !errors.Is(got.err, context.Canceled) {
 				t.Error(got.err)
 			}
-			time.Sleep(lineImpatience - 5*time.Millisecond + time.Duration(late)*500*time.Microsecond)
+			time.Sleep(lineLinger - 5*time.Millisecond + time.Duration(late)*500*time.Microsecond)
 			third := lined(t.Context(), c)
 			time.Sleep(time.Second)
 			if err := held.Release(t.Context()); err != nil {
@@ -223,6 +227,60 @@ func TestCallThatComesWhileALineLeavesTheQueueIsServed(t *testing.T) {
 			}
 			serveAll(t, []chan acquired{first, third})
 			s.wantEmpty(t, "report", b, c)
+		})
+	}
+}
+
+// The second call of a line gives up while the first one's request is on its way, which is granted: nothing is left of the line
+// when the lease ends, and no goroutine.
+func TestLineWhoseOnlyOtherCallGivesUpIsForgotten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		gone time.Duration // of the two seconds that the request takes
+		held bool
+	}{"before the request arrives": {500 * time.Millisecond, false}, "while it is answered": {1500 * time.Millisecond, false}, "when it was granted": {2500 * time.Millisecond, false},
+		"before it is queued": {500 * time.Millisecond, true}, "when it is queued": {2500 * time.Millisecond, true}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeServer()
+				c, b := s.client(t), s.client(t)
+				var held *Lease
+				if tc.held {
+					held = mustAcquire(t, b, "report")
+				}
+				s.locked(func() { s.trip = time.Second })
+				began := time.Now()
+				call := func(ctx context.Context) chan acquired {
+					result := make(chan acquired, 1)
+					go func() {
+						l, err := c.Acquire(ctx, "report")
+						result <- acquired{lease: l, err: err}
+					}()
+					synctest.Wait()
+					return result
+				}
+				first := call(t.Context())
+				ctx, cancel := context.WithCancel(t.Context())
+				second := call(ctx)
+				time.Sleep(tc.gone - time.Since(began))
+				cancel()
+				if got := <-second; !errors.Is(got.err, context.Canceled) {
+					t.Error(got.err)
+				}
+				if held != nil {
+					if err := held.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := served(t, first).Release(t.Context()); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(10 * time.Second)
+				s.wantEmpty(t, "report", c, b)
+				stacks := make([]byte, 1<<20)
+				if stacks = stacks[:runtime.Stack(stacks, true)]; bytes.Contains(stacks, []byte("(*Client).serve(")) {
+					t.Error("the line's goroutine is left")
+				}
+			})
 		})
 	}
 }
@@ -251,7 +309,7 @@ func TestTrap9_AGrantForALineThatNobodyIsInGoesBack(t *testing.T) {
 				releasing.Store(true)
 				s.set(func() {
 					s.fault = func(what string, done bool) error {
-						if (what == "release" || what == "leave" || what == "abandon") && !releasing.Load() && done == (fails < 0) && int(failed.Add(1)) <= max(fails, -fails) {
+						if (what == "release" || what == "giveUp") && !releasing.Load() && done == (fails < 0) && int(failed.Add(1)) <= max(fails, -fails) {
 							return errReset
 						}
 						return nil
@@ -392,7 +450,7 @@ func TestCloseEndsALine(t *testing.T) {
 				t.Error(err)
 			}
 			s.wantEmpty(t, "report", b)
-			if got := slices.ContainsFunc(s.of("abandon"), func(c call) bool { return c.grantID == uuid.Nil }); got {
+			if got := slices.ContainsFunc(s.of("giveUp"), func(c call) bool { return c.grantID == uuid.Nil }); got {
 				t.Error("it gave back a grant without an ID")
 			}
 		})

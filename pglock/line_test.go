@@ -93,32 +93,43 @@ func upTo(n int) (numbers []int) {
 // Many calls of one client wait for a lock that another holds: two tickets stand for them, one acquisition and one release
 // serve dozens, and they are served in the order in which they came.
 func TestI9_CallsOfOneClientTakeTurnsInTheOrderOfTheirArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newFakeServer()
-		a, b := s.client(t), s.client(t)
-		held := mustAcquire(t, b, "report")
-		ts := &tenures{t: t, s: s}
-		const calls = 100
-		for n := range calls {
-			ts.start(a, 0, n, time.Millisecond)
-		}
-		time.Sleep(2 * time.Second)
-		if n := s.queued("report"); n != 2 {
-			t.Errorf("%d tickets stand for %d calls, want that of the first and one for the others", n, calls)
-		}
-		before := len(s.of("release"))
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		ts.calls.Wait()
-		if got := ts.order(0); !slices.Equal(got, upTo(calls)) {
-			t.Errorf("I9: served in the order %v", got)
-		}
-		if asked, released := len(s.of("acquire")), len(s.of("release"))-before; asked > 5 || released > 5 {
-			t.Errorf("%d requests and %d releases for %d calls, want the first's and one for each 64", asked, released, calls)
-		}
-		s.wantEmpty(t, "report", a, b)
-	})
+	for name, tc := range map[string]struct {
+		opts []Option
+		most int // requests, and releases
+	}{
+		"64 turns":                {[]Option{WithTurns(DefaultTurns, time.Minute)}, 5},
+		"for 20 ms, by default":   {nil, 8},
+		"as many as there can be": {[]Option{WithTurns(MaxTurns, time.Minute)}, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeServer()
+				a, b := s.client(t, tc.opts...), s.client(t)
+				held := mustAcquire(t, b, "report")
+				ts := &tenures{t: t, s: s}
+				const calls = 100
+				for n := range calls {
+					ts.start(a, 0, n, time.Millisecond)
+				}
+				time.Sleep(2 * time.Second)
+				if n := s.queued("report"); n != 2 {
+					t.Errorf("%d tickets stand for %d calls, want that of the first and one for the others", n, calls)
+				}
+				before := len(s.of("release"))
+				if err := held.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				ts.calls.Wait()
+				if got := ts.order(0); !slices.Equal(got, upTo(calls)) {
+					t.Errorf("I9: served in the order %v", got)
+				}
+				if asked, released := len(s.of("acquire")), len(s.of("release"))-before; asked > tc.most || released > tc.most {
+					t.Errorf("%d requests and %d releases for %d calls, want the first's and one for each block, %d at most", asked, released, calls, tc.most)
+				}
+				s.wantEmpty(t, "report", a, b)
+			})
+		})
+	}
 }
 
 // Random calls of several clients with different bounds: nobody holds the lock beside another, tokens ascend over all of
@@ -166,11 +177,12 @@ func TestI9_AWaiterOfAnotherClientWaitsForNoMoreThanTheBound(t *testing.T) {
 		turns int           // before the other
 		most  time.Duration // that the other waits
 	}{
-		"three turns": {[]Option{WithTurns(3, 0)}, time.Millisecond, 3, time.Second},
-		"64 turns":    {nil, time.Millisecond, 64, time.Second},
-		"a thousand":  {[]Option{WithTurns(1000, 0)}, time.Millisecond, 1000, 10 * time.Second},
-		"50 ms":       {[]Option{WithTurns(1000, 50*time.Millisecond)}, 10 * time.Millisecond, 5, 60 * time.Millisecond},
-		"the TTL":     {[]Option{WithTurns(1000, 0), WithDefaultTTL(time.Second)}, 300 * time.Millisecond, 4, 1300 * time.Millisecond},
+		"three turns":            {[]Option{WithTurns(3, 0)}, time.Millisecond, 3, 10 * time.Millisecond},
+		"64 turns":               {[]Option{WithTurns(DefaultTurns, time.Minute)}, time.Millisecond, 64, time.Second},
+		"a thousand":             {[]Option{WithTurns(1000, time.Minute)}, time.Millisecond, 1000, 10 * time.Second},
+		"50 ms":                  {[]Option{WithTurns(1000, 50*time.Millisecond)}, 10 * time.Millisecond, 5, 60 * time.Millisecond},
+		"20 ms, by default":      {nil, time.Millisecond, 20, 30 * time.Millisecond},
+		"a long one, by default": {nil, 300 * time.Millisecond, 1, 310 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -200,6 +212,47 @@ func TestI9_AWaiterOfAnotherClientWaitsForNoMoreThanTheBound(t *testing.T) {
 				s.wantEmpty(t, "report", a, b, other)
 			})
 		})
+	}
+}
+
+// A line takes its next ticket when its block is used up and not before: a call of another client that queues in the middle of
+// a block is served after the rest of it.
+func TestI9_AWaiterThatComesDuringABlockIsServedAfterIt(t *testing.T) {
+	for name, tc := range map[string]struct {
+		opts  []Option
+		turns int // of a block, each of 1 ms
+	}{"by turns": {[]Option{WithTurns(20, time.Minute)}, 20}, "by time": {[]Option{WithTurns(MaxTurns, 20*time.Millisecond)}, 20}, "by time, long": {[]Option{WithTurns(MaxTurns, 100*time.Millisecond)}, 100}} {
+		for _, after := range []int{1, tc.turns / 4, tc.turns / 2, tc.turns * 3 / 4, tc.turns - 1} {
+			t.Run(fmt.Sprintf("%s, after %d turns", name, after), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newFakeServer()
+					s.trip = 100 * time.Microsecond
+					a, b, other := s.client(t, tc.opts...), s.client(t), s.client(t)
+					held := mustAcquire(t, b, "report")
+					ts := &tenures{t: t, s: s}
+					for n := range 3*tc.turns + 1 {
+						ts.start(a, 0, n, time.Millisecond)
+					}
+					time.Sleep(time.Second)
+					if err := held.Release(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					var done int
+					for ; done < 1+after; time.Sleep(50 * time.Microsecond) { // the first call has a ticket of its own
+						ts.mu.Lock()
+						done = len(ts.list)
+						ts.mu.Unlock()
+					}
+					ts.start(other, 1, 0, 0)
+					ts.calls.Wait()
+					at := slices.IndexFunc(ts.list, func(u turn) bool { return u.client == 1 })
+					if rest := at - done; rest > tc.turns-after {
+						t.Errorf("%d turns before the other client's, want the %d that were left of the block", rest, tc.turns-after)
+					}
+					s.wantEmpty(t, "report", a, b, other)
+				})
+			})
+		}
 	}
 }
 

@@ -44,9 +44,9 @@ func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 }
 
 func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
-	for name, ask := range map[string]func(*Lease) error{
-		"Renew": func(l *Lease) error { return l.Renew(t.Context()) },
-		"Check": func(l *Lease) error { _, err := l.Check(t.Context()); return err },
+	for name, ask := range map[string]func(context.Context, *Lease) error{
+		"Renew": func(ctx context.Context, l *Lease) error { return l.Renew(ctx) },
+		"Check": func(ctx context.Context, l *Lease) error { _, err := l.Check(ctx); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -54,13 +54,13 @@ func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 				gone := func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
 				s.onRenew, s.onCheck = gone, gone
 				l := mustAcquire(t, startClient(t, s, systemClock()), "report")
-				if err := ask(l); !errors.Is(err, ErrLost) {
+				if err := ask(t.Context(), l); !errors.Is(err, ErrLost) {
 					t.Errorf("%v, want ErrLost", err)
 				}
 				if !errors.Is(context.Cause(l.Context()), ErrLost) {
 					t.Errorf("cause %v, want ErrLost", context.Cause(l.Context()))
 				}
-				if n := len(s.of("renew")) + len(s.of("check")); ask(l) == nil || len(s.of("renew"))+len(s.of("check")) != n {
+				if n := len(s.of("renew")) + len(s.of("check")); ask(t.Context(), l) == nil || len(s.of("renew"))+len(s.of("check")) != n {
 					t.Error("a lost lease asks the server again")
 				}
 			})
@@ -282,26 +282,95 @@ func TestReleaseReachesTheServerAlsoAfterItsContextEnded(t *testing.T) {
 	})
 }
 
+// A release whose answer was lost is repeated. A repetition that finds the lease gone asks why: it may be the first attempt's
+// own doing, but a lease that was lost is not taken for one that was released.
 func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T) {
+	broken := errors.New("connection reset")
+	for name, tc := range map[string]struct {
+		first  error // of the attempts that fail
+		reason Reason
+		asked  error
+		want   error // nil: released
+		why    Reason
+	}{
+		"it was the first attempt":       {broken, ReasonReleased, nil, nil, ""},
+		"it had run out":                 {broken, ReasonExpired, nil, ErrLost, ReasonExpired},
+		"it was broken":                  {broken, ReasonBroken, nil, ErrLost, ReasonBroken},
+		"it was taken over":              {broken, ReasonTakenOver, nil, ErrLost, ReasonTakenOver},
+		"nobody can tell":                {broken, "", broken, ErrOutcomeUnknown, ""},
+		"no attempt was sent":            {&noConnectionError{broken}, ReasonReleased, nil, ErrLost, ReasonReleased},
+		"the row was locked":             {sqlError("55P03"), ReasonBroken, nil, ErrLost, ReasonBroken},
+		"the row was locked, no more":    {sqlError("55P03"), ReasonReleased, nil, ErrLost, ReasonReleased},
+		"no attempt failed":              {nil, ReasonReleased, nil, ErrLost, ReasonReleased},
+		"no attempt failed, nobody says": {nil, "", broken, ErrLost, ReasonExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				fails := 3
+				s.onRelease = func(context.Context, claim) (bool, error) {
+					if fails--; fails >= 0 && tc.first != nil {
+						return false, tc.first
+					}
+					return false, nil
+				}
+				s.onReason = func(claim) (Reason, error) { return tc.reason, tc.asked }
+				l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+				var lost *LostError
+				if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") || lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
+					t.Errorf("Release: %v, want %v (%s)", err, tc.want, tc.why)
+				}
+				if l.Err() != ErrReleased || context.Cause(l.Context()) != ErrReleased {
+					t.Errorf("Err() = %v, cause %v; want ErrReleased for ever", l.Err(), context.Cause(l.Context()))
+				}
+				want := error(ErrReleased)
+				if tc.why != "" {
+					want = ErrLost
+				}
+				n := s.count()
+				if err := l.Release(t.Context()); !errors.Is(err, want) || s.count() != n {
+					t.Errorf("second Release: %v and %d requests, want %v", err, s.count()-n, want)
+				}
+			})
+		})
+	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		broken := errors.New("connection reset")
-		fails := 3
-		s.onRelease = func(context.Context, claim) (bool, error) {
-			if fails--; fails >= 0 {
-				return false, broken
-			}
-			return false, nil // the first attempt had done it
-		}
-		c := startClient(t, s, systemClock())
-		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-			t.Errorf("a release whose first answers were lost: %v", err)
-		}
-		s.set(func() { s.onRelease = func(context.Context, claim) (bool, error) { return false, broken } })
+		s.onRelease = func(context.Context, claim) (bool, error) { return false, broken }
 		began := time.Now()
-		err := mustAcquire(t, c, "report").Release(t.Context())
+		err := mustAcquire(t, startClient(t, s, systemClock()), "report").Release(t.Context())
 		if took := time.Since(began); !errors.Is(err, broken) || errors.Is(err, ErrLost) || took < 4*time.Second || took > 6*time.Second {
 			t.Errorf("an unreachable server: %v after %v", err, took)
 		}
 	})
+}
+
+// A lease's own calls say that the client was closed meanwhile, and not what became of their statement.
+func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
+	for name, ask := range map[string]func(context.Context, *Lease) error{
+		"Renew": func(ctx context.Context, l *Lease) error { return l.Renew(ctx) },
+		"Check": func(ctx context.Context, l *Lease) error { _, err := l.Check(ctx); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				hang := func(ctx context.Context, _ claim) (time.Duration, error) { <-ctx.Done(); return 0, ctx.Err() }
+				s.onRenew, s.onCheck = hang, hang
+				c := startClient(t, s, systemClock())
+				l := mustAcquire(t, c, "report")
+				asked := make(chan error, 1)
+				go func() { asked <- ask(t.Context(), l) }()
+				synctest.Wait()
+				if err := c.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if err := <-asked; !errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) || time.Since(s.began) != 0 {
+					t.Errorf("%v after %v, want ErrClosed", err, time.Since(s.began))
+				}
+				if err := ask(t.Context(), l); err != ErrReleased {
+					t.Errorf("after the close: %v, want ErrReleased", err)
+				}
+			})
+		})
+	}
 }

@@ -35,9 +35,9 @@ func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *te
 }
 
 func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
-	for name, end := range map[string]func(*fakeStore, *Lease){
-		"released": func(_ *fakeStore, l *Lease) { _ = l.Release(t.Context()); _ = l.Release(t.Context()) },
-		"lost":     func(_ *fakeStore, l *Lease) { <-l.Context().Done() },
+	for name, end := range map[string]func(context.Context, *Lease){
+		"released": func(ctx context.Context, l *Lease) { _ = l.Release(ctx); _ = l.Release(ctx) },
+		"lost":     func(_ context.Context, l *Lease) { <-l.Context().Done() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 					t.Fatal(err)
 				}
 				under := context.WithoutCancel(l.Context())
-				end(s, l)
+				end(t.Context(), l)
 				if name == "released" {
 					if _, err := c.TryAcquire(under, "third"); err != nil || !s.of("acquire")[2].nested {
 						t.Errorf("while another lease is held: %v, nested %v", err, s.of("acquire")[2].nested)
@@ -114,7 +114,7 @@ func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
 		if _, err := c.Acquire(l.Context(), "report"); !errors.Is(err, ErrSelfDeadlock) || !errors.Is(err, ErrHeld) || errors.Is(err, ErrDeadlock) {
 			t.Errorf("%v, want ErrSelfDeadlock and ErrHeld", err)
 		}
-		if n := len(s.of("acquire")); n != 2 || len(s.of("abandon"))+len(s.of("leave")) != 0 {
+		if n := len(s.of("acquire")); n != 2 || len(s.of("giveUp")) != 0 {
 			t.Errorf("%d requests, want no repetition and nothing to give up", n)
 		}
 		if err := l.Err(); err != nil {
@@ -149,7 +149,7 @@ func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
 		if !errors.Is(got.err, ErrDeadlock) || !errors.As(got.err, &deadlock) || !slices.Equal(deadlock.Circle, circle) || got.at != began.Sub(s.began) {
 			t.Errorf("%v at %v; want the circle within the look", got.err, got.at)
 		}
-		if gone := s.of("leave"); len(gone) != 1 || q.queues(gone[0].grantID) {
+		if gone := s.of("giveUp"); len(gone) != 1 || q.queues(gone[0].grantID) {
 			t.Errorf("left %+v, want the queue", gone)
 		}
 		if err := outer.Err(); err != nil {

@@ -263,12 +263,14 @@ func (s *pgStore) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, 
 
 func (s *pgStore) renewBusy(ctx context.Context, c claim, wait time.Duration) (v verdict, err error) {
 	v.outcome = outcomeRenewed
-	return v, s.beating(ctx, s.queries.renewWaiting, append(c.args(), fmt.Sprint(max(1, wait.Milliseconds()))), v.scan)
+	err = s.beating(ctx, s.queries.renewWaiting, append(c.args(), fmt.Sprint(max(1, wait.Milliseconds()))), v.scan)
+	return v, err
 }
 
 func (s *pgStore) renew(ctx context.Context, c claim) (v verdict, err error) {
 	v.outcome = outcomeRenewed
-	return v, s.pooled(ctx, s.queries.renew, c.args(), v.scan)
+	err = s.pooled(ctx, s.queries.renew, c.args(), v.scan)
+	return v, err
 }
 
 func (v *verdict) scan(rows pgx.Rows) error {
@@ -333,6 +335,10 @@ func (s *pgStore) own(ctx context.Context, c claim, owner uuid.UUID) error {
 
 func (s *pgStore) announce(ctx context.Context, names []string, slots []*int) error {
 	return s.pooled(ctx, s.queries.announce, []any{names, slots}, ignored)
+}
+
+func (s *pgStore) announceBeating(ctx context.Context, names []string, slots []*int) error {
+	return s.beating(ctx, s.queries.announce, []any{names, slots}, ignored)
 }
 
 func (s *pgStore) notify(ctx context.Context, channel, payload string) error {

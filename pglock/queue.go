@@ -24,6 +24,9 @@ const (
 
 	// askLate is by how much the first in a queue asks after the end of the holder's lease, so that it finds it over.
 	askLate = 500 * time.Microsecond
+	// Where nothing that is held keeps it waiting, it asks again soon, and then less and less often.
+	firstEager = time.Millisecond
+	lastEager  = 100 * time.Millisecond
 )
 
 // queue is what a client knows of its waiting calls. The client's mutex guards it.
@@ -155,7 +158,10 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 			signal(ln.wake)
 		}
 	}
-	w.ticket, w.seen, w.first, w.news = a.ticket, sent, a.first, news{}
+	if a.ticket != w.ticket || w.news.hint == nil { // a hint of this ticket may have come before the answer
+		w.news = news{}
+	}
+	w.ticket, w.seen, w.first = a.ticket, sent, a.first
 	w.askIn(now, a.remaining+askLate)
 	c.queue.tickets[w.ticket] = w
 	if e, found := c.queue.early[w.ticket]; found {
@@ -220,7 +226,7 @@ func (c *Client) newsOf(w *waiter) (news, time.Duration) {
 // askIn plans when the first in the queue asks again: when the lease that it waits for ends. Where that is over already, and
 // only the COMMIT of its last write is waited for, it asks soon, and then less and less often. The mutex is held.
 func (w *waiter) askIn(now instant, d time.Duration) {
-	if w.eager = min(max(2*w.eager, time.Millisecond), 100*time.Millisecond); d > askLate {
+	if w.eager = min(max(2*w.eager, firstEager), lastEager); d > askLate {
 		w.eager = 0
 	}
 	w.askAt = now.add(max(d, w.eager))
@@ -283,8 +289,8 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 			w.tell(news{err: fmt.Errorf("acquire lock %q: %w", w.name, &DeadlockError{s.circle})})
 		default:
 			w.seen = sent
-			if was := w.first; s.first && (!was || s.remaining > askLate) {
-				w.askAt = now.add(s.remaining)
+			if at := now.add(s.remaining); s.first && (!w.first || s.remaining > askLate || at.mono < w.askAt.mono-lastEager) {
+				w.askAt = at
 				signal(w.wake)
 			}
 			w.first = s.first
@@ -316,7 +322,10 @@ func (c *Client) deliver(text string, sent *instant) {
 	}
 	w := c.queue.tickets[h.ticket]
 	if w == nil {
-		if len(c.queue.waiters) > len(c.queue.tickets) && len(c.queue.early) < earlyMost {
+		if len(c.queue.waiters) > len(c.queue.tickets) {
+			if len(c.queue.early) >= earlyMost {
+				clear(c.queue.early) // of calls that have left
+			}
 			c.queue.early[h.ticket] = early{text, sent}
 		}
 		return // it has left, or knows already
@@ -339,12 +348,12 @@ func (c *Client) tell(ctx context.Context, name string, h handed, sent instant) 
 	if len(h.slots) > 0 || h.watched {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
-		c.announce(ctx, map[string]handed{name: h})
+		announce(ctx, map[string]handed{name: h}, c.store.announce)
 	}
 }
 
 // announce tells the waiters of others, and those who watch, as far as ctx allows.
-func (c *Client) announce(ctx context.Context, byName map[string]handed) {
+func announce(ctx context.Context, byName map[string]handed, tell func(context.Context, []string, []*int) error) {
 	var names []string
 	var slots []*int
 	for name, h := range byName {
@@ -356,7 +365,7 @@ func (c *Client) announce(ctx context.Context, byName map[string]handed) {
 		}
 	}
 	if len(names) > 0 {
-		_ = c.store.announce(ctx, names, slots)
+		_ = tell(ctx, names, slots)
 	}
 }
 

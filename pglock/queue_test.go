@@ -110,7 +110,7 @@ func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, systemClock())
-		s.onHandOver = func(claim) handed { return handed{tokens: []int64{7, 8}, watched: true} }
+		s.onHandOver = func(claim) handed { return handed{slots: []int{0, 3}, watched: true} }
 		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -123,12 +123,15 @@ func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 		told := s.of("announce")
-		if len(told) != 2 || !slices.Equal(told[0].names, []string{"report", "report"}) || !slices.Equal(told[0].tokens, []int64{7, 8}) ||
-			!slices.Equal(told[1].names, []string{"watched"}) || !slices.Equal(told[1].tokens, []int64{0}) {
+		if len(told) != 2 || !slices.Equal(told[0].names, []string{"report", "report"}) || len(told[0].slots) != 2 || *told[0].slots[0] != 0 || *told[0].slots[1] != 3 ||
+			!slices.Equal(told[1].names, []string{"watched"}) || len(told[1].slots) != 1 || told[1].slots[0] != nil {
 			t.Errorf("announced %+v, want both grants, then the watched release, and nothing that concerns nobody", told)
 		}
 	})
 }
+
+// hintOf is a text with the proof that the server has said it to who knows the grant ID.
+func hintOf(grantID uuid.UUID, said string) string { return digest(said, grantID) + " " + said }
 
 func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -136,28 +139,159 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 		q := queued(s, time.Hour)
 		c := startClient(t, s, systemClock())
 		id, result := waiting(t.Context(), t, c, "report")
-		ours := digest(id)
+		other, behind := waiting(t.Context(), t, c, "another")
+		const good = "1 7 0 30000000 7" // ticket, token, slot, microseconds, first token
+		ours := digest(good, id)
 		for _, text := range []string{
-			digest(uuid.New()) + " 7 0 30000000", id.String() + " 7 0 30000000", strings.ToUpper(ours) + " 7 0 30000000",
-			ours[:63] + " 7 0 30000000", ours + "0 7 0 30000000",
-			"", " ", "x", ours, ours + " 7", ours + " 7 0", ours + " 7 0 30000000 1 1", ours + " 7 0 30000000 x", ours + " 7 0 30000000 8", ours + " 2000 0 30000000 7", ours + " 7 0 x", ours + " 7 x 30000000", ours + " x 0 30000000",
-			ours + " 9223372036854775808 0 30000000", ours + " 7 0 1e6", ours + " 7 9223372036854775808 1", probeWord + "1", probeWord,
-			strings.Repeat("7 ", 4000), "\xff\x00",
+			hintOf(uuid.New(), good), hintOf(other, good), good, id.String() + " " + good, strings.ToUpper(ours) + " " + good, ours[:63] + " " + good, ours + "0 " + good,
+			ours + "  " + good, ours + " " + good + " ", " " + ours + " " + good, ours + "\t" + good,
+			ours + " 1 8 0 30000000 7", ours + " 1 7 1 30000000 7", ours + " 1 7 0 30000001 7", ours + " 2 7 0 30000000 7", ours + " 1 7 0 30000000 6", // another's proof
+			hintOf(id, "2 7 0 30000000 7"), hintOf(id, "3 7 0 30000000 7"), // of another ticket, and of one that nobody has
+			"", " ", "x", ours, ours + " ", probeWord + "1", probeWord, strings.Repeat("7 ", 4000), "\xff\x00",
 		} {
 			c.heard(text, nil)
 			still(t, result)
 		}
-		c.heard(ours+" 7 0 0", nil) // a grant that has no time left: whether it is so, the server knows
+		for _, said := range []string{ // with a proof that is right
+			"", "1", "1 7", "1 7 0", "1 7 0 30000000", good + " 1", good + " x", "1 7 0 30000000 8", "1 2000 0 30000000 7", "1 7 0 30000000 0", "0 7 0 30000000 -7",
+			"1 7 0 x 7", "1 7 x 30000000 7", "1 x 0 30000000 7", "x 7 0 30000000 7", "1  7 0 30000000 7", "1 7 0 30000000 7 ", "1\t7 0 30000000 7",
+			"1 9223372036854775808 0 30000000 7", "1 7 0 1e6 7", "1 7 9223372036854775808 1 7", "1 -7 0 30000000 7", "1 7 -1 30000000 7", "1 7 0 -1 7",
+		} {
+			c.heard(hintOf(id, said), nil)
+			still(t, result)
+		}
+		c.heard(hintOf(id, "1 7 0 0 7"), nil) // a grant that has no time left: whether it is so, the server knows
 		time.Sleep(30 * time.Second)
 		still(t, result)
-		if n := len(s.of("acquire")); n > 2 {
+		still(t, behind)
+		if n := len(s.of("acquire")); n > 3 {
 			t.Errorf("%d requests because of hints that mean nothing", n)
 		}
 		c.heard(q.grant(id, DefaultTTL), nil)
 		if l := mustGet(t, result); l.Token() != 6 {
 			t.Errorf("%v, want token 6", l)
 		}
-		c.heard(ours+" 6 0 30000000", nil) // again, and too late
+		c.heard(hintOf(id, "1 6 0 30000000 6"), nil) // again, and too late
+	})
+}
+
+// The hint of an earlier grant, which has ended by now, may come very late. The waiter has another ticket then: trust in that
+// one does not count for a hint of the one before.
+func TestI7_LateHintOfAnEarlierTicketRevivesNoTrust(t *testing.T) {
+	for name, late := range map[string]func(c *Client, hint string, again func()){
+		"after the waiter has another ticket": func(c *Client, hint string, again func()) { again(); c.heard(hint, nil) },
+		"while it asks for another ticket":    func(c *Client, hint string, again func()) { c.heard(hint, nil); again() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				s.onLook = noLook
+				c := startClient(t, s, systemClock())
+				id, result := waiting(t.Context(), t, c, "report")
+				earlier := q.grant(id, DefaultTTL) // the hint is on its way
+				q.ends(id)                         // it has run out, and another has taken the lock
+				q.lasts(time.Hour)
+				asked := make(chan struct{})
+				s.set(func() {
+					s.onAcquire = func(ctx context.Context, asks call) (answer, error) {
+						<-asked
+						return q.acquire(ctx, asks)
+					}
+				})
+				c.mu.Lock()
+				for w := range c.queue.waiters {
+					w.tell(news{ask: true}) // as after a look that did not find the ticket
+				}
+				c.mu.Unlock()
+				synctest.Wait()
+				late(c, earlier, func() { close(asked); synctest.Wait() })
+				still(t, result)
+				if !q.queues(id) || len(s.of("acquire")) != 2 {
+					t.Fatalf("queues: %v, after %d requests", q.queues(id), len(s.of("acquire")))
+				}
+				c.heard(earlier, nil)
+				still(t, result)
+				now := q.grant(id, DefaultTTL)
+				c.heard(now, nil)
+				if l := mustGet(t, result); l.Token() != 7 {
+					t.Errorf("%v, want token 7, the one of its grant", l)
+				}
+			})
+		})
+	}
+}
+
+// A hint may come before the answer that tells the ticket: it is kept for that.
+func TestHintThatComesBeforeItsTicketIsKept(t *testing.T) {
+	for name, stale := range map[string]int{"alone": 0, "after very many that nobody has waited for": 3 * earlyMost} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				answered := make(chan struct{})
+				s.set(func() {
+					s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+						a, err := q.acquire(ctx, asked)
+						<-answered
+						return a, err
+					}
+				})
+				c := startClient(t, s, systemClock())
+				result := calling(t.Context(), c, "report")
+				synctest.Wait()
+				id := s.of("acquire")[0].grantID
+				for i := range stale { // of calls that have left, say
+					c.heard(hintOf(uuid.New(), fmt.Sprintf("%d 7 0 30000000 7", 100+i)), nil)
+				}
+				time.Sleep(time.Second)
+				c.heard(q.grant(id, DefaultTTL), nil)
+				still(t, result)
+				close(answered)
+				l := mustGet(t, result)
+				if n := len(s.of("acquire")); n != 1 || l.Token() != 6 || time.Since(s.began) != time.Second || l.Deadline() != s.began.Add(29*time.Second) {
+					t.Errorf("%v after %v and %d requests with the deadline %v; want token 6 with the answer, trusted from when the request was sent",
+						l, time.Since(s.began), n, l.Deadline().Sub(s.began))
+				}
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if n := len(c.queue.early); n > earlyMost {
+					t.Errorf("%d hints are kept", n)
+				}
+			})
+		})
+	}
+}
+
+// The first in a queue asks now and then. The hint may come between the answer "still queued" and its arrival.
+func TestHintThatComesBetweenAnAnswerAndItsArrivalIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		hearing(s)
+		s.onLook = noLook
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		answered := make(chan struct{})
+		s.set(func() {
+			s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+				a, err := q.acquire(ctx, asked)
+				<-answered
+				return a, err
+			}
+		})
+		c.mu.Lock()
+		for w := range c.queue.waiters {
+			w.tell(news{ask: true})
+		}
+		c.mu.Unlock()
+		synctest.Wait()
+		c.heard(q.grant(id, DefaultTTL), nil)
+		began := time.Now()
+		close(answered)
+		if l := mustGet(t, result); l.Token() != 6 || time.Since(began) != 0 || len(s.of("acquire")) != 2 {
+			t.Errorf("%v after %v and %d requests, want token 6 at once", l, time.Since(began), len(s.of("acquire")))
+		}
 	})
 }
 
@@ -309,7 +443,7 @@ func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
 		if n := len(s.of("acquire")) - requests; n != 0 {
 			t.Errorf("%d requests while nothing changed", n)
 		}
-		for _, what := range []string{"renew", "renewBusy", "check", "leave", "abandon"} {
+		for _, what := range []string{"renew", "renewBusy", "check", "giveUp"} {
 			if n := len(s.of(what)); n != 0 {
 				t.Errorf("%d calls of %s", n, what)
 			}

@@ -29,48 +29,54 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	long := "repeat('x', 513)"
-	id := someID
+	id, heldID, freeID := someID, grantIDOf(t, conn, "held"), grantIDOf(t, conn, "free")
 	before := rows(t, conn)
 	for _, tc := range []struct {
 		call  string
 		state string // "" for an answer that refuses without an error
 		says  string
 	}{
-		{"acquire(NULL, " + id + ", " + id + ", 'h', '1 s')", invalid, "name is NULL"},
-		{"acquire('', " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 0 bytes long: it must have 1 to 512"},
-		{"acquire(" + long + ", " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 513 bytes"},
-		{"acquire('new', NULL, " + id + ", 'h', '1 s')", invalid, "grant_id"},
-		{"acquire('new', " + id + ", NULL, 'h', '1 s')", invalid, "session_id"},
-		{"acquire('new', " + id + ", " + id + ", NULL, '1 s')", invalid, "holder is NULL"},
-		{"acquire('new', " + id + ", " + id + ", '', '1 s')", invalid, "holder is 0 bytes"},
-		{"acquire('new', " + id + ", " + id + ", repeat('x', 257), '1 s')", invalid, "holder is 257 bytes"},
-		{"acquire('new', " + id + ", " + id + ", 'h', NULL)", invalid, "ttl is NULL"},
-		{"acquire('new', " + id + ", " + id + ", 'h', '99 ms')", invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours"},
-		{"acquire('new', " + id + ", " + id + ", 'h', '-1 s')", invalid, "ttl"},
-		{"acquire('new', " + id + ", " + id + ", 'h', '24:00:00.000001')", invalid, "ttl is 24:00:00.000001"},
-		{"acquire('new', " + id + ", " + id + ", 'h', '1 month')", invalid, "ttl is 1 mon"},
-		{"acquire('new', " + id + ", " + id + ", 'h', '1 s', to_jsonb(repeat('x', 16400)))", invalid, "metadata is 16402 bytes"},
-		{"acquire('held', " + id + ", " + id + ", 'h', '1 s', NULL, NULL)", "", ""},
-		{"renew(NULL, NULL, NULL)", "LK003", "no such grant"},
-		{"renew('held', NULL, " + id + ")", "LK003", ""},
-		{"renew('held', 1, " + noID + ")", "LK003", ""},
-		{"renew('held', 1, " + id + ")", "LK003", ""},
-		{"renew('unknown', 1, " + id + ")", "LK003", "no such grant"},
+		{"acquire_lease(NULL, " + id + ", " + id + ", 'h', '1 s')", invalid, "name is NULL"},
+		{"acquire_lease('', " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 0 bytes long: it must have 1 to 512"},
+		{"acquire_lease(" + long + ", " + id + ", " + id + ", 'h', '1 s')", invalid, "name is 513 bytes"},
+		{"acquire_lease('new', NULL, " + id + ", 'h', '1 s')", invalid, "grant_id"},
+		{"acquire_lease('new', " + id + ", NULL, 'h', '1 s')", invalid, "session_key"},
+		{"acquire_lease('new', " + id + ", " + id + ", NULL, '1 s')", invalid, "holder is NULL"},
+		{"acquire_lease('new', " + id + ", " + id + ", '', '1 s')", invalid, "holder is 0 bytes"},
+		{"acquire_lease('new', " + id + ", " + id + ", repeat('x', 257), '1 s')", invalid, "holder is 257 bytes"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', NULL)", invalid, "ttl is NULL"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '99 ms')", invalid, "ttl is 00:00:00.099: it must be from 100 ms to 24 hours"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '-1 s')", invalid, "ttl"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '24:00:00.000001')", invalid, "ttl is 24:00:00.000001"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '1 month')", invalid, "ttl is 1 mon"},
+		{"acquire_lease('new', " + id + ", " + id + ", 'h', '1 s', to_jsonb(repeat('x', 16400)))", invalid, "metadata is 16402 bytes"},
+		{"acquire_lease('held', " + id + ", " + id + ", 'h', '1 s', NULL, NULL)", "", ""},
+		{"acquire_lease('held', " + id + ", " + id + ", 'h', '1 s', p_retry => true)", "", ""},
+		{"renew_lease(NULL, NULL, NULL)", "LK003", "no such grant"},
+		{"renew_lease('held', NULL, " + id + ")", "LK003", ""},
+		{"renew_lease('held', 1, " + noID + ")", "LK003", ""},
+		{"renew_lease('held', 1, " + id + ")", "LK003", ""},
+		{"renew_lease('free', 2, " + freeID + ")", "LK003", "released"},
+		{"renew_lease('unknown', 1, " + id + ")", "LK003", "no such grant"},
 		{"check_lease(NULL, NULL, NULL)", "LK003", ""},
 		{"check_lease('held', 1, " + id + ")", "LK003", ""},
-		{"release(NULL, NULL, NULL)", "", ""},
-		{"release('held', 1, " + id + ")", "", ""},
-		{"release('held', NULL, NULL)", "", ""},
-		{"release_all(NULL, NULL, NULL)", "", ""},
-		{"release_all(ARRAY['held', NULL], ARRAY[1], ARRAY[" + id + "])", "", ""},
-		{"renew_all(NULL, NULL, NULL)", "", ""},
-		{"renew_all(ARRAY['held', NULL, 'free'], ARRAY[1], ARRAY[" + id + "])", "", ""},
-		{"abandon(NULL, " + id + ")", invalid, "name is NULL"},
-		{"abandon('', " + id + ")", invalid, "name is 0 bytes"},
-		{"abandon(" + long + ", " + id + ")", invalid, "name is 513 bytes"},
-		{"abandon('held', NULL)", invalid, "grant_id is NULL"},
-		{"abandon('new', NULL)", invalid, "grant_id is NULL"},
-		{"abandon('held', " + id + ")", "", ""},
+		{"check_lease('free', 2, " + freeID + ")", "LK003", "released"},
+		{"release_lease(NULL, NULL, NULL)", "", ""},
+		{"release_lease('held', 1, " + id + ")", "", ""},
+		{"release_lease('held', NULL, NULL)", "", ""},
+		{"release_lease('held', 2, " + heldID + ")", "", ""},
+		{"release_lease('held', 1, " + heldID + ", 1)", "", ""},
+		{"release_lease('free', 2, " + freeID + ")", "", ""},
+		{"give_up(" + id + ", ARRAY[NULL], ARRAY[" + id + "])", invalid, "name is NULL"},
+		{"give_up(" + id + ", ARRAY[''], ARRAY[" + id + "])", invalid, "name is 0 bytes"},
+		{"give_up(" + id + ", ARRAY[" + long + "], ARRAY[" + id + "], true)", invalid, "name is 513 bytes"},
+		{"give_up(" + id + ", '{held}', ARRAY[" + noID + "])", invalid, "grant_id"},
+		{"give_up(" + id + ", '{new}', ARRAY[" + noID + "], true)", invalid, "grant_id"},
+		{"give_up(" + id + ", '{new,held}', ARRAY[" + id + ", NULL], true)", invalid, "grant_id"},
+		{"give_up(" + id + ", '{held}', ARRAY[" + id + "], NULL)", invalid, "spend"},
+		{"give_up(NULL, '{held}', ARRAY[" + id + "])", invalid, "session_key"},
+		{"give_up(" + id + ", '{held,new,free}', ARRAY[" + id + ", " + id + ", " + id + "])", "", ""},
+		{"give_up(" + id + ", '{free}', ARRAY[" + freeID + "])", "", ""},
 		{"break_lock(NULL, 'r', 'a')", invalid, "name is NULL"},
 		{"break_lock(" + long + ", 'r', 'a')", invalid, "name is 513 bytes"},
 		{"break_lock('held', NULL, 'a')", invalid, "reason is NULL"},
@@ -78,21 +84,30 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"break_lock('held', E' \\t\\n', 'a')", invalid, "reason"},
 		{"break_lock('held', repeat('x', 1025), 'a')", invalid, "1024 bytes"},
 		{"break_lock('held', 'r', NULL)", invalid, "actor is NULL"},
-		{"break_lock('held', 'r', repeat('x', 257))", invalid, "256 bytes"},
+		{"break_lock('held', 'r', repeat('x', 257))", invalid, "actor is 257 bytes"},
 		{"break_lock('held', 'r', 'a', 4711)", "LK006", "held with token 1, not 4711"},
 		{"break_lock('free', 'r', 'a')", "LK006", "not held"},
 		{"break_lock('unknown', 'r', 'a')", "LK006", "not held"},
-		{"fence(NULL, NULL, NULL)", invalid, "resource is NULL"},
+		{"fence(NULL, NULL, NULL)", invalid, "name, token and grant_id are NULL, NULL and NULL"},
 		{"fence('held', 1, " + id + ", '')", invalid, "resource is 0 bytes"},
 		{"fence('held', 1, " + id + ", " + long + ")", invalid, "resource is 513 bytes"},
 		{"fence('held', 1, " + id + ")", "LK003", ""},
 		{"fence('held', NULL, NULL)", invalid, "none of them may be NULL"},
 		{"fence('held', -5, " + id + ")", invalid, "the token must be positive"},
 		{"fence('held', 1, " + id + ", NULL, NULL, " + id + ")", "LK007", "another database"},
-		{"fence('free', 2, " + id + ")", "LK001", ""},
-		{"seal()", "LK009", "not under the fence"},
-		{"record_refusal(NULL, NULL, NULL, NULL)", "", ""},
-		{"record_refusal('held', 'held', 1, 'h')", "", ""},
+		{"fence('free', 2, " + freeID + ")", "LK003", "released"},
+		{"fence_all('{held,free}', '{1,2}', ARRAY[" + heldID + ", " + freeID + "])", "LK003", "released"},
+		{"fence_all('{held}', '{1,2}', ARRAY[" + heldID + "])", invalid, "the arrays have 1, 2, 1, 1, 1 elements"},
+		{"fence_all(NULL, NULL, NULL)", invalid, "the arrays have 0, 0, 0"},
+		{"fence_all('{held,held}', '{1,1}', ARRAY[" + heldID + ", " + heldID + "])", invalid, "resource 'held' is named twice"},
+		{"seal(NULL)", invalid, "resources is 0 of them: it must be 1 to 1000"},
+		{"seal('{}')", invalid, "be 1 to 1000"},
+		{"seal('{held}')", "LK009", "not under the fence of 'held'"},
+		{"seal('{held,NULL}')", "LK009", "not under the fence"},
+		{"once(NULL, 'held', 1, " + heldID + ")", invalid, "key is NULL"},
+		{"once('k', 'free', 2, " + freeID + ")", "LK003", "released"},
+		{"outcome(NULL, NULL)", invalid, "be a UUID"},
+		{"outcome(" + id + ", NULL)", invalid, "be a UUID"},
 		{"list_locks(NULL, NULL, NULL, NULL)", "", ""},
 		{"list_locks('', true, '', -1)", "2201W", ""},
 		{"list_events('', -1)", "2201W", ""},
@@ -102,6 +117,13 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"prune_locks('-1 s')", invalid, "idle is -00:00:01: it must not be negative"},
 		{"prune_events(NULL)", invalid, "older is NULL"},
 		{"prune_events('-1 s')", invalid, "older is -00:00:01"},
+		{"sweep(NULL)", invalid, "limit is NULL"},
+		{"sweep(0)", invalid, "limit is 0: it must be from 1 to 100000"},
+		{"sweep()", "", ""},
+		{"end_session(NULL)", "", ""},
+		{"end_session(" + id + ")", "", ""},
+		{"own_lease('held', 1, " + id + ", " + id + ")", "", ""},
+		{"own_lease(NULL, NULL, NULL, NULL)", "", ""},
 	} {
 		_, err := caller.Exec(t.Context(), "SELECT * FROM pglock."+tc.call)
 		checkState(t, tc.call, err, tc.state, tc.says)
@@ -124,9 +146,9 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A ticket of a session that is alive.
-	execute(t, conn, "SELECT pglock.acquire('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
-	execute(t, conn, "SELECT pglock.acquire('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 h')")
-	execute(t, conn, `SELECT pglock.acquire('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_mode => 'limit', p_capacity => 5,
+	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
+	execute(t, conn, "SELECT pglock.acquire_lease('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 h')")
+	execute(t, conn, `SELECT pglock.acquire_lease('queued', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_mode => 'limit', p_capacity => 5,
 		p_wait => true, p_session_ttl => '1 h')`)
 	long, id := "repeat('x', 513)", someID
 	type refused struct {
@@ -137,25 +159,23 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 	var all []refused
 	for _, wait := range []string{"false", "true"} {
 		acquire := func(name, args, state, says string) {
-			all = append(all, refused{"acquire(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => " + wait + args + ")", state, says})
+			all = append(all, refused{"acquire_lease(" + name + ", " + id + ", " + id + ", 'h', '1 s', p_wait => " + wait + args + ")", state, says})
 		}
 		for _, name := range []string{"'new'", "'held'", "'places'"} {
 			acquire(name, ", p_mode => 'nonsense'", invalid, "mode is 'nonsense': it must be exclusive, shared or limit")
 			acquire(name, ", p_mode => ''", invalid, "mode is ''")
 			acquire(name, ", p_mode => NULL", invalid, "mode is NULL")
-			acquire(name, ", p_mode => 'limit'", invalid, "limit is NULL: it must be from 1 to 1000")
+			acquire(name, ", p_mode => 'limit'", invalid, "limit is NULL with mode limit: it must be from 1 to 1000")
 			acquire(name, ", p_mode => 'limit', p_capacity => 0", invalid, "limit is 0")
 			acquire(name, ", p_mode => 'limit', p_capacity => -1", invalid, "limit is -1")
-			acquire(name, ", p_mode => 'limit', p_capacity => 1001", invalid, "limit is 1001: it must be from 1 to 1000")
-			acquire(name, ", p_capacity => 2", invalid, "limit is 2 with mode exclusive: it must be NULL")
-			acquire(name, ", p_mode => 'shared', p_capacity => 2", invalid, "limit is 2 with mode shared: it must be NULL")
+			acquire(name, ", p_mode => 'limit', p_capacity => 1001", invalid, "limit is 1001 with mode limit: it must be from 1 to 1000")
+			acquire(name, ", p_capacity => 2", invalid, "limit is 2 with mode exclusive: it must be from 1 to 1000 with mode limit, else NULL")
+			acquire(name, ", p_mode => 'shared', p_capacity => 2", invalid, "limit is 2 with mode shared: it must be from 1 to 1000 with mode limit, else NULL")
 			acquire(name, ", p_mode => 'shared', p_session_ttl => NULL", invalid, "session ttl is NULL")
 			acquire(name, ", p_mode => 'shared', p_session_ttl => '99 ms'", invalid, "session ttl is 00:00:00.099: it must be from 100 ms to 24 hours")
 			acquire(name, ", p_mode => 'shared', p_session_ttl => '25 hours'", invalid, "session ttl is 25:00:00")
-			if wait == "true" {
-				acquire(name, ", p_session_ttl => NULL", invalid, "session ttl is NULL")
-				acquire(name, ", p_session_ttl => '-1 s'", invalid, "session ttl is -00:00:01")
-			}
+			acquire(name, ", p_session_ttl => NULL", invalid, "session ttl is NULL")
+			acquire(name, ", p_session_ttl => '-1 s'", invalid, "session ttl is -00:00:01")
 		}
 		if wait == "true" { // a try is told who holds it
 			acquire("'queued'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'queued' is 3: it is in use with limit 5")
@@ -163,30 +183,22 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 		acquire("''", ", p_mode => 'shared'", invalid, "name is 0 bytes long")
 		acquire(long, ", p_mode => 'limit', p_capacity => 2", invalid, "name is 513 bytes")
 		acquire("'places'", ", p_mode => 'limit', p_capacity => 3", "LK010", "limit of lock 'places' is 3: it is in use with limit 2")
+		acquire("'places'", ", p_mode => 'limit', p_capacity => 1", "LK010", "limit of lock 'places' is 1: it is in use with limit 2")
 		acquire("'held'", ", p_owner_id => "+owner+", p_nested => true", "LK004", "'held' is held by the one who asks for it, with token 1")
 		acquire("'held'", ", p_mode => 'shared', p_owner_id => "+owner+", p_nested => true", "LK004", "token 1")
 	}
 	all = append(all, []refused{
-		{"acquire('held', " + id + ", " + id + ", 'h', '1 s', p_mode => 'shared')", "", ""},
-		{"acquire('held', " + id + ", " + id + ", 'h', '1 s', p_mode => 'limit', p_capacity => 7)", "", ""},
-		{"acquire('places', " + id + ", " + id + ", 'h', '1 s')", "", ""},
+		{"acquire_lease('held', " + id + ", " + id + ", 'h', '1 s', p_mode => 'shared')", "", ""},
+		{"acquire_lease('held', " + id + ", " + id + ", 'h', '1 s', p_mode => 'limit', p_capacity => 7)", "", ""},
+		{"acquire_lease('places', " + id + ", " + id + ", 'h', '1 s')", "", ""},
 		{"release_lease(NULL, NULL, NULL, NULL)", "", ""},
 		{"release_lease('held', 1, " + id + ")", "", ""},
 		{"release_lease('held', 1, " + noID + ", 0)", "", ""},
 		{"release_lease('places', 2, " + id + ", 1)", "", ""},
 		{"release_lease('places', 2, " + id + ", 4711)", "", ""},
-		{"give_back(NULL, " + id + ")", invalid, "name is NULL"},
-		{"give_back('', " + id + ")", invalid, "name is 0 bytes"},
-		{"give_back(" + long + ", " + id + ")", invalid, "name is 513 bytes"},
-		{"give_back('held', NULL)", invalid, "grant_id is NULL"},
-		{"give_back('held', " + id + ")", "", ""},
-		{"leave(NULL, NULL)", "", ""},
-		{"leave('held', NULL)", "", ""},
-		{"leave('held', " + id + ")", "", ""},
-		{"leave_all(NULL, NULL, NULL)", "", ""},
-		{"leave_all(" + id + ", ARRAY['held', NULL], ARRAY[" + id + "])", "", ""},
+		{"give_up(" + id + ", '{held,places,queued}', ARRAY[" + id + ", " + id + ", " + id + "])", "", ""},
 		{"announce(NULL, NULL)", "", ""},
-		{"announce(ARRAY['held', NULL, 'new'], ARRAY[1, NULL])", "", ""},
+		{"announce(ARRAY['held', NULL, 'new'], ARRAY[0, NULL])", "", ""},
 		{"list_waiters(NULL, NULL)", "", ""},
 		{"list_waiters('', -1)", "2201W", ""},
 		{"watch(NULL, '1 s')", invalid, "name is NULL"},
@@ -195,7 +207,7 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 		{"watch('new', NULL)", invalid, "is NULL"},
 		{"watch('new', '-1 s')", invalid, "-00:00:01"},
 		{"watch('new', '25 hours')", invalid, "25:00:00"},
-		{"sweep_waiters()", "", ""},
+		{"sweep()", "", ""},
 		{"break_lock('places', 'r', 'a', 1)", "LK006", "held with token"},
 	}...)
 	before := rows(t, conn)
@@ -257,20 +269,15 @@ func TestI11_FunctionsThatNeedAFreshSnapshotRefuseAFrozenOne(t *testing.T) {
 	before := rows(t, conn)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		for _, call := range []string{
-			"acquire('new', " + someID + ", " + someID + ", 'h', '1 s')",
-			"renew('held', 1, " + someID + ")", "renew_all(ARRAY['held'], ARRAY[1], ARRAY[" + someID + "])",
-			"release('held', 1, " + someID + ")", "release_all(ARRAY['held'], ARRAY[1], ARRAY[" + someID + "])",
-			"abandon('held', " + someID + ")", "break_lock('held', 'r', 'a')", "prune_locks()",
-			"acquire('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)", "release_lease('held', 1, " + someID + ")",
-			"give_back('held', " + someID + ")", "leave('held', " + someID + ")", "leave_all(" + someID + ", ARRAY['held'], ARRAY[" + someID + "])",
-			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')",
 			"acquire_lease('new', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s')",
-			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)",
+			"acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_wait => true)", "acquire_lease('held', " + someID + ", " + someID + ", 'h', '1 s', p_retry => true)",
 			"acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s')", "acquire_lease('free', " + someID + ", " + someID + ", 'h', '1 s', p_turns => 8)",
-			"acquire_many(ARRAY['new', 'free'], ARRAY[" + someID + ", " + someID + "], ARRAY[" + noID + ", " + noID + "], " + someID + ", 'h', '1 s')",
-			eachOf("'new'", ""), eachOf("'free'", ""), eachOf("'held'", "waits"),
-			"release_lease('held', 1, " + heldID + ")", "release_many(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "])",
-			"renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
+			manyOf("'new'"), manyOf("'free'"), manyOf("'held'", "waits = ARRAY[true]"),
+			"renew_lease('held', 1, " + heldID + ")", "renew_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
+			"release_lease('held', 1, " + heldID + ")", "release_leases(ARRAY['held'], ARRAY[1], ARRAY[" + heldID + "], ARRAY[0])",
+			"give_up(" + someID + ", ARRAY['held'], ARRAY[" + heldID + "])", "give_up(" + someID + ", ARRAY['held'], ARRAY[" + someID + "], true)",
+			"look(" + someID + ", 'h', '1 s')", "watch('held', '1 s')", "sweep()", "outcome(" + someID + ", " + someID + ")",
+			"break_lock('held', 'r', 'a')", "prune_locks()",
 			"prune_locks('0', 10)",
 		} {
 			err := pgx.BeginTxFunc(t.Context(), caller, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {

@@ -24,7 +24,7 @@ func rows(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	var all strings.Builder
 	for _, table := range []string{"pglock.locks", "pglock.waiters", "pglock.sessions", "pglock.fences", "pglock.events", "pglock.installation",
-		"pglock.fencing_token_seq", "accounts"} {
+		"pglock.spent_grants", "pglock.receipts", "pglock.done_keys", "pglock.fencing_token_seq", "accounts"} {
 		var text string
 		err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(r::text, E'\\n' ORDER BY r::text), 'none') FROM (SELECT * FROM "+table+") r").Scan(&text)
 		if err != nil {

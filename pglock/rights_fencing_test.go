@@ -87,7 +87,7 @@ func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
 		pool := db.Pool(t, login(t, db, role))
 		for _, sql := range []string{
 			"SELECT * FROM pglock.done_keys", "INSERT INTO pglock.done_keys VALUES ('k', 'l', 1, now(), NULL)", "UPDATE pglock.done_keys SET keep_until = now()", "DELETE FROM pglock.done_keys", "TRUNCATE pglock.done_keys",
-			"SELECT * FROM pglock.fences", "INSERT INTO pglock.fences VALUES ('accounts', 1, 'l', gen_random_uuid(), pg_current_xact_id(), now())", "UPDATE pglock.fences SET fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()",
+			"SELECT * FROM pglock.fences", "INSERT INTO pglock.fences VALUES ('accounts', 1, 'l', 0, gen_random_uuid(), pg_current_xact_id(), now())", "UPDATE pglock.fences SET fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()",
 			"DELETE FROM pglock.fences", "TRUNCATE pglock.fences", "BEGIN; LOCK TABLE pglock.fences IN SHARE MODE; COMMIT",
 			"SELECT * FROM pglock.events", "INSERT INTO pglock.events (kind, lock_name, token, xact) VALUES ('bypass', '', 0, pg_current_xact_id())", "UPDATE pglock.events SET xact = pg_current_xact_id()",
 			"DELETE FROM pglock.events", "TRUNCATE pglock.events", "ALTER TABLE pglock.fences DISABLE TRIGGER ALL", "CREATE TRIGGER t AFTER INSERT ON pglock.fences EXECUTE FUNCTION pglock.guard_statement('x')",
@@ -101,11 +101,6 @@ func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
 		for _, f := range []string{"guard_statement", "guard_row"} {
 			if _, err := pool.Exec(t.Context(), "SELECT pglock."+f+"()"); sqlState(err) != "0A000" {
 				t.Errorf("%s() as %s: %v, want to be refused but for a trigger", f, role, err)
-			}
-		}
-		for _, kind := range []string{"bypass", "break", "takeover", "stale write", "epoch", ""} {
-			if _, err := pool.Exec(t.Context(), "SELECT pglock.record_incident($1, NULL, NULL, NULL, NULL, NULL)", kind); sqlState(err) != "22023" {
-				t.Errorf("record_incident of kind %q as %s: %v", kind, role, err)
 			}
 		}
 		if after := rows(t, conn); after != before {
@@ -184,9 +179,9 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 	if err := fencedstore.UnguardTable(t.Context(), o.pool, o.table()); err != nil {
 		t.Error(err)
 	}
-	var audit string
-	if err := conn.QueryRow(t.Context(), "SELECT string_agg(kind || ' ' || db_user, ', ' ORDER BY id) FROM pglock.events").Scan(&audit); err != nil || audit != fmt.Sprintf("guard %[1]s, unguard %[1]s", o.name) {
-		t.Errorf("the audit has %q, %v", audit, err)
+	var events int // the audit has only what the server itself did
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.events").Scan(&events); err != nil || events != 0 {
+		t.Errorf("the audit has %d events, %v", events, err)
 	}
 }
 

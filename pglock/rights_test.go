@@ -95,7 +95,10 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		"SELECT nextval('pglock.fencing_token_seq')", "SELECT setval('pglock.fencing_token_seq', 1)", "SELECT last_value FROM pglock.fencing_token_seq",
 		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 		"SELECT pglock.prune_locks()", "SELECT pglock.prune_events()", "SELECT pglock.list_events()", "SELECT pglock.break_lock('report', 'r', 'a')",
-		"SELECT pglock.lost_reason('report', 1, NULL)", "SELECT pglock.check_arguments('n', 'h', '1 s', NULL)", "SELECT pglock.require_durable_commit()",
+		"SELECT pglock.lost_reason('report', 1, NULL)", "SELECT pglock.check_request(NULL, '1 s')", "SELECT pglock.require_durable_commit()", "SELECT pglock.require_read_committed()",
+		"SELECT pglock.next_token(0)", "SELECT pglock.epoch_now()", "SELECT pglock.raise_epoch(1)", "SELECT pglock.advance_epoch('r', 'a')", "SELECT pglock.last_of_block(1, 2)",
+		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.hold_lease(NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
+		"SELECT pglock.bypass_guards('r', 'a')",
 	} {
 		if _, err := pool.Exec(t.Context(), sql); !denied(err) {
 			t.Errorf("%s: %v, want permission denied", sql, err)
@@ -110,7 +113,7 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
-	execute(t, conn, "SELECT pglock.acquire('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
+	execute(t, conn, "SELECT pglock.acquire_lease('held', gen_random_uuid(), gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h')")
 	before := rows(t, conn)
 	for _, role := range []string{"pglock_user", "pglock_admin"} {
 		pool := db.Pool(t, login(t, db, role))
@@ -120,13 +123,16 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 			"SELECT * FROM pglock.sessions", "UPDATE pglock.sessions SET alive_until = '-infinity'", "DELETE FROM pglock.sessions", "TRUNCATE pglock.sessions",
 			"SELECT nextval('pglock.ticket_seq')", "SELECT setval('pglock.ticket_seq', 1)", "SELECT last_value FROM pglock.ticket_seq",
 			"SELECT * FROM pglock.spent_grants", "SELECT owner_id FROM pglock.locks",
-			"SELECT pglock.hand_over('held', NULL)", "SELECT pglock.grant_head(NULL, NULL)", "SELECT pglock.grant_slot(NULL)",
-			"SELECT pglock.next_waiter('held')", "SELECT pglock.free_at('held', 'exclusive', NULL)", "SELECT pglock.session_alive(NULL)",
-			"SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.check_mode('shared', NULL, '1 s')",
-			"SELECT pglock.hint(gen_random_uuid(), 1, 0, '1 s')", "SELECT pglock.refuse_own('held', NULL)", "SELECT pglock.find_circle('held', 1)",
-			"SELECT pglock.kept_waiting_by('held', 1, 'exclusive')", "SELECT pglock.leave_queue('held', gen_random_uuid())",
-			"SELECT pglock.watch_channel('held')", "TABLE pglock.described",
-			"SELECT pglock.acquire_in_turn('new', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', NULL, 'exclusive', NULL, false, '1 s', NULL, false, false)",
+			"SELECT * FROM pglock.receipts", "INSERT INTO pglock.receipts VALUES (gen_random_uuid(), gen_random_uuid(), now())", "DELETE FROM pglock.receipts",
+			"SELECT pglock.serve(l, NULL, NULL::timestamptz) FROM (SELECT NULL::pglock.locks AS l) x", "SELECT pglock.grant_head(NULL, NULL, 0, NULL, false)", "SELECT pglock.grant_slots(NULL, NULL, 0)", "SELECT pglock.grant_new(NULL)",
+			"SELECT pglock.lock_head('held', true)", "SELECT pglock.lock_to_grant('held')", "SELECT pglock.settle('held')", "SELECT pglock.free_slots('held', 1, 1)", "SELECT pglock.take_tickets(NULL)",
+			"SELECT pglock.next_waiter('held')", "SELECT pglock.next_batch(NULL, 1)", "SELECT pglock.free_at('held', 'exclusive', NULL)", "SELECT pglock.session_alive(NULL)",
+			"SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.session_of(gen_random_uuid())", "SELECT pglock.enqueue(NULL, NULL)", "SELECT pglock.told('held', '{0}', NULL, NULL)",
+			"SELECT pglock.hint(NULL)", "SELECT pglock.refuse_own('held', NULL)", "SELECT pglock.refuse_limit('held', 1)", "SELECT pglock.name_limit(NULL, 1)", "SELECT pglock.refusal(NULL)", "SELECT pglock.is_taken(NULL)",
+			"SELECT pglock.find_circle('held', 1)", "SELECT pglock.kept_waiting_by('held', 1, 'exclusive')", "SELECT pglock.watch_channel('held')", "TABLE pglock.described",
+			"SELECT pglock.acquire_one(NULL, false, false, '1 s')", "SELECT pglock.acquire_in_turn(NULL, false, false, '1 s')", "SELECT pglock.granted_before(NULL)",
+			"SELECT pglock.end_lease(NULL, NULL)", "SELECT pglock.release_one('held', 1, NULL, 0)", "SELECT pglock.release_slot('held', 1, NULL)", "SELECT pglock.end_grant(NULL, NULL)",
+			"SELECT pglock.give_up_one('held', '{}', NULL, true)", "SELECT pglock.take_back('held', gen_random_uuid())", "SELECT pglock.note_takeover(NULL, 1, 'a')",
 		} {
 			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
 				t.Errorf("%s as %s: %v, want permission denied", sql, role, err)
@@ -142,10 +148,9 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	user := []string{"abandon", "acquire", "acquire_each", "acquire_lease", "acquire_many", "announce", "announce_next", "can_be_key", "check_lease", "check_leases", "database_id", "diagnose", "fence", "fence_all",
-		"get_lock", "give_back", "guard_row", "guard_statement", "guard_table", "guard_triggers", "leave", "leave_all", "list_fences", "list_guards",
-		"list_locks", "list_waiters", "look", "once", "own_lease", "record_incident", "record_refusal", "release", "release_all", "release_lease", "release_many", "renew", "renew_all", "renew_leases",
-		"schema_version", "seal", "start_client", "sweep_waiters", "timeline", "trigger_arguments", "unguard_table", "watch"}
+	user := []string{"acquire_lease", "acquire_leases", "announce", "can_be_key", "check_lease", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
+		"get_lock", "give_up", "guard_row", "guard_statement", "guard_table", "guard_triggers", "hold_schema", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease",
+		"release_lease", "release_leases", "renew_lease", "renew_leases", "schema_version", "seal", "start_client", "sweep", "timeline", "trigger_arguments", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
@@ -157,6 +162,46 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 		if names, err := pgx.CollectRows(found, pgx.RowTo[string]); err != nil || !slices.Equal(names, want) {
 			t.Errorf("%s may call %v, %v; want %v", role, names, err, want)
 		}
+	}
+}
+
+// Who sees the ID of a session, as everybody does, can do nothing in its name: that takes its key.
+func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c, waits := startClient(t, db.Pool(t)), startClient(t, db.Pool(t))
+	l := mustAcquire(t, c, "report")
+	acquired := make(chan error, 1)
+	go func() {
+		next, err := waits.Acquire(t.Context(), "report")
+		if err == nil {
+			err = next.Release(t.Context())
+		}
+		acquired <- err
+	}()
+	var session string
+	eventually(t, "a ticket", func() bool {
+		waiters, err := c.Waiters(t.Context(), "report", 10)
+		if err == nil && len(waiters) == 1 {
+			session = waiters[0].Session
+		}
+		return session != ""
+	})
+	pool := db.Pool(t, login(t, db, "pglock_user"))
+	for _, sql := range []string{"SELECT 1 FROM pglock.end_session($1) AS e (done) WHERE done", "SELECT ticket FROM pglock.look($1, 'h', '1 s')",
+		"SELECT 1 FROM pglock.give_up($1::text::uuid, '{report}', ARRAY[$1::text::uuid]) WHERE ended OR place > 0", "SELECT 1 FROM pglock.acquire_lease('report', $1::text::uuid, $1::text::uuid, 'h', '1 s') WHERE granted"} {
+		if found, err := pool.Exec(t.Context(), sql, session); err != nil || found.RowsAffected() != 0 {
+			t.Errorf("%s: %v, %v", sql, found, err)
+		}
+	}
+	if waiters, err := c.Waiters(t.Context(), "report", 10); err != nil || len(waiters) != 1 || !waiters[0].Alive {
+		t.Errorf("%+v, %v", waiters, err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-acquired; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -230,18 +275,19 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	l := mustAcquire(t, owner, "report")
 	const abandoned, queued, owned = "99999999-2222-3333-4444-555555555555", "99999999-2222-3333-4444-666666666666", "99999999-2222-3333-4444-777777777777"
 	pool := db.Pool(t, login(t, db, "pglock_admin"))
-	if _, err := pool.Exec(t.Context(), "SELECT pglock.abandon('abandoned', $1::uuid)", abandoned); err != nil {
+	if _, err := pool.Exec(t.Context(), "SELECT pglock.give_up(gen_random_uuid(), '{abandoned}', ARRAY[$1::uuid], true)", abandoned); err != nil {
 		t.Fatal(err)
 	}
-	execute(t, db.Conn(t), "SELECT pglock.acquire('report', $1::text::uuid, gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid)",
+	execute(t, db.Conn(t), "SELECT pglock.acquire_lease('report', $1::text::uuid, gen_random_uuid(), 'w', '1 s', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid)",
 		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",
-		"SELECT x::text FROM pglock.acquire('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
+		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
+		"SELECT x::text FROM pglock.give_up(gen_random_uuid(), '{report}', ARRAY[gen_random_uuid()]) x",
 		"SELECT x::text FROM pglock.list_fences('report') x", "SELECT x::text FROM pglock.list_events() x",
 		"SELECT x::text FROM pg_stat_activity x", "SELECT x::text FROM pg_locks x", "SELECT x::text FROM pg_stats x WHERE schemaname = 'pglock'",
-		"SELECT x::text FROM pglock.acquire('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
+		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
 	} {
 		rows, err := pool.Query(t.Context(), sql)
 		if err != nil {
@@ -259,7 +305,7 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 			}
 		}
 	}
-	for _, call := range []string{"renew", "check_lease", "fence"} {
+	for _, call := range []string{"renew_lease", "check_lease", "fence"} {
 		_, err := pool.Exec(t.Context(), "SELECT pglock."+call+"($1, $2, gen_random_uuid())", l.Name(), int64(l.Token()))
 		var pgErr *pgconn.PgError
 		if !errors.As(err, &pgErr) || pgErr.Code != "LK003" || strings.Contains(fmt.Sprint(pgErr), l.GrantID().String()) {
@@ -267,7 +313,7 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 		}
 	}
 	var released bool
-	if err := pool.QueryRow(t.Context(), "SELECT pglock.release($1, $2, gen_random_uuid())", l.Name(), int64(l.Token())).Scan(&released); err != nil || released {
+	if err := pool.QueryRow(t.Context(), "SELECT (pglock.release_lease($1, $2, gen_random_uuid())).released", l.Name(), int64(l.Token())).Scan(&released); err != nil || released {
 		t.Errorf("release with another grant ID: %v, %v", released, err)
 	}
 	if _, err := l.Check(t.Context()); err != nil {

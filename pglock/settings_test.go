@@ -377,3 +377,48 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
 	pool.Reset()
 }
+
+// A call that leaves its statement costs no connection: the statement ends by itself, and what it brings is taken back.
+func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn, pool := db.Conn(t), db.Pool(t)
+	c := startClient(t, pool)
+	execute(t, conn, "SELECT pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 h')")
+	execute(t, conn, "BEGIN; SELECT FROM pglock.locks WHERE name = 'report' FOR UPDATE")
+	before := pool.Stat().NewConnsCount()
+	for range 5 {
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := c.Acquire(ctx, "report")
+			left <- err
+		}()
+		eventually(t, "the statement that waits for the row", func() bool {
+			var blocked bool
+			if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))").Scan(&blocked); err != nil {
+				t.Fatal(err)
+			}
+			return blocked
+		})
+		began := time.Now()
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) || time.Since(began) > 5*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	}
+	execute(t, conn, "COMMIT")
+	eventually(t, "the end of what the calls have left", func() bool {
+		var tickets int
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.waiters").Scan(&tickets); err != nil {
+			t.Fatal(err)
+		}
+		return tickets == 0 && pool.Stat().AcquiredConns() == 0
+	})
+	if made := pool.Stat().NewConnsCount() - before; made > int64(pool.Config().MaxConns) || pool.Stat().MaxLifetimeDestroyCount()+pool.Stat().MaxIdleDestroyCount() != 0 {
+		t.Errorf("%d connections were made", made)
+	}
+	if total := int64(pool.Stat().TotalConns()); total != pool.Stat().NewConnsCount() {
+		t.Errorf("%d of %d connections are left", total, pool.Stat().NewConnsCount())
+	}
+}

@@ -85,7 +85,8 @@ type pulse struct {
 }
 
 // store is what the loops of this package need from the database; the tests of timers put a fake in its place. The heartbeat
-// has a connection of its own for beat, renewBusy, giveUp, releaseAll and sweep: one goroutine at a time calls these.
+// has a connection of its own for beat, renewBusy, giveUp, releaseAll, announceBeating, endSession and sweep: one goroutine at a
+// time calls these.
 type store interface {
 	// acquire asks for a lock. What the server does for a call that has left goes to the function given to orphans.
 	acquire(ctx context.Context, q ask) (answer, error)
@@ -97,6 +98,8 @@ type store interface {
 	// giveUp takes requests back, all of them or none.
 	giveUp(ctx context.Context, w who, ups []*giveUp) ([]takenBack, error)
 	releaseAll(ctx context.Context, claims []claim) ([]ending, error)
+	// announceBeating is announce on the heartbeat's connection.
+	announceBeating(ctx context.Context, names []string, slots []*int) error
 	endSession(ctx context.Context, w who) error
 	sweep(ctx context.Context) error
 

@@ -32,11 +32,19 @@ func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
 }
 
 func (c *Client) waitAlone(ctx, parent context.Context, q *asked) (*Lease, error) {
+	return c.settled(ctx, q)(c.waitOnce(ctx, parent, q))
+}
+
+func (c *Client) waitOnce(ctx, parent context.Context, q *asked) (*Lease, error) {
+	if !c.begin() {
+		return nil, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
+	}
+	defer c.calls.Done()
 	g, err := c.queueUp(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	return c.settled(ctx, q)(c.grant(parent, q, g))
+	return c.grant(parent, q, g)
 }
 
 // granted is a grant as the server tells of it, counted from a local moment before it.

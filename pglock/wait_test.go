@@ -182,6 +182,38 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 	}
 }
 
+// A lock whose row another transaction has locked for long is as one that is held: a waiting call waits for as long as its
+// context, and a try is told of it.
+func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onAcquire = func(context.Context, call) (answer, error) {
+			time.Sleep(time.Second) // so long the server waits
+			if time.Since(s.began) < 10*time.Minute {
+				return answer{}, sqlError("55P03")
+			}
+			return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+		}
+		c := startClient(t, s, systemClock())
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) || time.Since(s.began) != time.Second {
+			t.Errorf("a try: %v after %v, want ErrHeld: another transaction is granting it", err, time.Since(s.began))
+		}
+		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) || time.Since(s.began) != time.Minute+time.Second {
+			t.Errorf("a minute: %v after %v", err, time.Since(s.began))
+		}
+		l, err := c.Acquire(t.Context(), "report")
+		if err != nil || l.Token() != 6 || time.Since(s.began) > 10*time.Minute+2*time.Second {
+			t.Errorf("%v, %v after %v", l, err, time.Since(s.began))
+		}
+		if n := len(s.of("acquire")); n < 500 || n > 600 {
+			t.Errorf("%d requests in ten minutes", n)
+		}
+		if n := len(s.of("giveUp")); n != 0 {
+			t.Errorf("%d requests of which nothing was done were taken back", n)
+		}
+	})
+}
+
 // The looks find out where the requests were answered before.
 func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
 	for name, tc := range map[string]struct {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/jackc/puddle/v2"
 )
 
 var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -338,4 +340,54 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 			t.Errorf("a watch that is not permitted: %v", err)
 		}
 	})
+}
+
+// A watch that the server will refuse again and again says so and ends; one that fails for a moment goes on.
+func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		ends error // nil: it goes on
+	}{
+		"no right":         {sqlError("42501"), ErrPermission},
+		"no schema":        {sqlError("3F000"), ErrSchema},
+		"an inner failure": {sqlError("XX000"), sqlError("XX000")},
+		"a closed pool":    {&noConnectionError{puddle.ErrClosedPool}, puddle.ErrClosedPool},
+		"a standby":        {sqlError("25006"), nil},
+		"a restart":        {sqlError("57P01"), nil},
+		"a locked row":     {sqlError("55P03"), nil},
+		"too many":         {sqlError("53300"), nil},
+		"no route":         {&noConnectionError{errReset}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				w := newWatched(s, held(0, 5, "a"))
+				c := startClient(t, s, systemClock())
+				changes := mustWatch(t.Context(), t, c)
+				expect(t, changes, ChangeNone, 5)
+				w.mu.Lock()
+				w.err = tc.err
+				w.mu.Unlock()
+				time.Sleep(time.Minute)
+				if tc.ends == nil {
+					w.mu.Lock()
+					w.err, w.infos = nil, []Info{held(0, 9, "b")}
+					w.mu.Unlock()
+					expect(t, changes, ChangeGranted, 9)
+					return
+				}
+				if got := <-changes; got.Kind != ChangeUnseen || !errors.Is(got.Err, tc.ends) {
+					t.Errorf("%+v, want that it was refused: %v", got, tc.ends)
+				}
+				if got, open := <-changes; open {
+					t.Errorf("%+v after the end", got)
+				}
+				before := len(s.of("watch"))
+				time.Sleep(time.Minute)
+				if n := len(s.of("watch")); n != before {
+					t.Errorf("%d looks after the end", n-before)
+				}
+			})
+		})
+	}
 }

@@ -86,8 +86,8 @@ DECLARE
   a  record;
 BEGIN
   IF true = ANY (p_waits) THEN
-    ok := has_bytes('holder', p_holders[1], 256) AND is_ttl('session ttl', p_session_ttl)
-      AND touch_session(me, p_holders[1], p_session_ttl);
+    ok := (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl) AND touch_session(me, p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
     SELECT g.n, ROW(g.name, 0, g.mode, g.capacity, g.grant_id, me, g.owner_id, g.nested, g.holder, g.ttl, g.metadata,
@@ -116,7 +116,7 @@ DECLARE
   r record;
 BEGIN
   SELECT h.*, f.at AS free_at, f.token AS above INTO r
-    FROM (SELECT o.ctid AS at, o.token, o.holder, o.expires_at, o.grant_id FROM locks o
+    FROM (SELECT o.ctid AS at, o.token, o.holder, o.expires_at, o.grant_id, o.limit_named FROM locks o
           WHERE (o.name, o.slot) >= (w.name, 0) AND (o.name, o.slot) <= (w.name, 0)
           ORDER BY o.name DESC, o.slot DESC LIMIT 1) h
       LEFT JOIN LATERAL (
@@ -140,7 +140,7 @@ BEGIN
     IF r.expires_at > clock_timestamp() AND r.grant_id <> w.grant_id THEN
       RETURN ROW(false, r.token, NULL, NULL, microseconds_until(r.expires_at), r.holder, r.expires_at,
                  NULL, NULL, NULL, NULL, NULL, NULL)::lease_answer;
-    ELSIF is_taken(w) THEN
+    ELSIF (w.mode <> 'limit' OR r.limit_named = w.capacity OR refuse_limit(w.name, w.capacity)) AND is_taken(w) THEN
       RETURN refusal(w);
     END IF;
   END IF;

@@ -100,28 +100,35 @@ BEGIN
   RETURN true;
 END $$;
 
--- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter. The
--- head names the limit of the latest request, so that the queue is read only where the two differ.
-CREATE FUNCTION refuse_limit(p_head locks, p_capacity int) RETURNS boolean
+-- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
+CREATE FUNCTION refuse_limit(p_name text, p_capacity int) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   other int;
 BEGIN
-  IF p_head.limit_named = p_capacity THEN
-    RETURN true;
-  END IF;
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
-      WHERE l.name = p_head.name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp() OR NOT is_over(l.expires_at, l.ended_at))
+      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp() OR NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
-      SELECT q.capacity FROM waiters q WHERE q.name = p_head.name AND q.mode = 'limit' AND session_alive(q.session_id)) u
+      SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', quote_literal(p_head.name), p_capacity, other
+    RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', quote_literal(p_name), p_capacity, other
       USING ERRCODE = 'LK010', HINT = 'Every user of a lock must name the same limit.';
   END IF;
-  UPDATE locks l SET limit_named = p_capacity WHERE l.name = p_head.name AND l.slot = 0;
+  RETURN true;
+END $$;
+
+-- name_limit is refuse_limit under the head's lock. The head names the limit of the latest request, so that the queue is
+-- read only where the two differ.
+CREATE FUNCTION name_limit(p_head locks, p_capacity int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF p_head.limit_named IS DISTINCT FROM p_capacity AND refuse_limit(p_head.name, p_capacity) THEN
+    UPDATE locks l SET limit_named = p_capacity WHERE l.name = p_head.name AND l.slot = 0;
+  END IF;
   RETURN true;
 END $$;
 
@@ -346,8 +353,9 @@ BEGIN
   IF head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants g WHERE g.grant_id = w.grant_id) THEN
     RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
-  ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR refuse_limit(head, w.capacity));
-  granted := serve(head, w, NULL);
+  ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR name_limit(head, w.capacity));
+  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,
+                   NULL);                                -- who has a ticket is served by it, and once
   IF cardinality(granted) > 0 THEN
     SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     r := lease_of(head, w.grant_id);
@@ -425,8 +433,8 @@ BEGIN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
     END IF;
   END IF;
-  IF NOT p_head.queued THEN
-    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
+  IF NOT p_head.queued OR p_head.expires_at <= clock_timestamp() THEN   -- serve may have found that all of the queue is dead
+    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0 AND NOT l.queued;
   END IF;
   SELECT count(*) + 1 INTO enqueue.place FROM (
     SELECT FROM waiters q WHERE q.name = w.name AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;

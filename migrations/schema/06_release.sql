@@ -130,8 +130,8 @@ BEGIN
   IF cardinality(p_names) > 1 THEN
     PERFORM set_config('lock_timeout', '50ms', true);     -- until the function ends
   END IF;
-  IF array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
-    ok := refuse('grant_id or spend', NULL, 'not be NULL');
+  IF p_session_key IS NULL OR array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
+    ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
   FOR a IN
     SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n ORDER BY g.n) AS ns

@@ -1,0 +1,278 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// abandoned makes a client take back requests of this name that nobody waits for.
+func (c *Client) abandoned(name string, spend bool) *giveUp {
+	return c.giveUp(&asked{request: request{name: name, ttl: DefaultTTL}, grantID: uuid.New(), lost: spend})
+}
+
+// However many there are to take back, one statement takes back the most, and those of one kind.
+func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) {
+			time.Sleep(time.Millisecond / giveUpMost) // a statement takes its time
+			return takenBack{place: 7}, nil
+		}
+		c := startClient(t, s, systemClock())
+		const each = 3*giveUpMost - 10
+		var ups []*giveUp
+		for i := range 2 * each {
+			ups = append(ups, c.abandoned(fmt.Sprintf("report %04d", i), i%2 == 1))
+		}
+		time.Sleep(time.Second)
+		told := make(map[string]int)
+		for _, g := range s.of("giveUp") {
+			if len(g.names) > giveUpMost {
+				t.Errorf("a statement takes back %d", len(g.names))
+			}
+			for _, name := range g.names {
+				told[name]++
+				if odd := strings.ContainsAny(name[len(name)-1:], "13579"); odd != g.spend {
+					t.Fatalf("%s in a statement that spends: %v", name, g.spend)
+				}
+			}
+		}
+		for name, n := range told {
+			if n != 1 {
+				t.Errorf("%s was taken back %d times", name, n)
+			}
+		}
+		if n := len(s.of("giveUp")); len(told) != 2*each || n > 8 {
+			t.Errorf("%d of %d were taken back, by %d statements", len(told), 2*each, n)
+		}
+		for _, u := range ups {
+			if back := <-u.done; back.place != 7 {
+				t.Fatalf("%+v", back)
+			}
+		}
+	})
+}
+
+// Where requests cannot be taken back it is tried again, soon at first, then every second at most, for as long as it may be of
+// use: without a server for ever, against a refusal for a minute or the TTL.
+func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err   error
+		lasts time.Duration
+		told  bool // at last
+	}{
+		"no server":            {errReset, time.Hour, true},
+		"a locked row":         {sqlError("55P03"), time.Hour, true},
+		"no right, for a time": {sqlError("42501"), giveUpFor - time.Second, true},
+		"no right":             {sqlError("42501"), time.Hour, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) {
+					if time.Since(s.began) < tc.lasts {
+						return takenBack{}, tc.err
+					}
+					return takenBack{}, nil
+				}
+				c := startClient(t, s, systemClock())
+				u := c.abandoned("report", false)
+				time.Sleep(tc.lasts + 2*lastGiveUp)
+				tries := s.of("giveUp")
+				for i, try := range tries[1:] {
+					if gap, want := try.at-tries[i].at, min(firstGiveUp<<min(i, 10), lastGiveUp); gap != want {
+						t.Errorf("attempt %d came %v after the one before, want %v", i+1, gap, want)
+					}
+				}
+				if told := len(u.done) == 1; told != tc.told {
+					t.Errorf("taken back: %v, after %d attempts", told, len(tries))
+				}
+				if last := tries[len(tries)-1].at; !tc.told && (last < giveUpFor || last > giveUpFor+2*lastGiveUp) {
+					t.Errorf("the last attempt came after %v, want %v", last, giveUpFor)
+				}
+				c.abandoned("another", false) // what failed before says nothing of this
+				synctest.Wait()
+				if now := s.of("giveUp"); tc.told && now[len(now)-1].at != time.Since(s.began) {
+					t.Errorf("the next was not taken back at once, but at %v", now[len(now)-1].at)
+				}
+			})
+		})
+	}
+}
+
+// One request that the server cannot take back now does not keep the others from being taken back.
+func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
+	for _, code := range []string{"55P03", "40P01", "XX000"} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onGiveUp = func(_ context.Context, u *giveUp) (takenBack, error) {
+					if u.name == "report 42" {
+						return takenBack{}, sqlError(code)
+					}
+					return takenBack{}, nil
+				}
+				c := startClient(t, s, systemClock())
+				var ups []*giveUp
+				for i := range 100 {
+					ups = append(ups, c.abandoned(fmt.Sprint("report ", i), false))
+				}
+				time.Sleep(5 * firstGiveUp)
+				for i, u := range ups {
+					if told := len(u.done) == 1; told != (i != 42) {
+						t.Errorf("report %d was taken back: %v", i, told)
+					}
+				}
+				if n := len(s.of("giveUp")); n > 40 {
+					t.Errorf("%d statements for 100 requests, one of which fails", n)
+				}
+			})
+		})
+	}
+}
+
+// What is granted to others when a request is taken back is told to them, and to our own at once.
+func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		c := startClient(t, s, systemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		s.set(func() {
+			s.onGiveUp = func(_ context.Context, u *giveUp) (takenBack, error) {
+				if u.name != "report" {
+					return takenBack{handed: handed{slots: []int{1, 2}}}, nil
+				}
+				return takenBack{handed: handed{hints: []string{q.grant(id, DefaultTTL)}}}, nil
+			}
+		})
+		c.abandoned("report", false)
+		c.abandoned("places", false)
+		began := time.Now()
+		if l := mustGet(t, result); l.Token() != 6 || time.Since(began) != 0 || l.Deadline() != began.Add(29*time.Second) {
+			t.Errorf("%v after %v, trusted for %v", l, time.Since(began), l.Deadline().Sub(began))
+		}
+		synctest.Wait()
+		if told := s.of("announce"); len(told) != 1 || !slices.Equal(told[0].names, []string{"places", "places"}) {
+			t.Errorf("announced %+v", told)
+		}
+	})
+}
+
+// Taking back shares the heartbeat's connection. One that hangs costs no lease, whatever its TTL, and is tried again with fewer.
+func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
+	for _, ttl := range []time.Duration{MinTTL, time.Second, 10 * time.Second, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				var hung time.Duration
+				s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) {
+					began := time.Now()
+					<-ctx.Done()
+					s.set(func() { hung = max(hung, time.Since(began)) })
+					return takenBack{}, ctx.Err()
+				}
+				c := startClient(t, s, systemClock())
+				l := mustAcquire(t, c, "report", WithTTL(ttl))
+				for i := range giveUpMost {
+					c.abandoned(fmt.Sprint("given up ", i), true)
+				}
+				time.Sleep(min(20*ttl, 10*time.Minute))
+				if err := l.Err(); err != nil {
+					t.Error(err)
+				}
+				s.set(func() {
+					if hung > min(ttl/3, patience) {
+						t.Errorf("it was given up after %v", hung)
+					}
+				})
+				tries := s.of("giveUp")
+				if fewest := slices.MinFunc(tries, func(a, b call) int { return len(a.names) - len(b.names) }); len(fewest.names) > giveUpMost/4 {
+					t.Errorf("%d attempts, with %d at least", len(tries), len(fewest.names))
+				}
+				s.set(func() { s.onGiveUp = nil })
+				time.Sleep(patience + time.Minute)
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if n := len(c.givingUp.ups); n != 0 {
+					t.Errorf("%d were not taken back when the server answered again", n)
+				}
+			})
+		})
+	}
+}
+
+// Close may find the heartbeat's connection dead, and the server alive.
+func TestCloseTriesAgainOnANewConnection(t *testing.T) {
+	for name, dies := range map[string]func(context.Context) error{
+		"reset":  func(context.Context) error { return errReset },
+		"silent": func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				s.onGiveUp = func(ctx context.Context, u *giveUp) (takenBack, error) {
+					s.set(func() { s.onGiveUp = q.giveUp })
+					return takenBack{}, dies(ctx)
+				}
+				s.onReleaseAll = func(ctx context.Context, _ []claim) error {
+					s.set(func() { s.onReleaseAll = nil })
+					return dies(ctx)
+				}
+				c := startClient(t, s, systemClock())
+				id, result := waiting(t.Context(), t, c, "report")
+				s.set(func() { s.onAcquire = nil })
+				mustAcquire(t, c, "held")
+				if err := c.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if got := <-result; !errors.Is(got.err, ErrClosed) || q.queues(id) {
+					t.Errorf("%v, still queued: %v", got.err, q.queues(id))
+				}
+				if took := time.Since(s.began); took >= closeGrace {
+					t.Errorf("it took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// A pool that the application has exhausted holds up neither Close nor the heartbeat, also where somebody else is to be told of a
+// grant.
+func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		handedOver := handed{slots: []int{0}}
+		queued(s, time.Hour)
+		s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) { return takenBack{handed: handedOver}, nil }
+		s.onHandOver = func(claim) handed { return handedOver }
+		s.onAnnounce = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		c := startClient(t, s, systemClock())
+		waiting(t.Context(), t, c, "report")
+		s.set(func() { s.onAcquire = nil })
+		l := mustAcquire(t, c, "held", WithTTL(MinTTL))
+		for range 10 {
+			c.abandoned("report", false)
+			time.Sleep(MinTTL)
+		}
+		if err := l.Err(); err != nil || len(s.of("announce")) != 10 {
+			t.Errorf("%v, %d announcements", err, len(s.of("announce")))
+		}
+		began := time.Now()
+		if err := c.Close(t.Context()); err != nil || time.Since(began) != 0 {
+			t.Errorf("Close: %v after %v", err, time.Since(began))
+		}
+		if told := s.of("announce"); len(told) != 12 || len(s.of("endSession")) != 1 {
+			t.Errorf("%d announcements, the session was ended %d times", len(told), len(s.of("endSession")))
+		}
+	})
+}
