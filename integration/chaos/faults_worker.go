@@ -108,8 +108,8 @@ func lateHints(h *hit) error {
 	if h.ttl == 0 {
 		h.ttl = h.someTTL()
 	}
-	standstill := h.ttl + upTo(h.rand, h.ttl/2)
-	undo := h.m.line.DelayHints(standstill + upTo(h.rand, 300*time.Millisecond))
+	standstill := h.ttl + 50*time.Millisecond + upTo(h.rand, h.ttl/2)
+	undo := h.m.line.DelayHints(standstill + upTo(h.rand, 150*time.Millisecond))
 	defer undo()
 	if h.rand.IntN(4) != 0 {
 		up, down := h.m.line.Hold(wire.Up, false), h.m.line.Hold(wire.Down, false)
