@@ -20,6 +20,7 @@ type evidence struct {
 	problems io.Writer
 	heard    func(first bool)
 	folder   string
+	keep     bool // in any case
 
 	mu         sync.Mutex
 	history    *os.File
@@ -35,8 +36,8 @@ const (
 	historyLimit = 64 << 20 // bytes of one file; the one before is kept too
 )
 
-func openEvidence(problems io.Writer, heard func(first bool)) (_ *evidence, err error) {
-	e := &evidence{problems: problems, heard: heard, byCheck: make(map[string]int)}
+func openEvidence(problems io.Writer, heard func(first bool), keep bool) (_ *evidence, err error) {
+	e := &evidence{problems: problems, heard: heard, keep: keep, byCheck: make(map[string]int)}
 	if e.folder, err = os.MkdirTemp("", "pglock-chaos-"); err != nil {
 		return nil, err
 	}
@@ -130,7 +131,7 @@ func (e *evidence) counts() map[string]int {
 
 // kept is the folder, when it is kept.
 func (e *evidence) kept() string {
-	if e.count() == 0 {
+	if e.count() == 0 && !e.keep {
 		return ""
 	}
 	return e.folder

@@ -45,7 +45,7 @@ type result struct {
 // run is the whole of it. Whatever way it returns, it leaves nothing but the evidence of violations.
 func run(ctx context.Context, o options, s *screen, problems io.Writer) (_ result, err error) {
 	l := &lab{options: o, screen: s, faults_: &history.Faults{}, broken: make(chan error, 1), enough: make(chan struct{}), began: time.Now()}
-	if l.evidence, err = openEvidence(problems, l.violated); err != nil {
+	if l.evidence, err = openEvidence(problems, l.violated, o.keep); err != nil {
 		return result{}, err
 	}
 	defer func() { err = errors.Join(err, l.evidence.close()) }()
@@ -140,7 +140,7 @@ func (l *lab) hire(ctx context.Context) error {
 		m := &member{n: n, line: line, hear: l.judge.Event, fell: l.fell}
 		m.setup = func(who int64) load.Setup {
 			return load.Setup{Who: who, Seed: l.seed, URL: l.cluster.AppURL(line.Address()), Label: label(who), Exec: n%2 == 1, Isolation: levels[n%len(levels)],
-				Goroutines: l.goroutines, Pace: l.pace}
+				SessionTTL: l.sessionTTL, Goroutines: l.goroutines, Pace: l.pace}
 		}
 		l.crew = append(l.crew, m)
 		if err := m.start(); err != nil {
@@ -237,12 +237,12 @@ func (l *lab) alive(label_ string) bool {
 func (l *lab) lookForLeftovers(ctx context.Context) {
 	const patience = 7 * time.Second // longer than the longest TTL, so that what cannot be released has run out
 	var tickets []history.Ticket
-	for deadline := time.Now().Add(patience); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ctx.Err() == nil; wait(ctx, 100*time.Millisecond) {
 		look, err := l.eye.look(ctx)
 		if err != nil {
 			continue
 		}
-		tickets = slices.DeleteFunc(look.Tickets, func(t history.Ticket) bool { return !l.alive(t.Label) })
+		tickets = slices.DeleteFunc(look.Tickets, func(t history.Ticket) bool { return !t.Alive || !l.alive(t.Label) })
 		held := slices.ContainsFunc(look.Holders, func(h history.Holder) bool { return l.alive(h.Label) })
 		if len(tickets) == 0 && !held {
 			return
@@ -256,18 +256,36 @@ func (l *lab) lookForLeftovers(ctx context.Context) {
 	}
 }
 
-// lookForSessions checks that no session counts as alive when its client has been closed for longer than its TTL.
+// lookForSessions checks that no session counts as alive when its client has been closed for longer than its TTL, and, if
+// that was asked for, that nothing is left in the tables when the dead have been swept away.
 func (l *lab) lookForSessions(ctx context.Context) {
-	var left cluster.Leftovers
-	for deadline := time.Now().Add(load.SessionTTL + 2*time.Second); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+	left := l.awaitLeftovers(ctx, l.sessionTTL+2*time.Second, func(left cluster.Leftovers) bool { return len(left.Alive) == 0 })
+	if len(left.Alive) > 0 {
+		l.judge.Blame("leftovers", fmt.Sprintf("%d sessions still count as alive although every client is closed: %q", len(left.Alive), left.Alive))
+	}
+	if !l.sweep {
+		l.screen.say("left for a sweep, which takes what has been dead for a minute: %d tickets, %d sessions", left.Tickets, left.Sessions)
+		return
+	}
+	const minute = 62 * time.Second
+	l.screen.say("waiting for %v, to sweep %d tickets and %d sessions away", minute, left.Tickets, left.Sessions)
+	wait(ctx, minute)
+	left = l.awaitLeftovers(ctx, 10*time.Second, func(left cluster.Leftovers) bool {
+		_ = l.cluster.Exec(ctx, `SELECT pglock.sweep_waiters()`)
+		return left.Tickets == 0 && left.Sessions == 0
+	})
+	if left.Tickets > 0 || left.Sessions > 0 {
+		l.judge.Blame("leftovers", fmt.Sprintf("%d tickets and %d sessions are left a minute after every client was closed, and a sweep", left.Tickets, left.Sessions))
+	}
+}
+
+// awaitLeftovers reads what is left until that is enough, or the time is over.
+func (l *lab) awaitLeftovers(ctx context.Context, patience time.Duration, enough func(cluster.Leftovers) bool) (left cluster.Leftovers) {
+	for deadline := time.Now().Add(patience); ctx.Err() == nil && time.Now().Before(deadline); wait(ctx, 50*time.Millisecond) {
 		var err error
-		if left, err = l.cluster.Leftovers(ctx); err == nil && len(left.Alive) == 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			l.judge.Blame("leftovers", fmt.Sprintf("%d sessions still count as alive although every client is closed: %q", len(left.Alive), left.Alive))
+		if left, err = l.cluster.Leftovers(ctx); err == nil && enough(left) {
 			break
 		}
 	}
-	l.screen.say("left in the tables, of processes that were killed and of clients that closed less than a minute ago: %d tickets, %d sessions", left.Tickets, left.Sessions)
+	return left
 }

@@ -68,12 +68,16 @@ type options struct {
 	goroutines     int
 	pace           time.Duration // the mean pause of a goroutine between two calls
 	stormCalls     int
+	sessionTTL     time.Duration
 	untilViolation bool
+	sweep          bool
+	keep           bool
 	programs       pgprograms.Programs
 }
 
 // parse reads the flags. A nil error with done means that there is nothing to run.
 func parse(ctx context.Context, args []string, out, problems io.Writer) (o options, done bool, err error) {
+	o.sessionTTL = 2 * time.Second
 	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	flags.SetOutput(problems)
 	flags.Uint64Var(&o.seed, "seed", 0, "draws which fault comes when and who does what; 0 draws a seed, which is printed")
@@ -83,6 +87,8 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	flags.DurationVar(&o.pace, "pace", 120*time.Millisecond, "mean pause of a goroutine between two calls")
 	flags.IntVar(&o.stormCalls, "storm", 2000, "calls that the fault cancel cancels at once, 1 to 10000")
 	flags.BoolVar(&o.untilViolation, "until-violation", false, "stop at the first violation")
+	flags.BoolVar(&o.sweep, "sweep", false, "in the end wait a minute, sweep the sessions of the dead away, and check that nothing is left in the tables")
+	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing was found")
 	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is left out")
 	programs := flags.String("programs", "", "folder of initdb, pg_ctl and postgres; default: where they are found, as the tests do")
 	list := flags.Bool("list", false, "show the faults and the checks, and exit")

@@ -60,7 +60,8 @@ func (l *looks) look(k history.Look) {
 	first := make(map[string]history.Ticket)
 	for _, t := range k.Tickets {
 		// Tickets do not run out: after a fault they have to be taken back.
-		if idle, since := l.idle(place{t.Label, t.Name}, t.Since, k.Began, waitsForNobody, true); idle {
+		// Those of dead sessions keep nobody waiting, and are swept away later.
+		if idle, since := l.idle(place{t.Label, t.Name}, t.Since, k.Began, waitsForNobody, true); idle && t.Alive {
 			if suspectIt(fmt.Sprint("ticket ", t.Number)) {
 				l.blame("waits for nobody", k.Began, []string{t.Name, t.Label}, fmt.Sprintf("ticket %d of lock %q is of %s, for whom no call has been open for %v", t.Number, t.Name, t.Label, k.Began.Sub(since)), t)
 			}

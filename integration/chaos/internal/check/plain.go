@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
@@ -17,7 +18,7 @@ func (j *Judge) leftovers(e history.Event) {
 	who := sayWho(e.Who)
 	switch e.Kind {
 	case history.Stormed:
-		if e.Error != "" {
+		if e.Error != "" && !j.faults.Disturbed(worker(e.Who), e.From.Add(-time.Second), e.At, settling) {
 			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left %v after the last call of a storm of cancelled calls has returned; before it there were %d", who,
 				e.Goroutines, e.At.Sub(e.From), e.Before), e.Error)
 		}

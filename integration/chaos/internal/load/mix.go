@@ -208,10 +208,13 @@ func (w *worker) briefly(ctx context.Context, r *rand.Rand) {
 func (w *worker) nested(ctx context.Context, r *rand.Rand) {
 	a, b := fmt.Sprint("nest", r.IntN(3)), fmt.Sprint("nest", r.IntN(3))
 	q := w.ask(r, a)
-	w.call(ctx, w.client, w.Label, q, func(_ context.Context, hands []*hand) {
+	w.call(ctx, w.client, w.Label, q, func(ctx context.Context, hands []*hand) {
+		owned, cancel := context.WithCancel(hands[0].Context())
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
 		inner := w.ask(r, b)
 		inner.how = "acquire"
-		w.call(hands[0].Context(), w.client, w.Label, inner, func(ctx context.Context, more []*hand) {
+		w.call(owned, w.client, w.Label, inner, func(ctx context.Context, more []*hand) {
 			if hold(ctx, append(more, hands...), spell(r, inner.ttl)) {
 				w.write(ctx, r, write{how: "Write", places: []place{cell(b)}, hands: more, level: levels[r.IntN(len(levels))]})
 			}

@@ -31,8 +31,9 @@ type Setup struct {
 	Seed       uint64
 	URL        string
 	Label      string
-	Exec       bool   // the connections do without prepared statements
-	Isolation  string // the sessions' default
+	Exec       bool          // the connections do without prepared statements
+	Isolation  string        // the sessions' default
+	SessionTTL time.Duration // after how long a dead worker's places in queues are passed over
 	Goroutines int
 	Pace       time.Duration // about so long is the pause of a goroutine between two calls
 }
@@ -52,9 +53,6 @@ const (
 	Drain    = "drain" // end all calls
 	Close    = "close" // close the client, and end
 )
-
-// SessionTTL is after how long a dead worker's places in queues are passed over.
-const SessionTTL = 2 * time.Second
 
 // worker is one life of a worker.
 type worker struct {
@@ -162,7 +160,7 @@ func (w *worker) newPool(ctx context.Context, most int32, name string) (*pgxpool
 
 // newClient tries for as long as faults may keep the server away.
 func (w *worker) newClient(ctx context.Context, pool *pgxpool.Pool, label string, opts ...pglock.Option) (c *pglock.Client, err error) {
-	opts = append(opts, pglock.WithHolder(label), pglock.WithSessionTTL(SessionTTL))
+	opts = append(opts, pglock.WithHolder(label), pglock.WithSessionTTL(w.SessionTTL))
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
 		c, err = pglock.New(attempt, pool, opts...)
