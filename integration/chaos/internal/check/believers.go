@@ -12,6 +12,7 @@ import (
 // believed is from the return of its call to the last moment before a look that said valid: all on one clock.
 type believers struct {
 	*court
+	asked      map[int64]history.Time // of calls
 	open       map[int64]*belief
 	past       map[string][]*belief // of each lock
 	breaks     []*breaking
@@ -25,6 +26,7 @@ type belief struct {
 	slot        int
 	token       int64
 	ttl         time.Duration
+	asked       history.Time // when the call began: it was granted after that
 	from, until history.Time
 }
 
@@ -36,8 +38,12 @@ type breaking struct {
 
 func (b *believers) event(e history.Event) {
 	switch e.Kind {
+	case history.Asks:
+		b.asked[e.Call] = e.At
+	case history.Fails:
+		delete(b.asked, e.Call)
 	case history.Has:
-		b.open[e.Lease] = &belief{who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, slot: e.Slot, token: e.Token, ttl: e.TTL, from: e.At}
+		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, slot: e.Slot, token: e.Token, ttl: e.TTL, from: e.At}
 	case history.Lets:
 		x := b.open[e.Lease]
 		if x == nil {
@@ -79,12 +85,12 @@ func (b *believers) documented(x, y *belief) bool {
 		older, newer = y, x
 	}
 	for _, k := range b.breaks {
-		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.from && older.until <= k.end.Add(older.ttl)) {
+		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.asked && older.until <= k.end.Add(older.ttl)) {
 			return true
 		}
 	}
 	for _, p := range b.promotions {
-		if p.Lossy && older.from <= p.Opened && older.until <= p.Dead.Add(older.ttl) && newer.from >= p.Safe {
+		if p.Lossy && older.asked <= p.Opened && older.until <= p.Dead.Add(older.ttl) && newer.from >= p.Safe {
 			return true
 		}
 	}

@@ -309,6 +309,38 @@ func TestBrokenLeaseMayBeBelievedInUpToItsDeadline(t *testing.T) {
 	}
 }
 
+// What was broken while AcquireAll was waiting for another lock is documented as well: the call knows of it no sooner.
+func TestLeaseThatWasBrokenBeforeItsCallReturned(t *testing.T) {
+	s := tell(t)
+	s.asks(alice, 1, 0, "a")
+	s.believers.breaks = append(s.believers.breaks, &breaking{"x", ms(10), ms(11)})
+	s.has(alice, 1, 5, 20, "exclusive", 0)
+	s.has(bob, 2, 6, 15, "exclusive", 0)
+	s.leaves(alice, 1, 300, 301, "lost")
+	s.leaves(bob, 2, 3000, 3001, "")
+	s.finds()
+}
+
+func TestLeaseThatRanOutForNothingIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		because func(*story)
+		finds   []string
+	}{
+		"nothing":               {func(*story) {}, []string{"lost for nothing"}},
+		"a fault of its own":    {func(s *story) { s.faults.Was(history.Fault{Worker: 0, Begin: ms(500), End: ms(600)}) }, nil},
+		"a fault of another":    {func(s *story) { s.faults.Was(history.Fault{Worker: 1, Begin: ms(500), End: ms(600)}) }, []string{"lost for nothing"}},
+		"a server that is busy": {func(s *story) { s.Look(history.Look{Began: ms(500), Ended: ms(900)}) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.has(alice, 1, 5, 0, "exclusive", 0)
+			c.because(s)
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(1500), Name: "x", Class: "lost", Reason: "expired"})
+			s.finds(c.finds...)
+		})
+	}
+}
+
 // look tells the judge what the server lists at a moment.
 func (s *story) look(at int, holders []history.Holder, tickets []history.Ticket) {
 	s.Look(history.Look{Began: ms(at), Ended: ms(at + 1), Holders: holders, Tickets: tickets})

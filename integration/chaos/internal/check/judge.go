@@ -31,6 +31,7 @@ var Names = []struct{ Name, About string }{
 	{"tokens", "the tokens of a lock ascend from grant to grant, over all processes, crashes and promotions"},
 	{"two tenures", "by the server's clock no two leases of a lock run at once that exclude each other"},
 	{"two believers", "no two holders that exclude each other see Valid() at once, but for one whose lease was broken or lost with a failover, up to its deadline"},
+	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is answered soon"},
 	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its release, has returned"},
 	{"waits for nobody", "no ticket stays in a queue for more than three seconds after its call has returned"},
 	{"free but waited for", "no lock stays free for more than four seconds while somebody waits for it"},
@@ -90,6 +91,7 @@ type Judge struct {
 	tokens    tokens
 	tenures   tenures
 	believers believers
+	losses    losses
 	usage     usage
 	looks     looks
 	answered  map[string]map[string]int // operations by kind and class, for the report
@@ -103,7 +105,8 @@ func New(faults *history.Faults, report func(Violation), line func(string)) *Jud
 	j.answers = newAnswers(c)
 	j.tokens = newTokens(c)
 	j.tenures = newTenures(c, j.wall)
-	j.believers = believers{court: c, open: make(map[int64]*belief), past: make(map[string][]*belief)}
+	j.believers = believers{court: c, asked: make(map[int64]history.Time), open: make(map[int64]*belief), past: make(map[string][]*belief)}
+	j.losses = losses{court: c, since: make(map[int64]history.Event)}
 	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call), leases: make(map[int64]place)}
 	j.looks = looks{court: c, usage: &j.usage, suspects: make(map[string]suspect), blamed: make(map[string]bool)}
 	return j
@@ -118,6 +121,7 @@ func (j *Judge) Event(e history.Event) {
 	j.answers.event(e)
 	j.tokens.event(e)
 	j.believers.event(e)
+	j.losses.event(e)
 	j.usage.event(e)
 	j.leftovers(e)
 	j.errors(e)
@@ -194,6 +198,7 @@ func (j *Judge) Promoted(p history.Promotion) {
 func (j *Judge) Look(l history.Look) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.losses.look(l)
 	j.looks.look(l)
 }
 

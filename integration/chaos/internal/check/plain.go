@@ -39,7 +39,7 @@ func (j *Judge) leftovers(e history.Event) {
 // explained are the classes of errors that faults, other holders and the callers' own contexts explain.
 var explained = map[string]bool{
 	"": true, "unknown": true, "stale token": true, "already done": true, "self-deadlock": true, "circle": true, "lost": true, "released": true,
-	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "time limit": true,
+	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "closed": true, "time limit": true,
 	"57P01": true, "57P02": true, "57P03": true, // the server was stopped, has crashed, or starts
 	"57014": true,                               // cancelled, or the fence's limit
 	"55P03": true,                               // the fence's limit

@@ -52,7 +52,7 @@ func (u *usage) event(e history.Event) {
 		}
 		delete(u.calls, e.Call)
 		for _, name := range c.names {
-			u.close(place{c.label, name}, e.At, toldTheServer(e.Class), c.ttl)
+			u.close(place{c.label, name}, e.At, toldByCalls[e.Class], c.ttl)
 		}
 	case history.Has:
 		if c := u.calls[e.Call]; c != nil {
@@ -64,19 +64,16 @@ func (u *usage) event(e history.Event) {
 			return
 		}
 		delete(u.leases, e.Lease)
-		u.close(at, e.At, toldTheServer(e.Class), 5*time.Second)
+		u.close(at, e.At, toldByReleases[e.Class], 5*time.Second)
 	}
 }
 
-// toldTheServer says whether a call that ended so leaves nothing behind. What could not be said to the server ends with its
-// TTL, and the caller was told so.
-func toldTheServer(class string) bool {
-	switch class {
-	case "", "cancelled", "deadline", "held", "lost", "released", "circle", "self-deadlock":
-		return true
-	}
-	return false
-}
+// A call that ends so leaves nothing behind: the server was told, or had nothing to be told. What could not be said to it
+// ends with its TTL. A call that ends with the client is told of by Client.Close.
+var (
+	toldByCalls    = map[string]bool{"": true, "cancelled": true, "deadline": true, "held": true, "lost": true, "circle": true, "self-deadlock": true, "closed": true}
+	toldByReleases = map[string]bool{"": true, "lost": true, "released": true}
+)
 
 func (u *usage) close(at place, when history.Time, told bool, ttl time.Duration) {
 	x := u.of[at]

@@ -59,6 +59,7 @@ type Event struct {
 	Answer string `json:"a,omitempty"`
 	Class  string `json:"cl,omitempty"` // of the error, for counting; "" is success
 	Error  string `json:"e,omitempty"`
+	Reason string `json:"re,omitempty"` // of a loss
 
 	Before     int    `json:"b,omitempty"`
 	Goroutines int    `json:"g,omitempty"`

@@ -2,6 +2,7 @@ package load
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -134,6 +135,10 @@ func (w *worker) left(h *hand, err error) {
 	e := history.Event{Kind: history.Left, At: history.Now(), Lease: h.id, Name: h.Name(), Class: classify(err)}
 	if err != nil {
 		e.Error = err.Error()
+	}
+	var lost *pglock.LostError
+	if errors.As(err, &lost) {
+		e.Reason = string(lost.Reason)
 	}
 	w.out.say(e)
 }

@@ -38,6 +38,7 @@ var steps = []step{
 	{8, (*worker).briefly},
 	{4, (*worker).nested},
 	{2, func(w *worker, ctx context.Context, _ *rand.Rand) { w.rogue(ctx) }},
+	{1, (*worker).visit},
 }
 
 // loop takes one step after the other until ctx ends.

@@ -36,7 +36,7 @@ func (w *worker) storm(ctx context.Context, o Order) {
 	if err != nil {
 		return
 	}
-	defer w.closeStorm(holder)
+	defer w.closeClient(holder, holderName, nil)
 	waiters, err := w.newPool(ctx, 4, w.Label)
 	if err != nil {
 		return
@@ -46,7 +46,7 @@ func (w *worker) storm(ctx context.Context, o Order) {
 	if err != nil {
 		return
 	}
-	defer w.closeStorm(waiter)
+	defer w.closeClient(waiter, stormName, nil)
 	before := runtime.NumGoroutine()
 
 	held := make([]chan struct{}, o.N) // closed when the lock is held, or could not be had
@@ -90,10 +90,4 @@ func (w *worker) storm(ctx context.Context, o Order) {
 	}
 	w.out.say(e)
 	sleep(ctx, afterStorm)
-}
-
-func (w *worker) closeStorm(c *pglock.Client) {
-	done := w.dog.watch("Client.Close after a storm", 15*time.Second)
-	defer done()
-	_ = c.Close(context.Background())
 }
