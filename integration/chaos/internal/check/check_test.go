@@ -278,6 +278,28 @@ func TestTwoTenuresAtOnceAreFound(t *testing.T) {
 	}
 }
 
+// After a failover only that can be compared which the new primary knows: the last commits of the old one were not told.
+func TestTenuresOverAFailover(t *testing.T) {
+	for name, c := range map[string]struct {
+		has   history.Version // what the new primary has of the lease that ran from 0 to 5000
+		lossy bool
+		finds []string
+	}{
+		"still held":                {lock(0, "exclusive", 5, 0, 5000), false, []string{"two tenures"}},
+		"released at the last":      {ended(lock(0, "exclusive", 5, 0, 5000), 900), false, nil},
+		"granted again at the last": {lock(0, "exclusive", 6, 900, 990), false, nil},
+		"lost":                      {ended(lock(0, "exclusive", 3, 0, 100), 50), true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.commit(0, lock(0, "exclusive", 5, 0, 5000))
+			s.Promoted(history.Promotion{Lossy: c.lossy, State: history.State{Versions: []history.Version{c.has}}})
+			s.commit(1000, lock(0, "exclusive", 8, 1000, 2000))
+			s.finds(c.finds...)
+		})
+	}
+}
+
 func TestTwoBelieversAreFound(t *testing.T) {
 	s := tell(t)
 	s.has(alice, 1, 5, 0, "exclusive", 0)

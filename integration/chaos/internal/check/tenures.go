@@ -133,9 +133,8 @@ func (t *tenures) link(l history.Link, at history.Time) {
 	}
 }
 
-// promoted goes on with the rows of the new primary. What we were told of the old one it may lack: if it lacked commits that
-// were answered, what was granted there may run at the same time as what is granted now; if not, only commits that nobody
-// was told of.
+// promoted goes on with the rows of the new primary. What happened last on the old one we may not have been told of, and the
+// new one may lack: only tenures of which it knows the same grant can be compared with what comes.
 func (t *tenures) promoted(p history.Promotion) {
 	had := make(map[slot]history.Version, len(p.State.Versions))
 	for _, v := range p.State.Versions {
@@ -143,7 +142,12 @@ func (t *tenures) promoted(p history.Promotion) {
 	}
 	for name, all := range t.known {
 		t.known[name] = slices.DeleteFunc(all, func(x *tenure) bool {
-			return p.Lossy || had[slot{x.name, x.slot}].Token < x.token
+			v := had[slot{x.name, x.slot}]
+			if !p.Lossy && v.Grant == x.grant && !v.Held() {
+				x.to = min(x.to, max(x.from, t.wall.Time(v.EndedAt)))
+				return false
+			}
+			return p.Lossy || v.Grant != x.grant
 		})
 	}
 	clear(t.rows)
