@@ -22,7 +22,7 @@ import (
 type lab struct {
 	options
 	screen   *screen
-	faults_  *history.Faults
+	injected *history.Faults
 	judge    *check.Judge
 	evidence *evidence
 	cluster  *cluster.Cluster
@@ -44,12 +44,12 @@ type result struct {
 
 // run is the whole of it. Whatever way it returns, it leaves nothing but the evidence of violations.
 func run(ctx context.Context, o options, s *screen, problems io.Writer) (_ result, err error) {
-	l := &lab{options: o, screen: s, faults_: &history.Faults{}, broken: make(chan error, 1), enough: make(chan struct{}), began: time.Now()}
+	l := &lab{options: o, screen: s, injected: &history.Faults{}, broken: make(chan error, 1), enough: make(chan struct{}), began: time.Now()}
 	if l.evidence, err = openEvidence(problems, l.violated, o.keep); err != nil {
 		return result{}, err
 	}
 	defer func() { err = errors.Join(err, l.evidence.close()) }()
-	l.judge = check.New(l.faults_, l.evidence.violation, l.evidence.line)
+	l.judge = check.New(l.injected, l.evidence.violation, l.evidence.line)
 	s.say("seed %d, %d workers with %d goroutines each, %v of faults", o.seed, o.workers, o.goroutines, o.duration)
 	err = l.live(ctx)
 	if err == nil && ctx.Err() == nil || l.evidence.count() > 0 {
@@ -229,8 +229,8 @@ func (l *lab) finish(ctx context.Context) error {
 }
 
 // alive says which labels are of processes that were not killed.
-func (l *lab) alive(label_ string) bool {
-	return slices.ContainsFunc(l.crew, func(m *member) bool { return owns(label(m.now().who), label_) })
+func (l *lab) alive(holder string) bool {
+	return slices.ContainsFunc(l.crew, func(m *member) bool { return owns(label(m.now().who), holder) })
 }
 
 // lookForLeftovers waits until no call holds anything or is queued: every call has returned a while ago.

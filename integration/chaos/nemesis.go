@@ -124,7 +124,7 @@ func (l *lab) hit(ctx context.Context, f fault, r *rand.Rand) {
 		note.Worker = h.m.n
 	}
 	l.evidence.line(fmt.Sprintf("%s fault %s of worker %d begins", sayNow(), f.name, note.Worker))
-	ended := l.faults_.Began(note)
+	ended := l.injected.Began(note)
 	err := f.run(h)
 	ended()
 	l.evidence.line(fmt.Sprintf("%s fault %s of worker %d has ended, %v", sayNow(), f.name, note.Worker, err))
@@ -136,7 +136,7 @@ func (l *lab) hit(ctx context.Context, f fault, r *rand.Rand) {
 // active are the faults of this moment.
 func (l *lab) active() (names []string) {
 	now := history.Now()
-	for _, f := range l.faults_.Between(now, now) {
+	for _, f := range l.injected.Between(now, now) {
 		if f.End == 0 {
 			names = append(names, f.Name)
 		}

@@ -81,7 +81,7 @@ func (l *lab) progress(ctx context.Context) {
 					operations += n
 				}
 			}
-			for _, n := range l.faults_.Count() {
+			for _, n := range l.injected.Count() {
 				faults += n
 			}
 			l.screen.draw(fmt.Sprintf("%5.0fs  %d operations, %d faults, %d violations  %s", time.Since(l.began).Seconds(), operations, faults, l.evidence.count(), strings.Join(l.active(), ", ")))
@@ -101,7 +101,7 @@ func (l *lab) report() string {
 		}
 		fmt.Fprintf(&b, "%s\n\n", t.Render())
 	}
-	counted("fault", l.faults_.Count())
+	counted("fault", l.injected.Count())
 
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package check decides from what was written down whether the library has kept its promises. It knows nothing of how it
 // works inside.
 package check

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package cluster is the PostgreSQL server of the laboratory: it is killed, stopped, restarted, slowed down, and replaced by
 // its standby, and tells the order of its commits all the while.
 package cluster

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package history is what the laboratory writes down: what the workers did, what the server committed, and which faults
 // were active when.
 package history

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package load is the worker of the laboratory: a process with a client, whose goroutines take locks in all the ways there
 // are and write under them, and which says what it does and what it was answered.
 package load
