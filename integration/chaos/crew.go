@@ -26,7 +26,7 @@ type member struct {
 	n     int
 	line  *wire.Line
 	hear  func(history.Event)
-	fell  func(l *life) // the process has ended by itself
+	ended func(l *life) // hears of the end of every process
 	setup func(who int64) load.Setup
 
 	faults sync.Mutex // held while a fault concerns this worker
@@ -82,9 +82,7 @@ func (m *member) start() error {
 		defer close(l.ended)
 		l.listen(out, m.hear)
 		_ = l.cmd.Wait() // how it ended is seen in what it said
-		if !l.isExpected() {
-			m.fell(l)
-		}
+		m.ended(l)
 	}()
 	return l.tell(m.setup(who))
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"syscall"
@@ -74,8 +75,9 @@ func hold(h *hit) error {
 
 func commits(d wire.Direction, drop bool) func(*hit) error {
 	return func(h *hit) error {
+		chance := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // the line has its own
 		stop := h.m.line.OnCommit(wire.CommitFault{Direction: d, Drop: drop, By: between(h.rand, 50*time.Millisecond, 1800*time.Millisecond),
-			Chance: func() bool { return h.rand.IntN(3) == 0 }})
+			Chance: func() bool { return chance.IntN(3) == 0 }})
 		wait(h.ctx, between(h.rand, time.Second, 3*time.Second))
 		stop()
 		return nil

@@ -137,7 +137,7 @@ func (l *lab) hire(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		m := &member{n: n, line: line, hear: l.judge.Event, fell: l.fell}
+		m := &member{n: n, line: line, hear: l.judge.Event, ended: l.ended}
 		m.setup = func(who int64) load.Setup {
 			return load.Setup{Who: who, Seed: l.seed, URL: l.cluster.AppURL(line.Address()), Label: label(who), Exec: n%2 == 1, Isolation: levels[n%len(levels)],
 				SessionTTL: l.sessionTTL, Goroutines: l.goroutines, Pace: l.pace}
@@ -156,10 +156,15 @@ func (l *lab) hire(ctx context.Context) error {
 	return nil
 }
 
-// fell hears that a worker has ended by itself.
-func (l *lab) fell(x *life) {
-	l.judge.Blame("errors", fmt.Sprintf("worker %s has ended by itself: %s", label(x.who), x.stderr))
-	l.judge.Died(x.who)
+// ended hears of the end of a process. What it wrote to standard error is a panic, or a report of the race detector.
+func (l *lab) ended(x *life) {
+	if !x.isExpected() {
+		l.judge.Blame("errors", fmt.Sprintf("worker %s has ended by itself", label(x.who)))
+		l.judge.Died(x.who)
+	}
+	if said := x.stderr.String(); said != "" {
+		l.judge.Blame("errors", fmt.Sprintf("worker %s has written to standard error: %s", label(x.who), said))
+	}
 }
 
 // dismiss ends what is left of the workers, and their lines.
