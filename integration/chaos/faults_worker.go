@@ -3,15 +3,11 @@
 package main
 
 import (
-	"context"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 var processFaults = []fault{
@@ -28,7 +24,7 @@ var networkFaults = []fault{
 	{name: "drop-commit-answer", about: "some answers to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Down, true)},
 	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds", lane: firstLane, weight: 4, run: commits(wire.Up, false)},
 	{name: "delay-commit-answer", about: "some answers to COMMIT are late, by up to two seconds", lane: firstLane, weight: 2, run: commits(wire.Down, false)},
-	{name: "late-hints", about: "notifications alone are late, by about a TTL; mostly all else of the worker is held back a little shorter", lane: firstLane, weight: 5, choose: nextToBeGranted, run: lateHints},
+	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears the notification a little later", lane: firstLane, weight: 5, choose: inFront, run: lateHints},
 	{name: "terminate", about: "some sessions of a worker are terminated by an operator", lane: firstLane, weight: 2, run: terminate},
 }
 
@@ -82,44 +78,6 @@ func commits(d wire.Direction, drop bool) func(*hit) error {
 		stop()
 		return nil
 	}
-}
-
-// nextToBeGranted is a worker that is the next in the queue of a lock, or any where nobody is.
-func nextToBeGranted(h *hit) *member {
-	brief, cancel := context.WithTimeout(h.ctx, time.Second)
-	defer cancel()
-	waiters, err := h.eye.client.Waiters(brief, "", 1000)
-	waiters = slices.DeleteFunc(waiters, func(w pglock.Waiter) bool {
-		return w.Place > 1 || w.Mode != pglock.ModeExclusive || w.TTL > 2*time.Second || strings.HasPrefix(w.Lock, "storm")
-	})
-	if err == nil && len(waiters) > 0 {
-		w := waiters[h.rand.IntN(len(waiters))]
-		for _, m := range h.crew {
-			if owns(label(m.now().who), w.Holder) {
-				h.ttl = w.TTL
-				return m
-			}
-		}
-	}
-	return h.crew[h.rand.IntN(len(h.crew))]
-}
-
-// lateHints lets a worker hear of a grant only when it has run out, and when the worker can ask again. What it was told is
-// over by then.
-func lateHints(h *hit) error {
-	if h.ttl == 0 {
-		h.ttl = h.someTTL()
-	}
-	standstill := h.ttl + 50*time.Millisecond + upTo(h.rand, h.ttl/2)
-	undo := h.m.line.DelayHints(standstill + upTo(h.rand, 150*time.Millisecond))
-	defer undo()
-	if h.rand.IntN(4) != 0 {
-		up, down := h.m.line.Hold(wire.Up, false), h.m.line.Hold(wire.Down, false)
-		defer up()
-		defer down()
-	}
-	wait(h.ctx, standstill)
-	return nil
 }
 
 func terminate(h *hit) error {

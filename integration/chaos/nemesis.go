@@ -40,10 +40,10 @@ var allFaults = slices.Concat(processFaults, networkFaults, serverFaults, useFau
 // hit is one injection of a fault.
 type hit struct {
 	*lab
-	ctx  context.Context // ends with the run
-	rand *rand.Rand
-	m    *member       // in the lanes of workers, the one that is concerned
-	ttl  time.Duration // of a call that it waits with, where the choice went by that
+	ctx   context.Context // ends with the run
+	rand  *rand.Rand
+	m     *member  // in the lanes of workers, the one that is concerned
+	front *waiting // what it waits for, where the choice went by that
 }
 
 // lanesOf are the lanes that the faults need.

@@ -43,7 +43,7 @@ type Line struct {
 type rules struct {
 	held    [2]int // how many want messages in the direction held back
 	heldEar [2]int // also those of connections that listen
-	hints   time.Duration
+	hints   int    // how many want notifications held back
 	commit  *CommitFault
 }
 
@@ -122,11 +122,10 @@ func (l *Line) Hold(d Direction, ears bool) (release func()) {
 	return sync.OnceFunc(func() { l.change(count(-1)) })
 }
 
-// DelayHints makes notifications late, each by as much, and nothing else, until stop is called. Those that are late already
-// stay so.
-func (l *Line) DelayHints(by time.Duration) (stop func()) {
-	l.change(func(r *rules) { r.hints = by })
-	return sync.OnceFunc(func() { l.change(func(r *rules) { r.hints = 0 }) })
+// HoldHints keeps notifications back, and nothing else, until release is called.
+func (l *Line) HoldHints() (release func()) {
+	l.change(func(r *rules) { r.hints++ })
+	return sync.OnceFunc(func() { l.change(func(r *rules) { r.hints-- }) })
 }
 
 // OnCommit puts a fault on commits, in place of the one before, until stop is called, which tells how many were concerned.

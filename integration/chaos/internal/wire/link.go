@@ -22,19 +22,13 @@ type link struct {
 	reset  bool
 	ear    bool // it listens for notifications
 
-	hints chan late
-}
-
-// late is a notification on its way.
-type late struct {
-	message []byte
-	due     time.Time
+	hints chan []byte // notifications that are held back
 }
 
 const dialing = 5 * time.Second
 
 func newLink(l *Line, client *net.TCPConn, upstream string) *link {
-	k := &link{line: l, client: client, upstream: upstream, hints: make(chan late, 10_000)}
+	k := &link{line: l, client: client, upstream: upstream, hints: make(chan []byte, 10_000)}
 	k.ctx, k.cancel = context.WithCancel(l.ctx)
 	return k
 }
@@ -124,13 +118,11 @@ func (k *link) pump(d Direction, from *net.TCPConn, to *outlet) {
 				k.mu.Unlock()
 			}
 		case m[0] == 'A':
-			if rules, _ := k.line.now(); rules.hints > 0 {
-				select {
-				case k.hints <- late{append([]byte(nil), m...), time.Now().Add(rules.hints)}:
-				default: // so many that nobody misses one
-				}
-				continue
+			select {
+			case k.hints <- append([]byte(nil), m...):
+			default: // so many that nobody misses one
 			}
+			continue
 		default:
 			commit = isCommitted(m)
 		}
@@ -197,21 +189,21 @@ func (k *link) pause(d time.Duration) bool {
 	}
 }
 
-// carryHints delivers the notifications that are late.
+// carryHints delivers notifications, which may be held back while everything else goes on.
 func (k *link) carryHints(ctx context.Context, to *outlet) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case h := <-k.hints:
-			timer := time.NewTimer(time.Until(h.due))
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-				return
+		case m := <-k.hints:
+			for rules, changed := k.line.now(); rules.hints > 0; rules, changed = k.line.now() {
+				select {
+				case <-changed:
+				case <-ctx.Done():
+					return
+				}
 			}
-			to.put(h.message)
+			to.put(m)
 			_ = to.flush()
 		}
 	}
