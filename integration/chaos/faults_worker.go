@@ -22,7 +22,7 @@ var networkFaults = []fault{
 	{name: "hold", about: "requests or answers of a worker are held back for up to two seconds, and come then", lane: firstLane, weight: 4, run: hold},
 	{name: "drop-commit-request", about: "some requests to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Up, true)},
 	{name: "drop-commit-answer", about: "some answers to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Down, true)},
-	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds", lane: firstLane, weight: 4, run: commits(wire.Up, false)},
+	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds; mostly those of a reader that a writer waits for", lane: firstLane, weight: 4, choose: reader, run: commits(wire.Up, false)},
 	{name: "delay-commit-answer", about: "some answers to COMMIT are late, by up to two seconds", lane: firstLane, weight: 2, run: commits(wire.Down, false)},
 	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears the notification a little later", lane: firstLane, weight: 5, choose: inFront, run: lateHints},
 	{name: "terminate", about: "some sessions of a worker are terminated by an operator", lane: firstLane, weight: 2, run: terminate},
@@ -72,8 +72,11 @@ func hold(h *hit) error {
 func commits(d wire.Direction, drop bool) func(*hit) error {
 	return func(h *hit) error {
 		chance := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // the line has its own
-		stop := h.m.line.OnCommit(wire.CommitFault{Direction: d, Drop: drop, By: between(h.rand, 50*time.Millisecond, 1800*time.Millisecond),
-			Chance: func() bool { return chance.IntN(3) == 0 }})
+		f := wire.CommitFault{Direction: d, Drop: drop, By: between(h.rand, 50*time.Millisecond, 1800*time.Millisecond), Chance: func() bool { return chance.IntN(3) == 0 }}
+		if h.ttl > 0 { // a renewal comes after the lease would have run out
+			f.By, f.Chance = between(h.rand, h.ttl*3/4, h.ttl*5/4), func() bool { return true }
+		}
+		stop := h.m.line.OnCommit(f)
 		wait(h.ctx, between(h.rand, time.Second, 3*time.Second))
 		stop()
 		return nil

@@ -42,8 +42,9 @@ type hit struct {
 	*lab
 	ctx   context.Context // ends with the run
 	rand  *rand.Rand
-	m     *member  // in the lanes of workers, the one that is concerned
-	front *waiting // what it waits for, where the choice went by that
+	m     *member       // in the lanes of workers, the one that is concerned
+	front *waiting      // what it waits for, where the choice went by that
+	ttl   time.Duration // of what it holds, where the choice went by that
 }
 
 // lanesOf are the lanes that the faults need.

@@ -84,3 +84,25 @@ func (h *hit) granted(patience time.Duration, meant func(label string) bool) boo
 	}
 	return false
 }
+
+// reader is a worker that holds a lock together with others while a writer is next in its queue; or any, where nobody does.
+func reader(h *hit) *member {
+	brief, cancel := context.WithTimeout(h.ctx, time.Second)
+	defer cancel()
+	tickets, _ := h.eye.client.Waiters(brief, "", 1000)
+	for _, t := range tickets {
+		if t.Place > 1 || t.Mode != pglock.ModeExclusive {
+			continue
+		}
+		holders, _ := h.eye.client.Holders(brief, t.Lock)
+		for _, i := range holders {
+			for _, m := range h.crew {
+				if i.Held && i.Mode == pglock.ModeShared && i.TTL <= 1500*time.Millisecond && owns(label(m.now().who), i.Holder) && h.rand.IntN(2) == 0 {
+					h.ttl = i.TTL
+					return m
+				}
+			}
+		}
+	}
+	return h.crew[h.rand.IntN(len(h.crew))]
+}
