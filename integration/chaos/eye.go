@@ -34,15 +34,21 @@ type eye struct {
 }
 
 func openEye(ctx context.Context, c *cluster.Cluster, judge *check.Judge) (_ *eye, err error) {
-	e := &eye{judge: judge}
-	if e.line, err = wire.Listen(c.Address()); err != nil {
+	line, err := wire.Listen(c.Address())
+	if err != nil {
 		return nil, err
 	}
+	e := &eye{judge: judge, line: line}
+	defer func() {
+		if err != nil {
+			e.close()
+		}
+	}()
 	u, err := url.Parse(c.URL())
 	if err != nil {
 		return nil, err
 	}
-	u.Host = e.line.Address()
+	u.Host = line.Address()
 	config, err := pgxpool.ParseConfig(u.String())
 	if err != nil {
 		return nil, err
@@ -53,8 +59,10 @@ func openEye(ctx context.Context, c *cluster.Cluster, judge *check.Judge) (_ *ey
 	if e.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}
-	e.client, err = pglock.New(ctx, e.pool, pglock.WithHolder(eyeName))
-	return e, err
+	if e.client, err = pglock.New(ctx, e.pool, pglock.WithHolder(eyeName)); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 func (e *eye) close() {

@@ -76,12 +76,10 @@ func (l *lab) live(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.cluster.Stop()) }()
 	l.screen.say("%s", l.cluster.Description())
-	if l.eye, err = openEye(ctx, l.cluster, l.judge); l.eye != nil {
-		defer l.eye.close()
-	}
-	if err != nil {
+	if l.eye, err = openEye(ctx, l.cluster, l.judge); err != nil {
 		return err
 	}
+	defer l.eye.close()
 	if l.wantsStandby() {
 		if err := l.cluster.BuildStandby(ctx); err != nil {
 			return err

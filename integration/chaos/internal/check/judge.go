@@ -96,6 +96,7 @@ type Judge struct {
 	losses    losses
 	usage     usage
 	looks     looks
+	lastLook  history.Time
 	answered  map[string]map[string]int // operations by kind and class, for the report
 }
 
@@ -132,7 +133,13 @@ func (j *Judge) Event(e history.Event) {
 	}
 }
 
-const stalledName = "(a worker did not run)"
+// What is written down beside the faults that were injected: this machine was too busy.
+const (
+	stalledName = "(a worker did not run)"
+	lateName    = "(the server answered late)"
+	lateAnswer  = 300 * time.Millisecond // of a look
+	lateLook    = time.Second            // after the one before
+)
 
 // Died hears that a worker was killed: what it held runs out, and what it was about to say is not known.
 func (j *Judge) Died(who int64) {
@@ -200,6 +207,13 @@ func (j *Judge) Promoted(p history.Promotion) {
 func (j *Judge) Look(l history.Look) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if j.lastLook == 0 {
+		j.lastLook = l.Began
+	}
+	if l.Ended.Sub(l.Began) > lateAnswer || l.Began.Sub(j.lastLook) > lateLook {
+		j.faults.Was(history.Fault{Name: lateName, Worker: history.Everybody, Begin: j.lastLook, End: l.Ended})
+	}
+	j.lastLook = l.Ended
 	j.losses.look(l)
 	j.looks.look(l)
 }
