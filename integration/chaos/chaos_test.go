@@ -67,7 +67,7 @@ func chaos(t *testing.T, o options, faults string) {
 func TestAFewSecondsOfChaos(t *testing.T) {
 	t.Parallel() // it has servers of its own
 	chaos(t, options{seed: 1, duration: 3 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond, stormCalls: 50, sessionTTL: 600 * time.Millisecond},
-		"pause,reset,close,terminate,drop-commit-answer,break,prune,cancel")
+		"kill,reset,close,terminate,drop-commit-answer,break,prune,cancel")
 }
 
 func TestFlagsAreRefusedWithTheirNameAndRule(t *testing.T) {
