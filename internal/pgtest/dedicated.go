@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/pgprograms"
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
@@ -25,15 +26,7 @@ const dedicatedTimeout = 3 * time.Minute
 // all it fails.
 func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 	tb.Helper()
-	options, err := localPrograms()
-	if err != nil {
-		if _, sharedErr := shared.get(); sharedErr != nil {
-			tb.Fatal(sharedErr)
-		}
-		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), err)
-		fmt.Fprintln(os.Stdout, reason)
-		tb.Skip(reason)
-	}
+	options := serverOptions(tb)
 	options.Settings = settings
 	ctx, cancel := context.WithTimeout(tb.Context(), dedicatedTimeout)
 	defer cancel()
@@ -47,6 +40,28 @@ func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 		}
 	})
 	return server
+}
+
+// Programs gives the server programs of this machine to a test that runs
+// servers by itself. It is skipped or fails where Dedicated would.
+func Programs(tb testing.TB) pgprograms.Programs {
+	tb.Helper()
+	return serverOptions(tb).Programs
+}
+
+// serverOptions are the programs for a server of a test's own.
+func serverOptions(tb testing.TB) pgserver.Options {
+	tb.Helper()
+	options, err := localPrograms()
+	if err != nil {
+		if _, sharedErr := shared.get(); sharedErr != nil {
+			tb.Fatal(sharedErr)
+		}
+		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), err)
+		fmt.Fprintln(os.Stdout, reason)
+		tb.Skip(reason)
+	}
+	return options
 }
 
 // localPrograms looks once per process. A shared server that was asked for by

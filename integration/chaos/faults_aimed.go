@@ -1,0 +1,108 @@
+//go:build unix
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// waiting is a place at the front of a queue.
+type waiting struct {
+	pglock.Waiter
+	behind int // how many wait behind it
+}
+
+// inFront is a worker that is next in the queue of a lock, with a lease that soon runs out and with many behind it; or any,
+// where nobody is.
+func inFront(h *hit) *member {
+	brief, cancel := context.WithTimeout(h.ctx, time.Second)
+	defer cancel()
+	tickets, err := h.eye.client.Waiters(brief, "", 1000)
+	if err == nil {
+		length := make(map[string]int)
+		for _, t := range tickets {
+			length[t.Lock]++
+		}
+		var front []waiting
+		for _, t := range tickets {
+			if t.Place == 1 && t.Mode == pglock.ModeExclusive && t.TTL <= 1500*time.Millisecond && t.Alive && !strings.HasPrefix(t.Lock, "storm") {
+				front = append(front, waiting{t, length[t.Lock] - 1})
+			}
+		}
+		slices.SortStableFunc(front, func(a, b waiting) int { return cmp.Compare(b.behind, a.behind) })
+		front = front[:min(3, len(front))]
+		if len(front) > 0 {
+			h.front = &front[h.rand.IntN(len(front))]
+			for _, m := range h.crew {
+				if owns(label(m.now().who), h.front.Holder) {
+					return m
+				}
+			}
+		}
+	}
+	h.front = nil
+	return h.crew[h.rand.IntN(len(h.crew))]
+}
+
+// lateHints keeps a worker from the server until the lock that it waits for was granted to it and the grant has run out. Then
+// it can ask again; the notification of the old grant comes a little later. Connections that listen are not kept from the
+// server, so that nothing tells the worker that it has missed something.
+func lateHints(h *hit) error {
+	hear := h.m.line.HoldHints()
+	defer hear()
+	up, down := h.m.line.Hold(wire.Up, false), h.m.line.Hold(wire.Down, false)
+	defer up()
+	defer down()
+	if h.front == nil {
+		wait(h.ctx, between(h.rand, 200*time.Millisecond, time.Second))
+	} else if h.granted(2*time.Second, func(label string) bool { return label == h.front.Holder }) {
+		h.granted(h.front.TTL+500*time.Millisecond, func(label string) bool { return label != h.front.Holder })
+		wait(h.ctx, upTo(h.rand, 20*time.Millisecond))
+	}
+	up()
+	down()
+	wait(h.ctx, upTo(h.rand, 150*time.Millisecond))
+	return nil
+}
+
+// granted waits until the lock is held by whom is meant, and says whether it was.
+func (h *hit) granted(patience time.Duration, meant func(label string) bool) bool {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && h.ctx.Err() == nil; wait(h.ctx, 15*time.Millisecond) {
+		brief, cancel := context.WithTimeout(h.ctx, time.Second)
+		holders, err := h.eye.client.Holders(brief, h.front.Lock)
+		cancel()
+		if err == nil && slices.ContainsFunc(holders, func(i pglock.Info) bool { return i.Held && meant(i.Holder) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// reader is a worker that holds a lock together with others while a writer is next in its queue; or any, where nobody does.
+func reader(h *hit) *member {
+	brief, cancel := context.WithTimeout(h.ctx, time.Second)
+	defer cancel()
+	tickets, _ := h.eye.client.Waiters(brief, "", 1000)
+	for _, t := range tickets {
+		if t.Place > 1 || t.Mode != pglock.ModeExclusive {
+			continue
+		}
+		holders, _ := h.eye.client.Holders(brief, t.Lock)
+		for _, i := range holders {
+			for _, m := range h.crew {
+				if i.Held && i.Mode == pglock.ModeShared && i.TTL <= 1500*time.Millisecond && owns(label(m.now().who), i.Holder) && h.rand.IntN(2) == 0 {
+					h.ttl = i.TTL
+					return m
+				}
+			}
+		}
+	}
+	return h.crew[h.rand.IntN(len(h.crew))]
+}

@@ -1,0 +1,100 @@
+//go:build unix
+
+package check
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+)
+
+// believers checks that no two holders that exclude each other see Valid() at the same time. What a holder has certainly
+// believed is from the return of its call to the last moment before a look that said valid: all on one clock.
+type believers struct {
+	*court
+	asked      map[int64]history.Time // of calls
+	open       map[int64]*belief
+	past       map[string][]*belief // of each lock
+	breaks     []*breaking
+	promotions []history.Promotion
+}
+
+// belief is the time in which a lease was certainly valid in its holder's eyes.
+type belief struct {
+	who, lease  int64
+	name, mode  string
+	slot        int
+	token       int64
+	ttl         time.Duration
+	asked       history.Time // when the call began: it was granted after that
+	from, until history.Time
+}
+
+// breaking is an operator's break; end is 0 while it is under way.
+type breaking struct {
+	name       string
+	begin, end history.Time
+}
+
+func (b *believers) event(e history.Event) {
+	switch e.Kind {
+	case history.Asks:
+		b.asked[e.Call] = e.At
+	case history.Fails:
+		delete(b.asked, e.Call)
+	case history.Has:
+		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, slot: e.Slot, token: e.Token, ttl: e.TTL, from: e.At}
+	case history.Lets:
+		x := b.open[e.Lease]
+		if x == nil {
+			return
+		}
+		delete(b.open, e.Lease)
+		if x.until = e.Until; x.until < x.from {
+			return // it was over when the caller first looked
+		}
+		b.compare(x)
+		b.past[x.name] = append(slices.DeleteFunc(b.past[x.name], func(old *belief) bool { return old.until.Add(remembered) < x.from }), x)
+	}
+}
+
+// died forgets what a killed process believed: it cannot tell any more until when.
+func (b *believers) died(who int64) {
+	for lease, x := range b.open {
+		if x.who == who {
+			delete(b.open, lease)
+		}
+	}
+}
+
+func (b *believers) compare(x *belief) {
+	for _, y := range b.past[x.name] {
+		together := min(x.until, y.until).Sub(max(x.from, y.from))
+		if together <= 0 || x.mode == y.mode && x.mode != "exclusive" && x.slot != y.slot || b.documented(x, y) {
+			continue
+		}
+		b.blame("two believers", max(x.from, y.from), []string{x.name}, fmt.Sprintf("lock %q: the holders of tokens %d and %d both saw Valid() for %v", x.name, y.token, x.token, together), y, x)
+	}
+}
+
+// documented says whether the older of two leases was broken, or lost with a failover, while it was valid: then its holder
+// may believe in it up to its deadline, which nothing has moved since.
+func (b *believers) documented(x, y *belief) bool {
+	older, newer := x, y
+	if y.token < x.token {
+		older, newer = y, x
+	}
+	for _, k := range b.breaks {
+		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.asked && older.until <= k.end.Add(older.ttl)) {
+			return true
+		}
+	}
+	for _, p := range b.promotions {
+		if p.Lossy && older.asked <= p.Opened && older.until <= p.Dead.Add(older.ttl) && newer.from >= p.Safe {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,172 @@
+//go:build unix
+
+package check
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+)
+
+func TestTwoBelieversAreFound(t *testing.T) {
+	s := tell(t)
+	s.has(alice, 1, 5, 0, "exclusive", 0)
+	s.has(bob, 2, 6, 90, "exclusive", 0)
+	s.leaves(alice, 1, 100, 101, "")
+	s.leaves(bob, 2, 200, 201, "")
+	s.finds("two believers")
+}
+
+func TestReadersMayBelieveTogether(t *testing.T) {
+	s := tell(t)
+	s.has(alice, 1, 5, 0, "shared", 1)
+	s.has(bob, 2, 6, 10, "shared", 2)
+	s.leaves(alice, 1, 100, 101, "")
+	s.leaves(bob, 2, 200, 201, "")
+	s.finds()
+}
+
+// Who was broken may believe up to its deadline: a TTL after the break, and no longer.
+func TestBrokenLeaseMayBeBelievedInUpToItsDeadline(t *testing.T) {
+	for until, finds := range map[int][]string{900: nil, 1200: {"two believers"}} {
+		s := tell(t)
+		s.has(alice, 1, 5, 0, "exclusive", 0)
+		s.believers.breaks = append(s.believers.breaks, &breaking{"x", ms(10), ms(11)})
+		s.has(bob, 2, 6, 15, "exclusive", 0)
+		s.leaves(alice, 1, until, until+1, "lost")
+		s.leaves(bob, 2, 3000, 3001, "")
+		s.finds(finds...)
+	}
+}
+
+// What was broken while AcquireAll was waiting for another lock is documented as well: the call knows of it no sooner.
+func TestLeaseThatWasBrokenBeforeItsCallReturned(t *testing.T) {
+	s := tell(t)
+	s.asks(alice, 1, 0, "a")
+	s.believers.breaks = append(s.believers.breaks, &breaking{"x", ms(10), ms(11)})
+	s.has(alice, 1, 5, 20, "exclusive", 0)
+	s.has(bob, 2, 6, 15, "exclusive", 0)
+	s.leaves(alice, 1, 300, 301, "lost")
+	s.leaves(bob, 2, 3000, 3001, "")
+	s.finds()
+}
+
+func TestLeaseThatRanOutForNothingIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		because func(*story)
+		finds   []string
+	}{
+		"nothing":               {func(*story) {}, []string{"lost for nothing"}},
+		"a fault of its own":    {func(s *story) { s.faults.Was(history.Fault{Worker: 0, Begin: ms(500), End: ms(600)}) }, nil},
+		"a fault of another":    {func(s *story) { s.faults.Was(history.Fault{Worker: 1, Begin: ms(500), End: ms(600)}) }, []string{"lost for nothing"}},
+		"a server that is busy": {func(s *story) { s.Look(history.Look{Began: ms(500), Ended: ms(900)}) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.has(alice, 1, 5, 0, "exclusive", 0)
+			c.because(s)
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(1500), Name: "x", Class: "lost", Reason: "expired"})
+			s.finds(c.finds...)
+		})
+	}
+}
+
+// look tells the judge what the server lists at a moment.
+func (s *story) look(at int, holders []history.Holder, tickets []history.Ticket) {
+	s.Look(history.Look{Began: ms(at), Ended: ms(at + 1), Holders: holders, Tickets: tickets})
+}
+
+func TestLockHeldByNobodyIsFound(t *testing.T) {
+	s := tell(t)
+	s.asks(alice, 1, 0, "a")
+	s.Event(history.Event{Kind: history.Fails, Who: alice, Call: 1, At: ms(100), Class: "cancelled"})
+	held := []history.Holder{{Name: "x", Token: 5, Label: "a", AcquiredAt: ms(150), ExpiresAt: ms(5150)}}
+	for at := 200; at < 1150; at += 300 {
+		s.look(at, held, nil)
+	}
+	s.finds()
+	s.look(1200, held, nil)
+	s.look(1700, held, nil)
+	s.finds("held by nobody")
+}
+
+// As long as a call is open, a fault keeps its process from telling the server, or it could not be told and its caller was
+// told so, the lock may stay held.
+func TestLockHeldForAReasonIsNoViolation(t *testing.T) {
+	held := []history.Holder{{Name: "x", Token: 5, Label: "a", AcquiredAt: ms(150), ExpiresAt: ms(5150)}}
+	for name, because := range map[string]func(*story){
+		"another call": func(s *story) { s.asks(alice, 2, 50, "a") },
+		"a fault":      func(s *story) { s.faults.Was(history.Fault{Worker: 0, Begin: ms(90), End: ms(200)}) },
+		"killed":       func(s *story) { s.Died(alice) },
+		"the connection was lost": func(s *story) {
+			s.has(alice, 1, 5, 60, "exclusive", 0)
+			s.leaves(alice, 1, 70, 120, "connection")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.asks(alice, 1, 0, "a")
+			because(s)
+			s.Event(history.Event{Kind: history.Fails, Who: alice, Call: 1, At: ms(100), Class: "cancelled"})
+			for at := 200; at < 3000; at += 300 {
+				s.look(at, held, nil)
+			}
+			s.finds()
+		})
+	}
+}
+
+func TestTicketOfNobodyIsFound(t *testing.T) {
+	s := tell(t)
+	s.asks(alice, 1, 0, "a")
+	s.Event(history.Event{Kind: history.Fails, Who: alice, Call: 1, At: ms(100), Class: "cancelled"})
+	for at := 200; at < 4500; at += 300 {
+		s.look(at, []history.Holder{{Name: "x", Label: "chaos"}}, []history.Ticket{{Name: "x", Number: 7, Place: 1, Label: "a", Since: ms(10), Alive: true}})
+	}
+	s.finds("waits for nobody")
+}
+
+func TestFreeLockThatIsWaitedForIsFound(t *testing.T) {
+	s := tell(t)
+	s.asks(alice, 1, 0, "a")
+	for at := 200; at < 5500; at += 300 {
+		s.look(at, nil, []history.Ticket{{Name: "x", Number: 7, Place: 1, Label: "a", Since: ms(10), Alive: true}})
+	}
+	s.finds("free but waited for")
+}
+
+func TestPlainViolationsAreFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		event history.Event
+		finds []string
+	}{
+		"goroutines after a storm": {history.Event{Kind: history.Stormed, Before: 10, Goroutines: 500, Error: "stacks"}, []string{"leftovers"}},
+		"goroutines at the end":    {history.Event{Kind: history.Closed, Before: 10, Goroutines: 11}, []string{"leftovers"}},
+		"heap at the end":          {history.Event{Kind: history.Closed, HeapBefore: 1 << 20, Heap: 1 << 30}, []string{"leftovers"}},
+		"a call that hangs":        {history.Event{Kind: history.Stuck, How: "Close"}, []string{"stuck"}},
+		"a deadlock":               {history.Event{Kind: history.Wrote, Class: "40P01"}, []string{"errors"}},
+		"no serialization failure reaches who acquires": {history.Event{Kind: history.Fails, Class: "40001"}, []string{"errors"}},
+		"one may reach who writes":                      {history.Event{Kind: history.Wrote, Class: "40001"}, nil},
+		"an error without a name":                       {history.Event{Kind: history.Left, Class: "other"}, []string{"errors"}},
+		"a guard that lets a write through":             {history.Event{Kind: history.Finds, Error: "an UPDATE was accepted"}, []string{"errors"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.Event(c.event)
+			s.finds(c.finds...)
+		})
+	}
+}
+
+func TestDefectsInTheLogAreFound(t *testing.T) {
+	s := tell(t)
+	s.serverLog(strings.Join([]string{
+		"2026-11-22 06:14:33.616 UTC [1] w4.0 LK003 ERROR:  the lease of lock 'x' is lost",
+		"2026-11-22 06:14:33.616 UTC [1] w4.0 22023 ERROR:  transaction ID 18160 is in the future",
+		"2026-11-22 06:14:33.616 UTC [1] w4.0 40P01 ERROR:  deadlock detected",
+		"2026-11-22 06:14:33.616 UTC [1] w4.0 XX000 ERROR:  cache lookup failed",
+		"2026-11-22 06:14:33.616 UTC [1]  58030 PANIC:  could not write",
+	}, "\n"))
+	s.finds("server log", "server log", "server log")
+}

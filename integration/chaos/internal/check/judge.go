@@ -1,0 +1,244 @@
+//go:build unix
+
+// Package check decides from what was written down whether the library has kept its promises. It knows nothing of how it
+// works inside.
+package check
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+)
+
+// Violation is a promise that was not kept.
+type Violation struct {
+	Check    string // the name of the check
+	What     string // one sentence
+	At       history.Time
+	Evidence []string // what it follows from
+	Trail    []string // what happened to the locks and resources lately, oldest first
+}
+
+// Names of the checks, with what each of them concludes.
+var Names = []struct{ Name, About string }{
+	{"chain", "every write builds on the one before it: no update is lost, none is made on an old value"},
+	{"stale token", "the tokens that write to a resource ascend, and none writes twice that was not allowed to"},
+	{"outside its lease", "no write is committed after its lease was ended, or the lock was granted to another"},
+	{"nil lost", "a write that was answered nil is there"},
+	{"refused applied", "a write that was answered with an error other than \"unknown\" is not there"},
+	{"tokens", "the tokens of a lock ascend from grant to grant, over all processes, crashes and promotions"},
+	{"two tenures", "by the server's clock no two leases of a lock run at once that exclude each other"},
+	{"two believers", "no two holders that exclude each other see Valid() at once, but for one whose lease was broken or lost with a failover, up to its deadline"},
+	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is answered soon"},
+	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its release, has returned"},
+	{"waits for nobody", "no ticket stays in a queue for more than three seconds after its call has returned"},
+	{"free but waited for", "no lock stays free for more than four seconds while somebody waits for it"},
+	{"stuck", "every call comes back within its context, and some seconds for what is said to the server"},
+	{"leftovers", "goroutines, heap, tickets and sessions go back to nothing"},
+	{"errors", "no error reaches a caller that nothing explains"},
+	{"server log", "the server panics never, and reports no deadlock and no error that is a defect"},
+}
+
+// court is what all checks share.
+type court struct {
+	faults *history.Faults
+	report func(Violation)
+	line   func(string) // writes the history
+	trail  []string     // its end, oldest first
+}
+
+const (
+	trailLength = 30_000
+	trailShown  = 80 // lines about one lock
+)
+
+// blame reports a violation about a lock or a resource, with what happened to it lately.
+func (c *court) blame(check string, at history.Time, about []string, what string, evidence ...any) {
+	v := Violation{Check: check, What: what, At: at}
+	for _, e := range evidence {
+		v.Evidence = append(v.Evidence, strings.Split(describe(e), "\n")...)
+	}
+	for _, line := range c.trail {
+		if slices.ContainsFunc(about, func(name string) bool { return strings.Contains(line, quoted(name)) }) {
+			v.Trail = append(v.Trail, line)
+		}
+	}
+	v.Trail = v.Trail[max(0, len(v.Trail)-trailShown):]
+	c.report(v)
+}
+
+// note adds to the trail. A name in it stands in quotes.
+func (c *court) note(line string) {
+	if len(c.trail) == trailLength {
+		c.trail = slices.Delete(c.trail, 0, trailLength/10)
+	}
+	c.trail = append(c.trail, line)
+	c.line(line)
+}
+
+func quoted(name string) string { return `"` + name + `"` }
+
+// Judge hears everything in the order in which it becomes known. It is safe for concurrent use.
+type Judge struct {
+	mu sync.Mutex
+	*court
+	wall history.Wall
+
+	chains    chains
+	answers   answers
+	tokens    tokens
+	tenures   tenures
+	believers believers
+	losses    losses
+	usage     usage
+	looks     looks
+	lastLook  history.Time
+	answered  map[string]map[string]int // operations by kind and class, for the report
+}
+
+// New makes a judge, who reports violations, and everything that is heard as a line, while it holds its mutex.
+func New(faults *history.Faults, report func(Violation), line func(string)) *Judge {
+	c := &court{faults: faults, report: report, line: line}
+	j := &Judge{court: c, wall: history.ReadWall(), answered: make(map[string]map[string]int)}
+	j.chains = chains{court: c, last: make(map[string]history.Link), lost: make(map[int64]bool)}
+	j.answers = newAnswers(c)
+	j.tokens = newTokens(c)
+	j.tenures = newTenures(c, j.wall)
+	j.believers = believers{court: c, asked: make(map[int64]history.Time), open: make(map[int64]*belief), past: make(map[string][]*belief)}
+	j.losses = losses{court: c, since: make(map[int64]history.Event)}
+	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call), leases: make(map[int64]place)}
+	j.looks = looks{court: c, usage: &j.usage, suspects: make(map[string]suspect), blamed: make(map[string]bool)}
+	return j
+}
+
+// Event hears what a worker says.
+func (j *Judge) Event(e history.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.note(sayEvent(e))
+	j.count(e)
+	j.answers.event(e)
+	j.tokens.event(e)
+	j.believers.event(e)
+	j.losses.event(e)
+	j.usage.event(e)
+	j.leftovers(e)
+	j.errors(e)
+	if e.Kind == history.Stalled {
+		j.faults.Was(history.Fault{Name: stalledName, Worker: int(e.Who / history.Lives), Begin: e.From, End: e.At})
+	}
+}
+
+// What is written down beside the faults that were injected: this machine was too busy.
+const (
+	stalledName = "(a worker did not run)"
+	lateName    = "(the server answered late)"
+	lateAnswer  = 300 * time.Millisecond // of a look
+	lateLook    = time.Second            // after the one before
+)
+
+// Died hears that a worker was killed: what it held runs out, and what it was about to say is not known.
+func (j *Judge) Died(who int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.note(fmt.Sprintf("%s killed", sayWho(who)))
+	j.believers.died(who)
+	j.usage.died(who)
+}
+
+// Commit hears of a transaction, in the order of commits.
+func (j *Judge) Commit(c history.Commit) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, v := range c.Versions {
+		j.note(sayVersion(j.wall, c, v))
+		j.tokens.version(v)
+	}
+	j.tenures.commit(c.Versions)
+	for _, l := range c.Links {
+		j.note(sayLink(j.wall, c, l))
+		j.tenures.link(l, j.wall.Time(c.At))
+		j.chains.link(l, j.wall.Time(c.At))
+		j.answers.link(l, j.wall.Time(c.At))
+	}
+	if c.Mark != 0 {
+		j.answers.marked(c.Mark)
+	}
+}
+
+// Marking hears that a mark is about to be sent: whatever was answered before is committed before it.
+func (j *Judge) Marking(n int64, at history.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.answers.marks[n] = at
+}
+
+// Breaking hears that an operator is about to break a lease, or whoever holds the lock; what it gives hears that it is done.
+func (j *Judge) Breaking(name string) (done func()) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	b := &breaking{name: name, begin: history.Now()}
+	j.believers.breaks = append(j.believers.breaks, b)
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		b.end = history.Now()
+		j.note(fmt.Sprintf("%s an operator has broken %q", sayTime(b.end), name))
+	}
+}
+
+// Promoted hears that a standby has taken over, before anybody reaches it.
+func (j *Judge) Promoted(p history.Promotion) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.note(fmt.Sprintf("%s a standby was promoted, lossy: %v; safe %s, dead %s", sayTime(p.Opened), p.Lossy, sayTime(p.Safe), sayTime(p.Dead)))
+	j.answers.promoted(p)
+	j.tokens.promoted(p)
+	j.tenures.promoted(p)
+	j.chains.promoted(p)
+	j.believers.promotions = append(j.believers.promotions, p)
+}
+
+// Look hears what the server lists.
+func (j *Judge) Look(l history.Look) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.lastLook == 0 {
+		j.lastLook = l.Began
+	}
+	if l.Ended.Sub(l.Began) > lateAnswer || l.Began.Sub(j.lastLook) > lateLook {
+		j.faults.Was(history.Fault{Name: lateName, Worker: history.Everybody, Begin: j.lastLook, End: l.Ended})
+	}
+	j.lastLook = l.Ended
+	j.losses.look(l)
+	j.looks.look(l)
+}
+
+// Finish hears how everything is in the end, when every worker has ended.
+func (j *Judge) Finish(s history.State, logs []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.chains.finish(s)
+	j.answers.finish(s)
+	j.tokens.finish()
+	for _, log := range logs {
+		j.serverLog(log)
+	}
+}
+
+// Blame reports what the laboratory itself has found out.
+func (j *Judge) Blame(check, what string, about ...string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.blame(check, history.Now(), about, what)
+}
+
+// worker is the number of a process's worker.
+func worker(who int64) int { return int(who / history.Lives) }
+
+// settling is how long after a fault clients may take to be as they were before.
+const settling = 2 * time.Second

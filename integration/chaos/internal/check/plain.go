@@ -1,0 +1,124 @@
+//go:build unix
+
+package check
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+)
+
+// The plain checks go by one event, or one line of a log, alone.
+
+// heapMost is by how much the heap of a worker may have grown when its client is closed.
+const heapMost = 16 << 20
+
+func (j *Judge) leftovers(e history.Event) {
+	who := sayWho(e.Who)
+	switch e.Kind {
+	case history.Stormed:
+		if e.Error != "" && !j.faults.Disturbed(worker(e.Who), e.From.Add(-time.Second), e.At, settling) {
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left %v after the last call of a storm of cancelled calls has returned; before it there were %d", who,
+				e.Goroutines, e.At.Sub(e.From), e.Before), e.Error)
+		}
+	case history.Drained:
+		if e.Error != "" {
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left when every call has returned; with a new client there were %d", who, e.Goroutines, e.Before), e.Error)
+		}
+	case history.Closed:
+		if e.Goroutines > e.Before {
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s %d goroutines are left when client and pool are closed; before them there were %d", who, e.Goroutines, e.Before), e.Error)
+		}
+		if e.Heap > e.HeapBefore+heapMost {
+			j.blame("leftovers", e.At, nil, fmt.Sprintf("%s the heap has %d bytes when client and pool are closed; with a new client it had %d", who, e.Heap, e.HeapBefore))
+		}
+	}
+}
+
+// explained are the classes of errors that faults, other holders and the callers' own contexts explain.
+var explained = map[string]bool{
+	"": true, "unknown": true, "stale token": true, "already done": true, "self-deadlock": true, "circle": true, "lost": true, "released": true,
+	"cancelled": true, "deadline": true, "held": true, "own retreat": true, "connection": true, "closed": true, "time limit": true,
+	"57P01": true, "57P02": true, "57P03": true, // the server was stopped, has crashed, or starts
+	"57014": true,                               // cancelled, or the fence's limit
+	"55P03": true,                               // the fence's limit
+	"LK001": true, "LK003": true, "LK011": true, // refusals, where a statement of the worker's own was told
+}
+
+func (j *Judge) errors(e history.Event) {
+	switch e.Kind {
+	case history.Stuck:
+		j.blame("stuck", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.How), e.Error)
+	case history.Finds:
+		j.blame("errors", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.Error))
+	case history.Fails, history.Wrote, history.Renews, history.Left:
+		serialization := e.Class == "40001" && e.Kind == history.Wrote
+		if !explained[e.Class] && !serialization {
+			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s", sayWho(e.Who), e.How, e.Class, e.Error), sayEvent(e))
+		}
+	}
+}
+
+// defect is a line of a server's log that must not be there: a panic, a deadlock, or an error of a kind that statements of
+// the library and of the workers never have. The SQLSTATE stands before the severity.
+var defect = regexp.MustCompile(`(?m)^.* (?:XX\d{3}|40P01|42\w{3}|22\w{3}|23\w{3}|0A\w{3}) (?:ERROR|FATAL|PANIC):.*$|^.* PANIC:.*$|^TRAP:.*$`)
+
+func (j *Judge) serverLog(log string) {
+	for _, line := range defect.FindAllString(log, 20) {
+		if strings.Contains(line, "is in the future") { // so the server answers who asks after a transaction that a crash has lost
+			continue
+		}
+		_, after, _ := strings.Cut(log, line)
+		v := Violation{Check: "server log", What: line, At: history.Now()}
+		for i, next := range strings.SplitN(after, "\n", 8) {
+			if i > 0 && i < 7 {
+				v.Evidence = append(v.Evidence, next)
+			}
+		}
+		j.report(v)
+	}
+}
+
+// count adds to the table of operations.
+func (j *Judge) count(e history.Event) {
+	how := e.How
+	switch e.Kind {
+	case history.Fails, history.Wrote, history.Renews:
+	case history.Has:
+		how = e.How
+	case history.Left:
+		how = "release"
+	case history.Learns:
+		how = "Outcome"
+	default:
+		return
+	}
+	class := e.Class
+	switch {
+	case e.Kind == history.Learns:
+		class = e.Answer
+	case class == "":
+		class = "ok"
+	}
+	if j.answered[how] == nil {
+		j.answered[how] = make(map[string]int)
+	}
+	j.answered[how][class]++
+}
+
+// Counts are how many operations there were, by kind and by how they ended.
+func (j *Judge) Counts() map[string]map[string]int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	copied := make(map[string]map[string]int, len(j.answered))
+	for how, classes := range j.answered {
+		copied[how] = make(map[string]int, len(classes))
+		for class, n := range classes {
+			copied[how][class] = n
+		}
+	}
+	return copied
+}

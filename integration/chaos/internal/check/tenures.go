@@ -1,0 +1,157 @@
+//go:build unix
+
+package check
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+)
+
+// tenures checks that by the server's clock no two leases of a lock run at once that exclude each other, and that every
+// write is committed while its lease is the one that the lock has. It follows the rows in the order of commits.
+type tenures struct {
+	*court
+	wall    history.Wall
+	rows    map[slot]*row
+	known   map[string][]*tenure // of each lock, those that have not long ended
+	touched []*tenure            // by the transaction that is looked at
+}
+
+type slot struct {
+	lock string
+	slot int
+}
+
+// row is the newest version of a slot, and what grants of it came before.
+type row struct {
+	history.Version
+	tenure *tenure // nil when nobody holds it
+	before int64   // the greatest token of earlier grants of the slot
+}
+
+// tenure is a lease by the server's clock.
+type tenure struct {
+	name     string
+	slot     int
+	mode     string
+	capacity int
+	token    int64
+	grant    string
+	holder   string
+	from, to history.Time
+	blamed   bool
+}
+
+// remembered is how long a tenure is compared with others after its end.
+const remembered = 2 * time.Minute
+
+func newTenures(c *court, wall history.Wall) tenures {
+	return tenures{court: c, wall: wall, rows: make(map[slot]*row), known: make(map[string][]*tenure)}
+}
+
+// commit takes the versions of one transaction, and then compares: what it ends and what it grants happens at once.
+func (t *tenures) commit(versions []history.Version) {
+	for _, v := range versions {
+		t.version(v)
+	}
+	for _, x := range t.touched {
+		t.compare(x)
+	}
+	t.touched = t.touched[:0]
+}
+
+func (t *tenures) version(v history.Version) {
+	at := slot{v.Name, v.Slot}
+	was := t.rows[at]
+	if was == nil {
+		was = &row{}
+	}
+	now := &row{Version: v, before: was.before}
+	if was.Grant != v.Grant {
+		now.before = max(now.before, was.Token)
+	}
+	t.rows[at] = now
+	if was.tenure != nil && (was.Grant != v.Grant || !v.Held()) {
+		t.ended(was, v)
+	}
+	if !v.Held() {
+		return
+	}
+	if now.tenure = t.find(v); now.tenure == nil {
+		now.tenure = &tenure{name: v.Name, slot: v.Slot, mode: v.Mode, capacity: v.Capacity, grant: v.Grant, holder: v.Holder, from: t.wall.Time(v.AcquiredAt)}
+		t.known[v.Name] = append(slices.DeleteFunc(t.known[v.Name], func(old *tenure) bool {
+			return old.to.Add(remembered) < now.tenure.from
+		}), now.tenure)
+	}
+	now.tenure.token, now.tenure.to = v.Token, t.wall.Time(v.ExpiresAt)
+	t.touched = append(t.touched, now.tenure)
+}
+
+// find is the tenure that the version renews.
+func (t *tenures) find(v history.Version) *tenure {
+	for _, x := range t.known[v.Name] {
+		if x.slot == v.Slot && x.grant == v.Grant {
+			return x
+		}
+	}
+	return nil
+}
+
+// ended cuts a tenure short that was ended before its time. A row that goes from one lease to the next in one step says when.
+func (t *tenures) ended(was *row, v history.Version) {
+	if end := t.wall.Time(v.EndedAt); !v.Gone && !v.EndedAt.IsZero() && end >= was.tenure.from && end < was.tenure.to {
+		was.tenure.to = end
+	}
+}
+
+// compare looks for tenures that exclude this one and run at the same time.
+func (t *tenures) compare(x *tenure) {
+	for _, y := range t.known[x.name] {
+		if y == x || y.blamed && x.blamed || !excludes(x, y) || max(x.from, y.from) >= min(x.to, y.to) {
+			continue
+		}
+		x.blamed, y.blamed = true, true
+		t.blame("two tenures", x.from, []string{x.name}, fmt.Sprintf("lock %q: %s with token %d and %s with token %d were held at once for %v by the server's clock", x.name,
+			x.mode, x.token, y.mode, y.token, min(x.to, y.to).Sub(max(x.from, y.from))), y, x)
+	}
+}
+
+func excludes(x, y *tenure) bool {
+	return x.mode != y.mode || x.mode == "exclusive" || x.slot == y.slot || x.mode == "limit" && x.capacity != y.capacity
+}
+
+// link checks that the lease that a write was made under is the one that its lock has at the commit.
+func (t *tenures) link(l history.Link, at history.Time) {
+	switch r := t.rows[slot{l.Lock, l.Slot}]; {
+	case r == nil || r.Gone:
+		t.blame("outside its lease", at, []string{l.Lock}, fmt.Sprintf("write %d was committed under lock %q, which has no row", l.Op, l.Lock), l)
+	case !r.Held():
+		t.blame("outside its lease", at, []string{l.Lock}, fmt.Sprintf("write %d with token %d was committed when the lease of lock %q had been ended", l.Op, l.Token, l.Lock), l)
+	case l.Token > r.Token || l.Token <= r.before:
+		t.blame("outside its lease", at, []string{l.Lock}, fmt.Sprintf("write %d with token %d was committed when lock %q was held with token %d", l.Op, l.Token, l.Lock, r.Token), l)
+	}
+}
+
+// promoted goes on with the rows of the new primary. What happened last on the old one we may not have been told of, and the
+// new one may lack: only tenures of which it knows the same grant can be compared with what comes.
+func (t *tenures) promoted(p history.Promotion) {
+	had := make(map[slot]history.Version, len(p.State.Versions))
+	for _, v := range p.State.Versions {
+		had[slot{v.Name, v.Slot}] = v
+	}
+	for name, all := range t.known {
+		t.known[name] = slices.DeleteFunc(all, func(x *tenure) bool {
+			v := had[slot{x.name, x.slot}]
+			if !p.Lossy && v.Grant == x.grant && !v.Held() {
+				x.to = min(x.to, max(x.from, t.wall.Time(v.EndedAt)))
+				return false
+			}
+			return p.Lossy || v.Grant != x.grant
+		})
+	}
+	clear(t.rows)
+	t.commit(p.State.Versions)
+}

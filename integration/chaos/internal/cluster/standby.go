@@ -1,0 +1,276 @@
+//go:build unix
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/internal/pgprograms"
+	"github.com/pglock-dev/pglock/internal/pgserver"
+)
+
+// standbyName is what synchronous_standby_names names: the follower of the order must not count as a standby.
+const standbyName = "chaos_standby"
+
+// BuildStandby starts a standby of the primary, which replicates asynchronously. It does nothing where there is one.
+func (c *Cluster) BuildStandby(ctx context.Context) error {
+	c.turns.Lock()
+	defer c.turns.Unlock()
+	if c.standby != nil {
+		return nil
+	}
+	primary := c.primaryNode()
+	server, err := pgserver.Start(ctx, pgserver.Options{Programs: c.programs, Settings: settings})
+	if err != nil {
+		return err
+	}
+	standby, err := c.copyTo(ctx, primary, server)
+	if err != nil {
+		return errors.Join(fmt.Errorf("cluster: build a standby: %w", err), server.Stop())
+	}
+	c.mu.Lock()
+	c.standby = standby
+	c.mu.Unlock()
+	return nil
+}
+
+// HasStandby says whether there is one.
+func (c *Cluster) HasStandby() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.standby != nil
+}
+
+// copyTo replaces the data of a server by a copy of the primary's, taken by its own backup functions, so that no client
+// program is needed.
+func (c *Cluster) copyTo(ctx context.Context, primary *node, server *pgserver.Server) (*node, error) {
+	if err := server.Kill(); err != nil {
+		return nil, err
+	}
+	owner, err := pgprograms.Account()
+	if err != nil {
+		return nil, err
+	}
+	data := dataFolder{server.DataDir(), owner}
+	if err := data.clear(); err != nil {
+		return nil, err
+	}
+	start, stop := `pg_backup_start('standby', true)`, `pg_backup_stop(false)`
+	if c.programs.Major < 15 {
+		start, stop = `pg_start_backup('standby', true, false)`, `pg_stop_backup(false)`
+	}
+	var label string
+	var to *pgx.ConnConfig
+	err = primary.ask(ctx, func(conn *pgx.Conn) error {
+		to = conn.Config()
+		if _, err := conn.Exec(ctx, `SELECT `+start); err != nil {
+			return err
+		}
+		if err := data.copyFrom(primary.DataDir()); err != nil {
+			return err
+		}
+		return conn.QueryRow(ctx, `SELECT labelfile FROM `+stop).Scan(&label)
+	})
+	if err != nil {
+		return nil, err
+	}
+	own := fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=%s password=%s sslmode=disable application_name=%s'\n"+
+		"wal_retrieve_retry_interval = '100ms'\nwal_receiver_status_interval = '1s'\n", to.Host, to.Port, to.User, to.Password, standbyName)
+	if err := errors.Join(data.write("backup_label", label), data.write("standby.signal", ""), data.write("postgresql.auto.conf", own)); err != nil {
+		return nil, err
+	}
+	if err := server.Restart(ctx); err != nil {
+		return nil, err
+	}
+	u, err := url.Parse(primary.url)
+	if err != nil {
+		return nil, err
+	}
+	u.Host = address(server.URL())
+	standby := &node{server, u.String()}
+	return standby, c.catchUp(ctx, primary, standby)
+}
+
+// catchUp returns when the standby shows all that the primary has committed so far.
+func (c *Cluster) catchUp(ctx context.Context, primary, standby *node) error {
+	var position string
+	err := primary.ask(ctx, func(conn *pgx.Conn) error {
+		// Its commit flushes those before it.
+		if _, err := conn.Exec(ctx, `SELECT pg_logical_emit_message(true, 'probe', '')`); err != nil {
+			return err
+		}
+		return conn.QueryRow(ctx, `SELECT pg_current_wal_flush_lsn()::text`).Scan(&position)
+	})
+	if err != nil {
+		return err
+	}
+	return standby.eventually(ctx, `SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn`, position)
+}
+
+// synchronous makes commits wait for the standby until asynchronous.
+func synchronous(ctx context.Context, primary *node) error {
+	if err := primary.exec(ctx, `ALTER SYSTEM SET synchronous_standby_names = '`+standbyName+`'`, `SELECT pg_reload_conf()`); err != nil {
+		return err
+	}
+	return primary.eventually(ctx, `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE application_name = $1 AND sync_state = 'sync')`, standbyName)
+}
+
+func asynchronous(ctx context.Context, primary *node) error {
+	return primary.exec(ctx, `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
+}
+
+// SlowFlush makes every commit that waits for the disk slow: they wait for the standby too, which stands still for so long.
+func (c *Cluster) SlowFlush(ctx context.Context, d time.Duration) (err error) {
+	c.turns.Lock()
+	defer c.turns.Unlock()
+	if c.standby == nil {
+		return errors.New("cluster: there is no standby")
+	}
+	if err := synchronous(ctx, c.primary); err != nil {
+		return errors.Join(err, asynchronous(context.WithoutCancel(ctx), c.primary))
+	}
+	var receiver int
+	err = c.standby.ask(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT pid FROM pg_stat_wal_receiver`).Scan(&receiver)
+	})
+	if err == nil {
+		err = syscall.Kill(receiver, syscall.SIGSTOP)
+	}
+	if err == nil {
+		pause(ctx, d)
+		err = syscall.Kill(receiver, syscall.SIGCONT)
+	}
+	return errors.Join(err, asynchronous(context.WithoutCancel(ctx), c.primary))
+}
+
+// Failover replaces the primary, which is killed, by its standby. With lossy, the standby has not received what was
+// committed in the last moments, for as long as said; else it has all that was answered. cut is called when the old primary
+// is dead, to end what is left of connections to it; open when the new one is ready, before anything else reaches it.
+func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, cut func(), open func(history.Promotion)) error {
+	c.turns.Lock()
+	defer c.turns.Unlock()
+	ctx = context.WithoutCancel(ctx) // half a failover is no use
+	old, standby := c.primary, c.standby
+	if standby == nil {
+		return errors.New("cluster: there is no standby")
+	}
+	p := history.Promotion{Lossy: lossy}
+	var err error
+	if lossy {
+		p.Safe = history.Now()
+		err = errors.Join(c.catchUp(ctx, old, standby),
+			standby.exec(ctx, `ALTER SYSTEM SET primary_conninfo = ''`, `SELECT pg_reload_conf()`),
+			standby.eventually(ctx, `SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'walreceiver')`))
+	} else {
+		err = synchronous(ctx, old)
+	}
+	if err != nil {
+		return fmt.Errorf("cluster: prepare the standby: %w", err)
+	}
+	pause(ctx, last)
+	if err := old.Kill(); err != nil {
+		return err
+	}
+	p.Dead = history.Now()
+	if !lossy {
+		p.Safe = p.Dead
+	}
+	cut()
+	c.unfollow()
+	c.followed.Wait()
+	if err := errors.Join(standby.exec(ctx, `SELECT pg_promote(true, 20)`), standby.eventually(ctx, `SELECT NOT pg_is_in_recovery()`)); err != nil {
+		return fmt.Errorf("cluster: promote: %w", err)
+	}
+	err = standby.ask(ctx, func(conn *pgx.Conn) error {
+		if err := makeSlot(ctx, conn); err != nil {
+			return err
+		}
+		p.State, err = readState(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.primary, c.standby = standby, nil
+	c.mu.Unlock()
+	p.Opened = history.Now()
+	open(p)
+	c.followPrimary()
+	return c.retire(old)
+}
+
+// dataFolder is the data folder of a server that does not run.
+type dataFolder struct {
+	path  string
+	owner *pgprograms.User
+}
+
+// transient are what a backup leaves out: the contents of these folders, and these files. The lock file of the folder's own
+// last server stays: by it the next one finds the shared memory to clean up.
+var transient = struct{ folders, files []string }{
+	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans"},
+	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old", "postgresql.auto.conf"},
+}
+
+func (d dataFolder) clear() error {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.Name() == "postmaster.pid" {
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(d.path, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyFrom copies the data of a server that runs, between the start and the stop of a backup. A file that goes away
+// meanwhile is not missed: its end is in the WAL.
+func (d dataFolder) copyFrom(source string) error {
+	return filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		rel, relErr := filepath.Rel(source, path)
+		if err := errors.Join(err, relErr); err != nil || rel == "." {
+			return err
+		}
+		if slices.Contains(transient.folders, filepath.Dir(rel)) || slices.Contains(transient.files, rel) {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		to := filepath.Join(d.path, rel)
+		if e.IsDir() {
+			return errors.Join(os.Mkdir(to, 0o700), d.owner.Own(to))
+		}
+		content, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return errors.Join(err, os.WriteFile(to, content, 0o600), d.owner.Own(to))
+	})
+}
+
+func (d dataFolder) write(name, content string) error {
+	path := filepath.Join(d.path, name)
+	return errors.Join(os.WriteFile(path, []byte(content), 0o600), d.owner.Own(path))
+}

@@ -1,0 +1,84 @@
+//go:build unix
+
+package history
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Everybody is whom a fault of the server concerns.
+const Everybody = -1
+
+// Fault is one fault that was injected.
+type Fault struct {
+	Name   string
+	Worker int // or Everybody
+	Begin  Time
+	End    Time // 0 while it lasts
+	Note   string
+	Quiet  bool // it keeps nobody from the server: a break, a prune, cancelled calls
+}
+
+// Faults are all faults so far. They are safe for concurrent use.
+type Faults struct {
+	mu  sync.Mutex
+	all []Fault
+}
+
+// Began notes the beginning of a fault; what it gives ends it.
+func (f *Faults) Began(fault Fault) (ended func()) {
+	fault.Begin = Now()
+	f.mu.Lock()
+	n := len(f.all)
+	f.all = append(f.all, fault)
+	f.mu.Unlock()
+	return func() {
+		now := Now()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.all[n].End = now
+	}
+}
+
+// Was notes a fault that is over.
+func (f *Faults) Was(fault Fault) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, fault)
+}
+
+// Disturbed says whether, at any moment between the two, the worker could not be expected to reach the server and to run,
+// or had just begun to again: settling is for how long after a fault that is so.
+func (f *Faults) Disturbed(worker int, from, to Time, settling time.Duration) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.all, func(x Fault) bool {
+		return !x.Quiet && (x.Worker == Everybody || x.Worker == worker) && x.Begin <= to && (x.End == 0 || x.End.Add(settling) >= from)
+	})
+}
+
+// Count tells how often each kind was injected.
+func (f *Faults) Count() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count := make(map[string]int)
+	for _, x := range f.all {
+		count[x.Name]++
+	}
+	return count
+}
+
+// Between are the faults that were active in the time.
+func (f *Faults) Between(from, to Time) []Fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var active []Fault
+	for _, x := range f.all {
+		if x.Begin <= to && (x.End == 0 || x.End >= from) {
+			active = append(active, x)
+		}
+	}
+	return active
+}

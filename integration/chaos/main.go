@@ -1,0 +1,189 @@
+//go:build unix
+
+// Chaos runs many processes that lock and write with every kind of fault at once, and checks from outside that every promise
+// of the library is kept: by its public API, the wire, the server's log and the order of commits.
+//
+//	go run ./integration/chaos --seed 7 --duration 10m --faults all
+//
+// It starts and ends everything that it needs. It exits with 0 when every promise was kept, with 1 and the evidence when one
+// was not, with 2 for bad flags, and with 3 when the laboratory itself could not work.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
+	"github.com/pglock-dev/pglock/integration/chaos/internal/load"
+	"github.com/pglock-dev/pglock/internal/pgprograms"
+	"github.com/pglock-dev/pglock/internal/pgserver"
+)
+
+// roleVariable makes this program a worker.
+const roleVariable = "PGLOCK_CHAOS_ROLE"
+
+// Exit codes.
+const (
+	exitKept        = 0
+	exitViolated    = 1
+	exitUsage       = 2
+	exitFailed      = 3
+	exitInterrupted = 130
+)
+
+func main() {
+	if os.Getenv(roleVariable) != "" {
+		os.Exit(work())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// work is the life of a worker process.
+func work() int {
+	if err := load.Run(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// options are what a run is told.
+type options struct {
+	seed           uint64
+	duration       time.Duration
+	faults         []fault
+	workers        int
+	goroutines     int
+	pace           time.Duration // the mean pause of a goroutine between two calls
+	stormCalls     int
+	sessionTTL     time.Duration
+	untilViolation bool
+	sweep          bool
+	keep           bool
+	programs       pgprograms.Programs
+}
+
+// parse reads the flags. A nil error with done means that there is nothing to run.
+func parse(ctx context.Context, args []string, out, problems io.Writer) (o options, done bool, err error) {
+	o.sessionTTL = 2 * time.Second
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.SetOutput(problems)
+	flags.Uint64Var(&o.seed, "seed", 0, "draws which fault comes when and who does what; 0 draws a seed, which is printed")
+	flags.DurationVar(&o.duration, "duration", time.Minute, "for how long faults are injected")
+	flags.IntVar(&o.workers, "workers", 8, "processes, 1 to 64; every other does without prepared statements")
+	flags.IntVar(&o.goroutines, "goroutines", 4, "of each process that take locks, 1 to 256")
+	flags.DurationVar(&o.pace, "pace", 120*time.Millisecond, "mean pause of a goroutine between two calls")
+	flags.IntVar(&o.stormCalls, "storm", 2000, "calls that the fault cancel cancels at once, 1 to 10000")
+	flags.BoolVar(&o.untilViolation, "until-violation", false, "stop at the first violation")
+	flags.BoolVar(&o.sweep, "sweep", false, "in the end wait a minute, sweep the sessions of the dead away, and check that nothing is left in the tables")
+	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing was found")
+	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is left out")
+	programs := flags.String("programs", "", "folder of initdb, pg_ctl and postgres; default: where they are found, as the tests do")
+	list := flags.Bool("list", false, "show the faults and the checks, and exit")
+	if err := flags.Parse(args); err != nil {
+		return o, errors.Is(err, flag.ErrHelp), err
+	}
+	if *list {
+		showLists(out)
+		return o, true, nil
+	}
+	for _, rule := range []struct {
+		broken bool
+		text   string
+	}{
+		{flags.NArg() > 0, fmt.Sprintf("argument %q: there are flags only", flags.Arg(0))},
+		{o.workers < 1 || o.workers > 64, fmt.Sprintf("--workers %d: must be 1 to 64", o.workers)},
+		{o.goroutines < 1 || o.goroutines > 256, fmt.Sprintf("--goroutines %d: must be 1 to 256", o.goroutines)},
+		{o.stormCalls < 1 || o.stormCalls > 10_000, fmt.Sprintf("--storm %d: must be 1 to 10000", o.stormCalls)},
+		{o.duration <= 0, fmt.Sprintf("--duration %v: must be positive", o.duration)},
+		{o.pace <= 0, fmt.Sprintf("--pace %v: must be positive", o.pace)},
+	} {
+		if rule.broken {
+			return o, false, errors.New(rule.text)
+		}
+	}
+	if o.faults, err = selectFaults(*names); err != nil {
+		return o, false, err
+	}
+	if o.seed == 0 {
+		o.seed = rand.Uint64N(1_000_000) + 1
+	}
+	if *programs != "" {
+		o.programs, err = pgprograms.FindIn(ctx, *programs)
+		return o, false, err
+	}
+	o.programs, _, err = pgserver.LocatePrograms(ctx, "", problems)
+	return o, false, err
+}
+
+// selectFaults reads the value of --faults.
+func selectFaults(names string) (chosen []fault, err error) {
+	for name := range strings.SplitSeq(names, ",") {
+		name, without := strings.CutPrefix(strings.TrimSpace(name), "-")
+		var group []fault
+		switch name {
+		case "all":
+			group = allFaults
+		case "none", "":
+		default:
+			at := slices.IndexFunc(allFaults, func(f fault) bool { return f.name == name })
+			if at < 0 {
+				return nil, fmt.Errorf("--faults: %q is no fault; --list shows them", name)
+			}
+			group = allFaults[at : at+1]
+		}
+		named := func(f fault) bool { return slices.ContainsFunc(group, func(g fault) bool { return g.name == f.name }) }
+		chosen = slices.DeleteFunc(chosen, named)
+		if !without {
+			chosen = append(chosen, group...)
+		}
+	}
+	return chosen, nil
+}
+
+func showLists(out io.Writer) {
+	fmt.Fprintln(out, "Faults:")
+	for _, f := range allFaults {
+		fmt.Fprintf(out, "  %-22s %s\n", f.name, f.about)
+	}
+	fmt.Fprintln(out, "\nChecks:")
+	for _, c := range check.Names {
+		fmt.Fprintf(out, "  %-22s %s\n", c.Name, c.About)
+	}
+}
+
+// command is the program. It gives the exit code.
+func command(ctx context.Context, args []string, out, problems io.Writer) int {
+	o, done, err := parse(ctx, args, out, problems)
+	switch {
+	case done:
+		return exitKept
+	case err != nil:
+		fmt.Fprintln(problems, "chaos:", err)
+		return exitUsage
+	}
+	result, err := run(ctx, o, newScreen(out), problems)
+	switch {
+	case ctx.Err() != nil:
+		fmt.Fprintln(problems, "chaos: interrupted")
+		return exitInterrupted
+	case err != nil:
+		fmt.Fprintln(problems, "chaos: the laboratory failed:", err)
+		return exitFailed
+	case result.violations > 0:
+		return exitViolated
+	}
+	return exitKept
+}
