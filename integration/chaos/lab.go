@@ -274,7 +274,7 @@ func (l *lab) lookForSessions(ctx context.Context) {
 	l.screen.say("waiting for %v, to sweep %d tickets and %d sessions away", minute, left.Tickets, left.Sessions)
 	wait(ctx, minute)
 	left = l.awaitLeftovers(ctx, 10*time.Second, func(left cluster.Leftovers) bool {
-		_ = l.cluster.Exec(ctx, `SELECT pglock.sweep_waiters()`)
+		_ = l.cluster.Exec(ctx, `SELECT pglock.sweep()`)
 		return left.Tickets == 0 && left.Sessions == 0
 	})
 	if left.Tickets > 0 || left.Sessions > 0 {

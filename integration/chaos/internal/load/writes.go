@@ -161,7 +161,7 @@ func (w *worker) answered(ctx context.Context, r *rand.Rand, op int64, how strin
 		sleep(ctx, upTo(r, 2*time.Second))
 		asking, cancel := context.WithTimeout(ctx, 3*time.Second)
 		defer cancel()
-		switch outcome, err := w.store.Outcome(asking, unknown.Transaction); {
+		switch outcome, err := w.store.Outcome(asking, unknown.Receipt); {
 		case err != nil:
 		case outcome == fencedstore.Committed:
 			w.out.say(history.Event{Kind: history.Learns, At: history.Now(), Op: op, Answer: history.Done})
