@@ -52,33 +52,55 @@ func inFront(h *hit) *member {
 }
 
 // lateHints keeps a worker from the server until the lock that it waits for was granted to it and the grant has run out. Then
-// it can ask again; the notification of the old grant comes a little later. Connections that listen are not kept from the
-// server, so that nothing tells the worker that it has missed something.
+// it can ask again; the notification of the old grant comes when it is queued anew. Connections that listen are not kept from
+// the server, so that nothing tells the worker that it has missed something.
 func lateHints(h *hit) error {
 	hear := h.m.line.HoldHints()
 	defer hear()
 	up, down := h.m.line.Hold(wire.Up, false), h.m.line.Hold(wire.Down, false)
 	defer up()
 	defer down()
+	again := false
 	if h.front == nil {
 		wait(h.ctx, between(h.rand, 200*time.Millisecond, time.Second))
 	} else if h.granted(2*time.Second, func(label string) bool { return label == h.front.Holder }) {
-		h.granted(h.front.TTL+500*time.Millisecond, func(label string) bool { return label != h.front.Holder })
+		again = h.granted(h.front.TTL+500*time.Millisecond, func(label string) bool { return label != h.front.Holder })
 		wait(h.ctx, upTo(h.rand, 20*time.Millisecond))
 	}
 	up()
 	down()
-	wait(h.ctx, upTo(h.rand, 150*time.Millisecond))
+	if again {
+		h.queuedAgain(time.Second)
+		wait(h.ctx, upTo(h.rand, 60*time.Millisecond))
+	} else {
+		wait(h.ctx, upTo(h.rand, 150*time.Millisecond))
+	}
 	return nil
+}
+
+// queuedAgain waits until whom the hit concerns has another ticket for the lock than the one that it had.
+func (h *hit) queuedAgain(patience time.Duration) {
+	h.until(patience, func(ctx context.Context) bool {
+		tickets, err := h.eye.client.Waiters(ctx, h.front.Lock, 1000)
+		return err == nil && slices.ContainsFunc(tickets, func(t pglock.Waiter) bool { return t.Holder == h.front.Holder && t.Ticket > h.front.Ticket })
+	})
 }
 
 // granted waits until the lock is held by whom is meant, and says whether it was.
 func (h *hit) granted(patience time.Duration, meant func(label string) bool) bool {
+	return h.until(patience, func(ctx context.Context) bool {
+		holders, err := h.eye.client.Holders(ctx, h.front.Lock)
+		return err == nil && slices.ContainsFunc(holders, func(i pglock.Info) bool { return i.Held && meant(i.Holder) })
+	})
+}
+
+// until asks again and again, and says whether it has come to pass in time.
+func (h *hit) until(patience time.Duration, ask func(context.Context) bool) bool {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && h.ctx.Err() == nil; wait(h.ctx, 15*time.Millisecond) {
 		brief, cancel := context.WithTimeout(h.ctx, time.Second)
-		holders, err := h.eye.client.Holders(brief, h.front.Lock)
+		done := ask(brief)
 		cancel()
-		if err == nil && slices.ContainsFunc(holders, func(i pglock.Info) bool { return i.Held && meant(i.Holder) }) {
+		if done {
 			return true
 		}
 	}

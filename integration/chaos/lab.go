@@ -86,15 +86,15 @@ func (l *lab) live(ctx context.Context) (err error) {
 		}
 	}
 	defer l.dismiss()
-	if err := l.hire(ctx); err != nil {
-		return err
-	}
 	watching, blind := context.WithCancel(ctx)
 	var eyes sync.WaitGroup
-	eyes.Go(func() { l.eye.watch(watching) })
+	eyes.Go(func() { l.eye.watch(watching) }) // before the workers: how soon the server answers is known from their first call on
 	eyes.Go(func() { l.progress(watching) })
 	defer eyes.Wait()
 	defer blind()
+	if err := l.hire(ctx); err != nil {
+		return err
+	}
 	if err := l.inject(ctx); err != nil {
 		return err
 	}

@@ -163,7 +163,6 @@ func TestDefectsInTheLogAreFound(t *testing.T) {
 	s := tell(t)
 	s.serverLog(strings.Join([]string{
 		"2026-11-22 06:14:33.616 UTC [1] w4.0 LK003 ERROR:  the lease of lock 'x' is lost",
-		"2026-11-22 06:14:33.616 UTC [1] w4.0 22023 ERROR:  transaction ID 18160 is in the future",
 		"2026-11-22 06:14:33.616 UTC [1] w4.0 40P01 ERROR:  deadlock detected",
 		"2026-11-22 06:14:33.616 UTC [1] w4.0 XX000 ERROR:  cache lookup failed",
 		"2026-11-22 06:14:33.616 UTC [1]  58030 PANIC:  could not write",
