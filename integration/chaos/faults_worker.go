@@ -19,7 +19,7 @@ var networkFaults = []fault{
 	{name: "reset", about: "all connections of a worker are reset", lane: firstLane, weight: 2, run: cut(true)},
 	{name: "close", about: "all connections of a worker are closed", lane: firstLane, weight: 2, run: cut(false)},
 	{name: "refuse", about: "connections of a worker are reset, and new ones refused for up to two seconds", lane: firstLane, weight: 2, run: refuse},
-	{name: "outage", about: "a worker has no connections for five to eight seconds: what became of its last COMMITs stays unknown", lane: firstLane, weight: 1, run: outage},
+	{name: "outage", about: "a worker has no connections for five to eight seconds: what became of its last COMMITs stays unknown", lane: firstLane, weight: 2, run: outage},
 	{name: "hold", about: "requests or answers of a worker are held back for up to two seconds, and come then", lane: firstLane, weight: 4, run: hold},
 	{name: "drop-commit-request", about: "some requests to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Up, true)},
 	{name: "drop-commit-answer", about: "some answers to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Down, true)},

@@ -32,6 +32,25 @@ import (
 // roleVariable makes this program a worker.
 const roleVariable = "PGLOCK_CHAOS_ROLE"
 
+// usage is what --help shows before the flags, and exitCodes what it shows after them.
+const (
+	usage = `chaos injects every kind of fault into processes that lock and write, their connections and their server, and
+checks from outside that every promise of the library is kept.
+
+    go run ./integration/chaos --seed 7 --duration 10m
+    go run ./integration/chaos --faults all,-cancel,-promote-lossy
+    go run ./integration/chaos --faults late-hints --until-violation --duration 1h
+
+It starts its servers and its workers by itself, and ends them. It shows how it goes while it runs, each violation when it
+is found, and in the end tables of faults, operations and violations. A folder that is named at the end has the evidence.
+The same seed gives the same choices, not the same timing. Flags:
+
+`
+	exitCodes = `
+Exit codes: 0 every promise was kept; 1 violations; 2 bad flags; 3 the laboratory itself could not work; 130 interrupted.
+`
+)
+
 // Exit codes.
 const (
 	exitKept        = 0
@@ -92,6 +111,11 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is left out")
 	programs := flags.String("programs", "", "folder of initdb, pg_ctl and postgres; default: where they are found, as the tests do")
 	list := flags.Bool("list", false, "show the faults and the checks, and exit")
+	flags.Usage = func() {
+		fmt.Fprint(problems, usage)
+		flags.PrintDefaults()
+		fmt.Fprint(problems, exitCodes)
+	}
 	if err := flags.Parse(args); err != nil {
 		return o, errors.Is(err, flag.ErrHelp), err
 	}
