@@ -26,6 +26,7 @@ var networkFaults = []fault{
 	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds; mostly those of a reader that a writer waits for", lane: firstLane, weight: 4, choose: reader, run: commits(wire.Up, false)},
 	{name: "delay-commit-answer", about: "some answers to COMMIT are late, by up to two seconds", lane: firstLane, weight: 2, run: commits(wire.Down, false)},
 	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears the notification a little later", lane: firstLane, weight: 5, choose: inFront, run: lateHints},
+	{name: "delay-hints", about: "notifications to a worker are late, by up to four seconds, and nothing else", lane: firstLane, weight: 2, quiet: true, run: delayHints},
 	{name: "terminate", about: "some sessions of a worker are terminated by an operator", lane: firstLane, weight: 2, run: terminate},
 }
 
@@ -93,6 +94,13 @@ func commits(d wire.Direction, drop bool) func(*hit) error {
 		stop()
 		return nil
 	}
+}
+
+func delayHints(h *hit) error {
+	hear := h.m.line.HoldHints()
+	defer hear()
+	wait(h.ctx, between(h.rand, 50*time.Millisecond, 4*time.Second))
+	return nil
 }
 
 func terminate(h *hit) error {

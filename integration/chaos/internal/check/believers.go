@@ -26,6 +26,7 @@ type belief struct {
 	who, lease  int64
 	name, mode  string
 	slot        int
+	limit       int
 	token       int64
 	ttl         time.Duration
 	asked       history.Time // when the call began: it was granted after that
@@ -45,7 +46,7 @@ func (b *believers) event(e history.Event) {
 	case history.Fails:
 		delete(b.asked, e.Call)
 	case history.Has:
-		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, slot: e.Slot, token: e.Token, ttl: e.TTL, from: e.At}
+		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, from: e.At}
 	case history.Lets:
 		x := b.open[e.Lease]
 		if x == nil {
@@ -76,6 +77,18 @@ func (b *believers) compare(x *belief) {
 			continue
 		}
 		b.blame("two believers", max(x.from, y.from), []string{x.name}, fmt.Sprintf("lock %q: the holders of tokens %d and %d both saw Valid() for %v", x.name, y.token, x.token, together), y, x)
+	}
+	if x.mode != "limit" {
+		return
+	}
+	together := []span{{x.from, x.until}}
+	for _, y := range b.past[x.name] {
+		if y.mode == "limit" && !b.documented(x, y) {
+			together = append(together, span{y.from, y.until})
+		}
+	}
+	if n := crowd(together); n > x.limit {
+		b.blame("two believers", x.from, []string{x.name}, fmt.Sprintf("lock %q: %d holders saw Valid() at once, the limit is %d", x.name, n, x.limit), x)
 	}
 }
 

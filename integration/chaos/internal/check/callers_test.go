@@ -5,6 +5,7 @@ package check
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
@@ -25,6 +26,19 @@ func TestReadersMayBelieveTogether(t *testing.T) {
 	s.leaves(alice, 1, 100, 101, "")
 	s.leaves(bob, 2, 200, 201, "")
 	s.finds()
+}
+
+func TestOneBelieverTooManyIsFound(t *testing.T) {
+	s := tell(t)
+	for n := int64(1); n <= 4; n++ {
+		s.Event(history.Event{Kind: history.Has, Who: alice, Lease: n, At: ms(int(n)), Name: "x", Mode: "limit", Limit: 3, Slot: int(n), Token: n, TTL: time.Second})
+	}
+	for n := int64(1); n <= 3; n++ {
+		s.leaves(alice, n, 100, 101, "")
+	}
+	s.finds()
+	s.leaves(alice, 4, 50, 101, "")
+	s.finds("two believers")
 }
 
 // Who was broken may believe up to its deadline: a TTL after the break, and no longer.

@@ -201,3 +201,14 @@ func TestTenuresOverAFailover(t *testing.T) {
 		})
 	}
 }
+
+func TestSemaphoreThatLetsOneTooManyInIsFound(t *testing.T) {
+	s := tell(t)
+	for n := 1; n <= 3; n++ {
+		s.commit(n, lock(n, "limit", int64(n), n, 1000))
+	}
+	s.commit(4, lock(4, "limit", 4, 1000, 2000)) // when the others are over
+	s.finds()
+	s.commit(5, lock(5, "limit", 5, 999, 2000))
+	s.finds("two tenures")
+}

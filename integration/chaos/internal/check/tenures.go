@@ -117,6 +117,40 @@ func (t *tenures) compare(x *tenure) {
 		t.blame("two tenures", x.from, []string{x.name}, fmt.Sprintf("lock %q: %s with token %d and %s with token %d were held at once for %v by the server's clock", x.name,
 			x.mode, x.token, y.mode, y.token, min(x.to, y.to).Sub(max(x.from, y.from))), y, x)
 	}
+	if x.mode != "limit" || x.blamed {
+		return
+	}
+	together := []span{{x.from, x.to}}
+	for _, y := range t.known[x.name] {
+		if y != x && y.mode == "limit" {
+			together = append(together, span{y.from, y.to})
+		}
+	}
+	if n := crowd(together); n > x.capacity {
+		x.blamed = true
+		t.blame("two tenures", x.from, []string{x.name}, fmt.Sprintf("lock %q: %d leases ran at once by the server's clock, the limit is %d", x.name, n, x.capacity), x)
+	}
+}
+
+// span is from a moment on until before another.
+type span struct{ from, to history.Time }
+
+// crowd is how many spans there are together with the first, at the moment when they are most.
+func crowd(spans []span) (most int) {
+	first := spans[0]
+	for _, at := range spans {
+		if at.from = max(at.from, first.from); at.from >= first.to {
+			continue
+		}
+		n := 0
+		for _, s := range spans {
+			if s.from <= at.from && at.from < s.to {
+				n++
+			}
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 func excludes(x, y *tenure) bool {
