@@ -19,36 +19,44 @@ type waiting struct {
 	behind int // how many wait behind it
 }
 
-// inFront is a worker that is next in the queue of a lock, with a lease that soon runs out and with many behind it; or any,
-// where nobody is.
+// inFront is a worker that is next in the queue of a lock, with a lease that soon runs out and with others behind it; or any,
+// where nobody comes to be.
 func inFront(h *hit) *member {
-	brief, cancel := context.WithTimeout(h.ctx, time.Second)
-	defer cancel()
-	tickets, err := h.eye.client.Waiters(brief, "", 1000)
-	if err == nil {
+	var chosen *member
+	h.until(time.Second, func(ctx context.Context) bool {
+		tickets, err := h.eye.client.Waiters(ctx, "", 1000)
+		if err != nil {
+			return false
+		}
 		length := make(map[string]int)
 		for _, t := range tickets {
 			length[t.Lock]++
 		}
 		var front []waiting
 		for _, t := range tickets {
-			if t.Place == 1 && t.Mode == pglock.ModeExclusive && t.TTL <= 1500*time.Millisecond && t.Alive && !strings.HasPrefix(t.Lock, "storm") {
+			if t.Place == 1 && t.Mode == pglock.ModeExclusive && t.TTL <= 1500*time.Millisecond && t.Alive && length[t.Lock] > 1 && !strings.HasPrefix(t.Lock, "storm") {
 				front = append(front, waiting{t, length[t.Lock] - 1})
 			}
 		}
-		slices.SortStableFunc(front, func(a, b waiting) int { return cmp.Compare(b.behind, a.behind) })
-		front = front[:min(3, len(front))]
-		if len(front) > 0 {
-			h.front = &front[h.rand.IntN(len(front))]
-			for _, m := range h.crew {
-				if owns(label(m.now().who), h.front.Holder) {
-					return m
-				}
+		// The sooner its lease runs out, the likelier its call still waits then.
+		slices.SortStableFunc(front, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.TTL, b.TTL), cmp.Compare(b.behind, a.behind)) })
+		front = front[:min(2, len(front))]
+		if len(front) == 0 {
+			return false
+		}
+		h.front = &front[h.rand.IntN(len(front))]
+		for _, m := range h.crew {
+			if owns(label(m.now().who), h.front.Holder) {
+				chosen = m
 			}
 		}
+		return chosen != nil
+	})
+	if chosen == nil {
+		h.front = nil
+		return h.crew[h.rand.IntN(len(h.crew))]
 	}
-	h.front = nil
-	return h.crew[h.rand.IntN(len(h.crew))]
+	return chosen
 }
 
 // lateHints keeps a worker from the server until the lock that it waits for was granted to it and the grant has run out. Then

@@ -72,8 +72,8 @@ func (w *worker) ask(r *rand.Rand, names ...string) request {
 	if r.IntN(4) == 0 {
 		q.ttl = ttls[r.IntN(len(ttls))]
 	}
-	if r.IntN(5) == 0 { // it outlives faults that keep it from the server
-		q.patience += 4 * time.Second
+	if r.IntN(3) == 0 { // it outlives faults that keep it from the server
+		q.patience += 5 * time.Second
 	}
 	switch r.IntN(8) {
 	case 0:
