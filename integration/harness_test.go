@@ -168,11 +168,11 @@ func (p *peer) awaitBlocked(t *testing.T, look *peer) {
 	})
 }
 
-// awaitExpiry returns when the lease has ended by the server's clock.
+// awaitExpiry returns when every lease of the lock has ended by the server's clock.
 func awaitExpiry(t *testing.T, look *peer, name string) {
 	t.Helper()
 	eventually(t, "the lease to expire", func() bool {
-		return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1`, name)
+		return one[bool](t, look, `SELECT max(expires_at) <= clock_timestamp() FROM pglock.locks WHERE name = $1`, name)
 	})
 }
 

@@ -146,6 +146,40 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 	}
 }
 
+// A commit of the application's own that the standby has not confirmed, on a connection of the pool, says nothing of the
+// confirmed writes and grants that come after it.
+func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	look.exec(t, `CREATE TABLE ledger (token bigint)`)
+	pool := newPool(t, server.URL(), maxConnections(1), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) })
+	c := newClient(t, pool)
+	lease := mustTry(t, c, "x")
+	unconfirmed := func() {
+		syncStandby(t, look, "nobody")
+		done := make(chan error, 1)
+		go func() {
+			_, err := pool.Exec(context.Background(), `INSERT INTO ledger (token) VALUES (0)`)
+			done <- err
+		}()
+		eventually(t, "its COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+		look.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		syncStandby(t, look, "")
+	}
+	unconfirmed()
+	if err := <-write(pool, lease); err != nil {
+		t.Errorf("I17: a write that was committed: %v", err)
+	}
+	unconfirmed()
+	if l, err := c.TryAcquire(t.Context(), "y"); err != nil {
+		t.Errorf("I17: a grant that was committed: %v, %v", l, err)
+	}
+}
+
 // A grant whose standby wait was cancelled is asked for again, and answered only when it is safe.
 func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 	server := migrated(t, nil)

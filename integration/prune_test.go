@@ -227,3 +227,19 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	checkModes(t, look)
 	t.Logf("%d rows pruned", pruned)
 }
+
+// A lock that prune forgets leaves the floor of tokens where it was, also where the sequence stands below the rows, as after a
+// restore or a setval: the next grant of the name has a greater token.
+func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
+	db := pgtest.Database(t)
+	p := newPeer(t, db.URL())
+	p.exec(t, `SELECT setval('pglock.fencing_token_seq', 5000)`)
+	last := freed(t, p, "x")
+	p.exec(t, `SELECT setval('pglock.fencing_token_seq', 100)`)
+	if n := one[int](t, p, `SELECT removed FROM pglock.prune_locks('0')`); n != 1 {
+		t.Fatalf("%d locks were forgotten", n)
+	}
+	if again := p.mustAcquire(t, "x", time.Minute); again.token <= last.token {
+		t.Errorf("I21: token %d after %d", again.token, last.token)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -463,8 +464,42 @@ func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
 // Calls for many that name the same locks in opposite orders do not wait for each other in a circle, and neither does a call
 // that gives many up. They end a wait that is longer than a moment; here they may wait, so that a circle would be one.
 func TestI25_CallsForManyInOppositeOrdersDoNotDeadlock(t *testing.T) {
-	db := pgtest.Database(t)
-	look := newPeer(t, db.URL())
+	t.Run("names in the order of bytes", func(t *testing.T) { oppositeOrders(t, pgtest.Database(t).URL()) })
+	t.Run("names in the order of a language", func(t *testing.T) {
+		url := inALanguage(t)
+		p := newPeer(t, url)
+		if !one[bool](t, p, `SELECT 'a' < 'B'`) {
+			t.Fatal("this database goes by bytes")
+		}
+		oppositeOrders(t, url)
+	})
+}
+
+// inALanguage makes a database that compares texts as people do, with a schema in it.
+func inALanguage(t *testing.T) string {
+	t.Helper()
+	look := newPeer(t, pgtest.EmptyDatabase(t).URL())
+	name := look.Config().Database + "_language"
+	how := `LOCALE_PROVIDER icu ICU_LOCALE 'en'`
+	if one[int](t, look, `SELECT current_setting('server_version_num')::int`) < 150000 {
+		locale := one[*string](t, look, `SELECT max(collcollate) FROM pg_collation WHERE collprovider = 'c' AND collcollate ~* '^en.*utf-?8'`)
+		if locale == nil {
+			t.Skip("this server has no locale of a language: PostgreSQL 14 knows none of ICU's for a database")
+		}
+		how = `LOCALE '` + *locale + `'`
+	}
+	look.exec(t, `CREATE DATABASE `+name+` TEMPLATE template0 ENCODING 'UTF8' `+how)
+	t.Cleanup(func() { _, _ = look.Exec(context.Background(), `DROP DATABASE `+name+` WITH (FORCE)`) })
+	u := strings.Replace(look.Config().ConnString(), look.Config().Database, name, 1)
+	if err := migrations.Up(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func oppositeOrders(t *testing.T, url string) {
+	t.Helper()
+	look := newPeer(t, url)
 	patientCalls(t, look)
 	acquire := func(wait bool) string {
 		return fmt.Sprintf(`SELECT pglock.acquire_leases(names, ARRAY(SELECT gen_random_uuid() FROM unnest(names)), gen_random_uuid(), array_fill('h'::text, n), array_fill('1 min'::interval, n),
@@ -486,7 +521,7 @@ func TestI25_CallsForManyInOppositeOrdersDoNotDeadlock(t *testing.T) {
 		"giving up new":      {false, giveUp, acquire(false)},
 	} {
 		t.Run(what, func(t *testing.T) {
-			gate, a, b := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			gate, a, b := newPeer(t, url), newPeer(t, url), newPeer(t, url)
 			name := func(s string) string { return what + " " + s }
 			if tc.held {
 				for _, s := range []string{"a", "B", "z"} {

@@ -32,11 +32,11 @@ func Acquire(ctx context.Context, db *sql.DB, name, holder, ttl string) (Grant, 
 	var granted bool
 	var token sql.NullInt64
 	var who sql.NullString
-	var handed pq.Int64Array
+	var handed []sql.NullInt32
 	var watched bool
 	err := db.QueryRowContext(ctx, `SELECT granted, token, holder, handed, coalesce(watched, false)
-		FROM pglock.acquire($1, $2, $3, $4, $5::interval)`, name, g.GrantID, uuid.NewString(), holder, ttl).
-		Scan(&granted, &token, &who, &handed, &watched)
+		FROM pglock.acquire_lease($1, $2, $3, $4, $5::interval)`, name, g.GrantID, uuid.NewString(), holder, ttl).
+		Scan(&granted, &token, &who, pq.Array(&handed), &watched)
 	if err != nil {
 		return Grant{}, explain(err)
 	}
@@ -53,7 +53,7 @@ func Acquire(ctx context.Context, db *sql.DB, name, holder, ttl string) (Grant, 
 // Renew gives the lease its full TTL again. Call it at a third of the TTL, and before a long write: a fenced transaction
 // may last no longer than the lease had left when it began.
 func (g Grant) Renew(ctx context.Context, db *sql.DB) error {
-	_, err := db.ExecContext(ctx, `SELECT pglock.renew($1, $2, $3)`, g.Name, g.Token, g.GrantID)
+	_, err := db.ExecContext(ctx, `SELECT pglock.renew_lease($1, $2, $3)`, g.Name, g.Token, g.GrantID)
 	return explain(err)
 }
 
@@ -70,7 +70,7 @@ func (g Grant) Write(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error)
 	if err := fn(tx); err != nil {
 		return explain(err)
 	}
-	if _, err := tx.ExecContext(ctx, `SELECT pglock.seal()`); err != nil {
+	if _, err := tx.ExecContext(ctx, `SELECT pglock.seal(ARRAY[$1])`, g.Name); err != nil {
 		return explain(err)
 	}
 	return explain(tx.Commit()) // which checks the lease again
@@ -80,9 +80,9 @@ func (g Grant) Write(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error)
 // ErrStop.
 func (g Grant) Release(ctx context.Context, db *sql.DB) error {
 	var released, watched bool
-	var handed pq.Int64Array
+	var handed []sql.NullInt32
 	err := db.QueryRowContext(ctx, `SELECT released, handed, coalesce(watched, false) FROM pglock.release_lease($1, $2, $3)`,
-		g.Name, g.Token, g.GrantID).Scan(&released, &handed, &watched)
+		g.Name, g.Token, g.GrantID).Scan(&released, pq.Array(&handed), &watched)
 	if err != nil {
 		return explain(err)
 	}
@@ -93,9 +93,9 @@ func (g Grant) Release(ctx context.Context, db *sql.DB) error {
 }
 
 // announce tells those whom a call has handed the lock, and who watches it. It is a transaction after that of the call.
-func announce(ctx context.Context, db *sql.DB, name string, handed []int64, watched bool) error {
+func announce(ctx context.Context, db *sql.DB, name string, handed []sql.NullInt32, watched bool) error {
 	if len(handed) == 0 && watched {
-		handed = []int64{0}
+		handed = []sql.NullInt32{{}} // none but who watches
 	}
 	if len(handed) == 0 {
 		return nil

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -76,10 +75,13 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Release()
-	session := uuid.New()
+	key, channel := uuid.New(), ""
+	if err := listener.QueryRow(t.Context(), `SELECT 'pglock_' || replace(pglock.session_of($1)::text, '-', '')`, key).Scan(&channel); err != nil {
+		t.Fatal(err)
+	}
 	for _, query := range []string{
-		`LISTEN "pglock_` + strings.ReplaceAll(session.String(), "-", "") + `"`,
-		`SELECT pglock.acquire('` + s.lock + `', gen_random_uuid(), '` + session.String() + `', 'waits', '30 s',
+		`LISTEN "` + channel + `"`,
+		`SELECT pglock.acquire_lease('` + s.lock + `', gen_random_uuid(), '` + key.String() + `', 'waits', '30 s',
 			p_wait => true, p_session_ttl => '1 min')`,
 	} {
 		if _, err := listener.Exec(t.Context(), query); err != nil {

@@ -44,8 +44,8 @@ var told = []string{
 	`LEFT ALONE`,
 	`file      Friday, token `,
 	`page      Friday, token `,
-	`stale write of A, token 1`,
-	`not restored of D, token `,
+	`audit     break of A, token 1`,
+	`audit     break of D, token `,
 }
 
 func wantStory(t *testing.T, story string) {

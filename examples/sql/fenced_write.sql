@@ -6,8 +6,8 @@
 --
 -- Exit code 0: committed and released. 3: refused or failed, and the message has the SQLSTATE; LK001, LK002 and LK003 say
 -- that somebody else may have the lock by now. 2: the connection was lost. Unless "committed" was printed, nothing was
--- written, but for one case: when the connection is lost at COMMIT, SELECT pg_xact_status('…') of the transaction that was
--- printed tells. Ask before another run: that has a grant of its own, and would pay once more.
+-- written, but for one case: when the connection is lost at COMMIT, the statement after "fenced:" tells whether it was. Ask
+-- before another run: that has a grant of its own, and would pay once more.
 --
 -- A run that fails while it holds the lock leaves it taken for the rest of the TTL.
 
@@ -26,19 +26,21 @@
   \set ttl '30 s'
 \endif
 
--- The grant ID proves that the lease is ours, and is chosen before it is asked for; the session ID is only shown.
-SELECT gen_random_uuid() AS grant_id, gen_random_uuid() AS session_id \gset
+-- The grant ID proves that the lease is ours, and the session key that the session is. Receipt and write are for one
+-- question, after a COMMIT that was not answered. All are chosen before they are needed.
+SELECT gen_random_uuid() AS grant_id, gen_random_uuid() AS session_key, gen_random_uuid() AS receipt_id,
+       gen_random_uuid() AS write_id \gset
 
 -- Ask once, without waiting. \gset would unset what is NULL.
 SELECT granted, coalesce(token, 0) AS token, coalesce(holder, 'somebody whose turn it is') AS holder,
        coalesce(handed, '{}') AS handed, coalesce(watched, false) AS watched
-  FROM pglock.acquire(:'name', :'grant_id', :'session_id', 'fenced_write.sql', :'ttl') \gset
+  FROM pglock.acquire_lease(:'name', :'grant_id', :'session_key', 'fenced_write.sql', :'ttl') \gset
 
 -- An acquire that finds a lock run out serves its queue before itself. Who was served, and who watches, is told in a
 -- transaction after that one.
-SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(tokens)]), tokens)) AS announced
-  FROM (SELECT CASE WHEN :'handed' = '{}' AND :'watched' THEN '{0}' ELSE :'handed'::bigint[] END AS tokens) AS told
-  WHERE tokens <> '{}' \gset
+SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(slots)]), slots)) AS announced
+  FROM (SELECT CASE WHEN :'handed' = '{}' AND :'watched' THEN '{NULL}' ELSE :'handed'::int[] END AS slots) AS told
+  WHERE slots <> '{}' \gset
 
 \if :granted
   \echo granted: token :token
@@ -50,23 +52,24 @@ SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(tokens)
 
 -- Work that takes long belongs here, with a renewal at every third of the TTL. The last one comes right before the
 -- transaction, which may last no longer than the lease has left when it begins.
-SELECT remaining_us FROM pglock.renew(:'name', :token, :'grant_id') \gset
+SELECT remaining_us FROM pglock.renew_lease(:'name', :token, :'grant_id') \gset
 
 BEGIN;
 -- The fence comes before the first read that the write depends on.
-SELECT xact FROM pglock.fence(:'name', :token, :'grant_id') \gset
-\echo fenced: transaction :xact
+SELECT remaining_us
+  FROM pglock.fence(:'name', :token, :'grant_id', p_receipt_id => :'receipt_id', p_write_id => :'write_id') \gset
+\echo fenced: SELECT pglock.outcome(:'receipt_id', :'write_id')
 -- \gset fails when there is no such account.
 UPDATE accounts SET balance = balance + :'amount'::bigint WHERE id = :'account'::bigint RETURNING balance \gset
 -- seal refuses a transaction that has left the fence. COMMIT checks the lease once more.
-SELECT pglock.seal() AS sealed \gset
+SELECT pglock.seal(ARRAY[:'name']) AS sealed \gset
 COMMIT;
 \echo committed: balance :balance
 
 -- The release hands the lock to the next in the queue, who is told as above.
 SELECT released, coalesce(handed, '{}') AS handed, coalesce(watched, false) AS watched
   FROM pglock.release_lease(:'name', :token, :'grant_id') \gset
-SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(tokens)]), tokens)) AS announced
-  FROM (SELECT CASE WHEN :'handed' = '{}' AND :'watched' THEN '{0}' ELSE :'handed'::bigint[] END AS tokens) AS told
-  WHERE tokens <> '{}' \gset
+SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(slots)]), slots)) AS announced
+  FROM (SELECT CASE WHEN :'handed' = '{}' AND :'watched' THEN '{NULL}' ELSE :'handed'::int[] END AS slots) AS told
+  WHERE slots <> '{}' \gset
 \echo released: :released

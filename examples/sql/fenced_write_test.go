@@ -25,7 +25,7 @@ func (r *run) succeeds(t *testing.T) {
 	if r.code != 0 || r.stderr.Len() > 0 {
 		t.Errorf("the script ended with code %d", r.code)
 	}
-	for _, step := range []string{"granted: token ", "fenced: transaction ", "committed: balance ", "released: t"} {
+	for _, step := range []string{"granted: token ", "fenced: SELECT pglock.outcome(", "committed: balance ", "released: t"} {
 		if !strings.Contains(r.stdout.String(), step) {
 			t.Errorf("the script did not say %q", step)
 		}
@@ -160,13 +160,13 @@ func TestI8_ReleaseOfTheScriptIsAnnounced(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer listener.Release()
-			session, channel := uuid.New(), ""
+			key, channel := uuid.New(), ""
 			if who == "to who watches" {
 				channel = one[string](t, s, `SELECT channel FROM pglock.watch($1, '1 min')`, lock)
 			} else {
-				channel = "pglock_" + strings.ReplaceAll(session.String(), "-", "")
-				s.exec(t, `SELECT pglock.acquire($1, $2, $3, 'waits', '30 s', p_wait => true, p_session_ttl => '1 min')`,
-					lock, uuid.New(), session)
+				channel = one[string](t, s, `SELECT 'pglock_' || replace(pglock.session_of($1)::text, '-', '')`, key)
+				s.exec(t, `SELECT pglock.acquire_lease($1, $2, $3, 'waits', '30 s', p_wait => true, p_session_ttl => '1 min')`,
+					lock, uuid.New(), key)
 			}
 			if _, err := listener.Exec(t.Context(), `LISTEN "`+channel+`"`); err != nil {
 				t.Fatal(err)

@@ -1,4 +1,5 @@
--- Sessions. A client proves that a session is its own by a key; what others see is a digest of it.
+-- Sessions. A client proves that a session is its own by a key; what others see is a digest of it. It hears of its grants on
+-- the channel pglock_ and the digest without hyphens.
 
 CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE

@@ -1,0 +1,148 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Ten thousand calls that wait for ten thousand locks over four connections are cancelled at once, some queued, some under way
+// and some not sent yet, and half of the locks are released at that moment. No lock is granted to a call that has returned for
+// longer than it takes to give it back, no ticket and no goroutine stays, and Close finds nothing left to do, or says so.
+func TestTrap9_TenThousandCancelledWaitsLeaveNothing(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		t.Run(map[bool]string{false: "and the client goes on", true: "and the client closes"}[closes], func(t *testing.T) {
+			db := pgtest.Database(t)
+			look, holder := newPeer(t, db.URL()), newPeer(t, db.URL())
+			const names, ttl = 10_000, 10 * time.Minute // what ends with its TTL ends too late for this test
+			holder.exec(t, `SELECT pglock.acquire_lease('n' || n, gen_random_uuid(), $1, 'holder', '1 h') FROM generate_series(1, $2::int) n`, holder.key.String(), names)
+			c := newClient(t, db.Pool(t, maxConnections(4)))
+			goroutines := runtime.NumGoroutine()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var calls sync.WaitGroup
+			for n := range names {
+				calls.Go(func() {
+					if l, err := c.Acquire(ctx, fmt.Sprint("n", n+1), pglock.WithTTL(ttl)); !errors.Is(err, context.Canceled) && err != nil {
+						t.Error(err)
+					} else if err == nil {
+						if err := l.Release(t.Context()); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			eventually(t, "a fifth of them to be queued", func() bool {
+				return one[int](t, look, `SELECT count(*) FROM (SELECT FROM pglock.waiters LIMIT 2000) w`) == names/5
+			})
+			cancel()
+			began := time.Now()
+			holder.exec(t, `SELECT pglock.release_lease(name, token, grant_id, 0) FROM pglock.locks WHERE holder = 'holder' AND token % 2 = 0`)
+			calls.Wait()
+			returned := time.Since(began)
+			if closes {
+				if err := c.Close(t.Context()); err != nil {
+					t.Logf("Close after %v: %v", time.Since(began), err)
+					return // it says what it could not do
+				}
+			}
+			left := func() int {
+				return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE holder <> 'holder' AND expires_at > clock_timestamp())`)
+			}
+			if closes {
+				if n := left(); n != 0 {
+					t.Errorf("Close answered nil, and %d tickets and leases are left", n)
+				}
+			}
+			eventually(t, "all tickets and leases to be given back", func() bool { return left() == 0 })
+			given := time.Since(began)
+			eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+			t.Logf("all calls returned after %v, all was given back after %v, the goroutines had ended after %v", returned, given, time.Since(began))
+		})
+	}
+}
+
+// Close comes back, with every connection of the pool taken and calls under way that have no deadline of their own.
+func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
+	db := pgtest.Database(t)
+	pool := newPool(t, db.URL(), maxConnections(2))
+	c := newClient(t, pool)
+	var leases []*pglock.Lease
+	for n := range 6 {
+		leases = append(leases, mustTry(t, c, fmt.Sprint("x", n)))
+	}
+	for range 2 {
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(conn.Release) // before the pool closes
+	}
+	goroutines := runtime.NumGoroutine()
+	checks := make(chan error, len(leases))
+	for _, l := range leases {
+		go func() {
+			_, err := l.Check(context.Background())
+			checks <- err
+		}()
+	}
+	eventually(t, "the checks to be under way", func() bool { return runtime.NumGoroutine() >= goroutines+len(leases) })
+	began := time.Now()
+	err := c.Close(context.Background())
+	if took := time.Since(began); took > 10*time.Second { // it promises five, and a loaded machine has time to spare
+		t.Errorf("Close came back after %v: %v", took, err)
+	}
+	for range leases {
+		select {
+		case <-checks:
+		case <-time.After(patience):
+			t.Fatal("a check goes on after Close")
+		}
+	}
+	eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
+}
+
+// A crowd of waiters that comes and goes leaves no multixacts, of which a cluster has two thousand million members.
+func TestCrowdsUseNoMultixacts(t *testing.T) {
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	members := func() int64 {
+		look.exec(t, `CHECKPOINT`)
+		return one[int64](t, look, `SELECT next_multi_offset::text::bigint FROM pg_control_checkpoint()`)
+	}
+	before := members()
+	var calls sync.WaitGroup
+	const clients, callers, rounds = 8, 4, 10
+	for range clients {
+		c := newClient(t, newPool(t, server.URL(), maxConnections(4)))
+		for n := range callers {
+			calls.Go(func() {
+				opts := [][]pglock.AcquireOption{nil, {pglock.Shared()}, {pglock.Limit(2)}}[n%3]
+				for round := range rounds {
+					l, err := c.Acquire(t.Context(), fmt.Sprint("x", n%3), opts...)
+					if err == nil && round%2 == 0 {
+						err = l.Renew(t.Context())
+					}
+					if err == nil {
+						err = l.Release(t.Context())
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	calls.Wait()
+	if used := members() - before; used > clients*callers*rounds/10 {
+		t.Errorf("%d acquisitions used %d members of multixacts", clients*callers*rounds, used)
+	}
+}

@@ -1,0 +1,246 @@
+package pglock_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// intruder is a mere user, with a schema of their own, who has put code wherever the server lets them: under the names of the
+// server's functions and operators and of pglock's tables, and in casts, domains, defaults, rules, triggers and row security
+// of their own. All of it says so when it runs with the rights of somebody else.
+type intruder struct {
+	owner
+	robbed *atomic.Int64
+	token  string // of the lock trap
+}
+
+const grantID = "70000000-0000-0000-0000-000000000000"
+
+func newIntruder(t *testing.T, db *pgtest.DB) intruder {
+	t.Helper()
+	i := intruder{owner: newTableOwner(t, db, "pglock_user"), robbed: new(atomic.Int64)}
+	config := i.pool.Config()
+	config.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if strings.HasPrefix(n.Message, "ran as ") {
+			i.robbed.Add(1)
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	i.pool = pool
+	i.do(t, `CREATE FUNCTION note() RETURNS boolean LANGUAGE plpgsql AS $$
+		BEGIN
+			IF current_user <> session_user THEN RAISE WARNING 'ran as %', current_user; END IF;
+			RETURN true;
+		END $$`)
+	// Whatever the functions of the schema call, and whatever compares their arguments.
+	shadows := i.texts(t, `SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM %I.note(); RETURN NULL; END $$',
+			c.proname, c.args, c.result, current_schema())
+		FROM (SELECT f.proname, pg_get_function_identity_arguments(f.oid) AS args, pg_get_function_result(f.oid) AS result FROM pg_proc f
+			WHERE f.pronamespace = 'pg_catalog'::regnamespace AND f.prokind = 'f' AND NOT f.proretset AND f.provariadic = 0
+				AND NOT EXISTS (SELECT FROM pg_type y WHERE y.oid = ANY (f.proargtypes::oid[] || f.prorettype) AND y.typtype = 'p')
+				AND EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prosrc ~ ('\m' || f.proname || '\('))) c`)
+	shadows = append(shadows, i.texts(t, `SELECT format('CREATE FUNCTION op_%s(%s, %s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM %I.note(); RETURN NULL; END $$;
+			CREATE OPERATOR %s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = op_%s)', o.oid, o.oprleft::regtype, o.oprright::regtype, o.oprresult::regtype,
+			current_schema(), o.oprname, o.oprleft::regtype, o.oprright::regtype, o.oid)
+		FROM pg_operator o WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND o.oprleft = o.oprright
+			AND o.oprleft::regtype::text IN ('text', 'uuid', 'integer', 'bigint', 'boolean', 'xid8', 'interval', 'timestamp with time zone')`)...)
+	if len(shadows) < 100 {
+		t.Fatalf("%d shadows", len(shadows))
+	}
+	for _, table := range []string{"locks", "fences", "waiters", "sessions", "receipts", "installation", "events", "done_keys", "spent_grants", "described"} {
+		shadows = append(shadows, fmt.Sprintf(`CREATE VIEW %[1]s.%[2]s AS SELECT %[1]s.note() AS name`, i.name, table))
+	}
+	for _, sql := range shadows {
+		i.do(t, sql)
+	}
+	i.setTraps(t)
+	i.token = i.texts(t, "SELECT token::text FROM pglock.acquire_lease('trap', '"+grantID+"', gen_random_uuid(), 'intruder', '1 h')")[0]
+	return i
+}
+
+// do runs statements in the intruder's schema.
+func (i intruder) do(t *testing.T, sql string) {
+	t.Helper()
+	if err := i.try(t, i.name, sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func (i intruder) try(t *testing.T, path, sql string) error {
+	t.Helper()
+	return pgx.BeginFunc(t.Context(), i.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+path+";"+sql, pgx.QueryExecModeSimpleProtocol)
+		return err
+	})
+}
+
+func (i intruder) texts(t *testing.T, sql string) (all []string) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), i.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+i.name); err != nil {
+			return err
+		}
+		rows, err := tx.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+		if err != nil {
+			return err
+		}
+		all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// attack calls a function with every argument given and with none that has a default, where names are found in the intruder's
+// schema first; of a trigger's function it makes triggers on tables that are full of the intruder's code, and writes to them.
+func (i intruder) attack(t *testing.T, of definer) {
+	t.Helper()
+	paths := []string{i.name + ", pg_temp, pg_catalog", "pg_temp, " + i.name + ", pg_catalog", "pglock, " + i.name}
+	if of.trigger {
+		for _, table := range traps {
+			for _, arguments := range []string{"", "'trap'", "'trap', 'k'", "'trap', 'note'", "'trap', 'to_jsonb'", "'trap', 'other'"} {
+				if err := i.try(t, i.name, fmt.Sprintf("CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION pglock.%s(%s)", table, of.name, arguments)); denied(err) {
+					continue
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				for _, sql := range []string{"INSERT INTO %s DEFAULT VALUES", "UPDATE %s SET k = k", "DELETE FROM %s"} {
+					for _, path := range paths[:2] {
+						_ = i.try(t, path, "SELECT pglock.fence('trap', "+i.token+", '"+grantID+"', r.x, true) FROM (VALUES ('trap'), ('trap/x'), ('trap/1')) AS r (x);"+fmt.Sprintf(sql, table))
+					}
+				}
+				i.do(t, "DROP TRIGGER g ON "+table)
+			}
+		}
+		return
+	}
+	for _, path := range paths {
+		for _, arguments := range [][]string{of.all, of.required} {
+			err := i.try(t, path, fmt.Sprintf("SELECT * FROM pglock.%s(%s)", of.name, strings.Join(arguments, ", ")))
+			if slices.Contains([]string{"42883", "42703", "42P01", "42704", "42725", "42809"}, sqlState(err)) {
+				t.Errorf("%s: %v: it looked in the intruder's schema", of.name, err)
+			}
+		}
+	}
+}
+
+// traps are tables with code of the intruder's in all places where a row that is written, or a column that is read, may meet it.
+var traps = []string{"of_enum", "of_domain", "of_pair", "of_range", "of_text", "with_rule", "with_expressions"}
+
+func (i intruder) setTraps(t *testing.T) {
+	t.Helper()
+	i.do(t, strings.ReplaceAll(`CREATE TYPE mood AS ENUM ('x');
+		CREATE FUNCTION as_json(mood) RETURNS json LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN '"x"'; END $$;
+		CREATE FUNCTION as_text(mood) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN 'x'; END $$;
+		CREATE FUNCTION note(mood) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN 'x'; END $$;
+		CREATE CAST (mood AS json) WITH FUNCTION as_json(mood) AS IMPLICIT;
+		CREATE CAST (mood AS text) WITH FUNCTION as_text(mood) AS IMPLICIT;
+		CREATE DOMAIN word AS text CHECK (note());
+		CREATE DOMAIN moody AS mood CHECK (note());
+		CREATE TYPE pair AS (a int, b mood);
+		CREATE TYPE span AS RANGE (subtype = text);
+		CREATE TABLE of_enum (k mood DEFAULT 'x', other int);
+		CREATE TABLE of_domain (k word DEFAULT 'x', other moody DEFAULT 'x');
+		CREATE TABLE of_pair (k pair DEFAULT ROW(1, 'x'), other mood DEFAULT 'x');
+		CREATE TABLE of_range (k span DEFAULT '[a,b)', other mood[] DEFAULT '{x}');
+		CREATE TABLE of_text (k text DEFAULT note()::text, other int);
+		CREATE FUNCTION note(of_text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN 'x'; END $$;
+		CREATE FUNCTION other_k(of_text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN 'x'; END $$;
+		CREATE FUNCTION fire() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN NEW; END $$;
+		CREATE TRIGGER a BEFORE INSERT OR UPDATE ON of_text FOR EACH ROW EXECUTE FUNCTION fire();
+		CREATE TRIGGER z AFTER INSERT OR UPDATE OR DELETE ON of_text FOR EACH ROW EXECUTE FUNCTION fire();
+		ALTER TABLE of_text ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+		CREATE POLICY p ON of_text USING (note()) WITH CHECK (note());
+		CREATE TABLE with_rule (k int DEFAULT 1, other int);
+		CREATE RULE r AS ON INSERT TO with_rule DO ALSO SELECT note();
+		CREATE FUNCTION even(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN PERFORM note(); RETURN 1; END $$;
+		CREATE TABLE with_expressions (k int DEFAULT 1, other int GENERATED ALWAYS AS (even(1)) STORED, CHECK (even(k) = 1));
+		CREATE INDEX ON with_expressions (even(k))`, "PERFORM note()", "PERFORM "+i.name+".note()"))
+}
+
+// definer is a function that runs with the rights of the schema's owner.
+type definer struct {
+	name          string
+	trigger       bool
+	all, required []string // arguments
+}
+
+// samples are arguments of each type that a function may take. Code comes with types of its caller's own and with arguments
+// of any type: neither is here.
+var samples = map[string]string{
+	"text": `'x'`, "uuid": `'` + grantID + `'`, "bigint": `1`, "integer": `1`, "interval": `'1 min'`, "boolean": `true`, "jsonb": `'{"a": 1}'`,
+	"timestamp with time zone": `'2026-01-01 00:00+00'`, "text[]": `'{x}'`, "uuid[]": `'{` + grantID + `}'`, "bigint[]": `'{1}'`, "integer[]": `'{1}'`,
+	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "jsonb[]": `'{"{}"}'`,
+}
+
+func definers(t *testing.T, conn *pgx.Conn) (all []definer) {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `SELECT p.proname, p.prorettype = 'trigger'::regtype, p.pronargs - p.pronargdefaults,
+		ARRAY(SELECT a::regtype::text FROM unnest(p.proargtypes::oid[]) WITH ORDINALITY AS u (a, n) ORDER BY n)
+		FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prosecdef ORDER BY 1`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var d definer
+		var required int
+		var types []string
+		if err := rows.Scan(&d.name, &d.trigger, &required, &types); err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range types {
+			sample, ok := samples[of]
+			if !ok {
+				t.Fatalf("%s takes %s: whose code does that bring?", d.name, of)
+			}
+			d.all = append(d.all, sample)
+		}
+		d.required = d.all[:required]
+		all = append(all, d)
+	}
+	if err := rows.Err(); err != nil || len(all) < 30 {
+		t.Fatalf("%d functions run with the owner's rights: %v", len(all), err)
+	}
+	return all
+}
+
+// No function that runs with the rights of the schema's owner runs code that its caller brings.
+func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	i := newIntruder(t, db)
+	for _, d := range definers(t, conn) {
+		i.attack(t, d)
+		if n := i.robbed.Swap(0); n != 0 {
+			t.Errorf("%s ran code of its caller %d times with the rights of its owner", d.name, n)
+		}
+	}
+	// The attacks see what they look for.
+	execute(t, conn, `CREATE FUNCTION pglock.careless(p text) RETURNS timestamptz LANGUAGE sql VOLATILE SECURITY DEFINER AS 'SELECT clock_timestamp()';
+		CREATE FUNCTION pglock.careless_trigger() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pglock, pg_temp AS $$
+			BEGIN EXECUTE format('SELECT ($1).%I::text', coalesce(TG_ARGV[1], 'k')) USING NEW; RETURN NULL; END $$;
+		GRANT EXECUTE ON FUNCTION pglock.careless, pglock.careless_trigger TO pglock_user`)
+	for _, d := range []definer{{name: "careless", all: []string{"'x'"}, required: []string{"'x'"}}, {name: "careless_trigger", trigger: true}} {
+		i.attack(t, d)
+		if i.robbed.Swap(0) == 0 {
+			t.Errorf("nothing was seen of %s", d.name)
+		}
+	}
+}
