@@ -37,7 +37,7 @@
 // # What is refused
 //
 //   - ErrStaleToken (StaleTokenError): a greater token has written, or this one has, without AllowSameToken. One write for
-//     each grant makes a retried write harmless. Write notes the refusal in the audit when a greater token was the reason.
+//     each grant makes a retried write harmless.
 //   - pglock.ErrLost (LostError): the lease has expired, or was broken, released elsewhere or taken over. A holder that was
 //     overtaken at the fence hears of the token first.
 //   - pglock.ErrReleased: the lease was released here; nothing was sent.
@@ -47,7 +47,8 @@
 //   - SQLSTATE 40001 from COMMIT under REPEATABLE READ and SERIALIZABLE: a grant to somebody else, a release or a break came
 //     after the snapshot. Trying again with the same lease says which, as pglock.ErrLost.
 //
-// A refused write is rolled back whole.
+// A refused write is rolled back whole. The error is all that is left of it: the audit has only what the server itself did, and
+// a program that wants to count refusals counts these errors.
 //
 // # Limits
 //
@@ -72,13 +73,24 @@
 //
 // # Unknown outcomes
 //
-// When COMMIT is not answered, Write asks the server for the status of the transaction, for five seconds: nil means
-// committed, an error that does not match pglock.ErrOutcomeUnknown means rolled back. Nobody could be asked, or the wait
-// for a synchronous standby was cut short: OutcomeUnknownError, whose Transaction can be given to Store.Outcome later. A
-// cancelled wait for the standby is seen only on connections whose configuration went through pglock.ObserveCommits. A
-// retry with the same lease is safe without AllowSameToken: if the first attempt was committed, the second is stale. A
-// COMMIT on a connection that was cut in silence is given up, and asked after, five seconds after the TTL, or when ctx
-// ends; give ctx a deadline of its own where that is too long.
+// A write of a Store leaves a receipt, a row that its own transaction writes. So the receipt is there if the write was committed,
+// and only then:
+//
+//	BEGIN, fence, receipt ── write ── COMMIT ──╳ no answer
+//	                                              Outcome(receipt) waits until that transaction has ended
+//	                                              the receipt is there       Committed
+//	                                              it is not, and cannot be   RolledBack
+//
+// When COMMIT is not answered, Write asks for its receipt, for five seconds: nil means committed, an error that does not match
+// pglock.ErrOutcomeUnknown means rolled back. Where nobody answers, or the wait for a synchronous standby was cut short, the
+// error is an OutcomeUnknownError. Give its Receipt to Store.Outcome later, also from another process: it answers for a week,
+// also after a crash, and after a failover as the new primary knows it. The store uses a receipt's row for another write only when
+// it knows what became of the one before, so nobody overwrites a receipt that is still to be read.
+//
+// Only connections whose configuration went through pglock.ObserveCommits show that a wait for the standby was cancelled. A
+// retry with the same lease is safe without AllowSameToken: if the first attempt was committed, the second is stale. When a
+// connection was cut in silence, Write gives COMMIT up five seconds after the TTL, or when ctx ends, and asks; give ctx a
+// deadline of its own where that is too long. A transaction of Guard has no receipt: its COMMIT is the application's.
 //
 // # What the callback must not do
 //

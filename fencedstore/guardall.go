@@ -39,7 +39,8 @@ func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Co
 	return s.write(ctx, c.transactionOp, o, fn)
 }
 
-// GuardAll is Guard for several fences at once, as WriteAll is Write. ExplainAll explains the errors that come later.
+// GuardAll is Guard for several fences at once, as WriteAll is Write. SealAll is its last statement, which also takes the leases
+// in the order of their names; ExplainAll explains the errors that come later.
 func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...Option) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}

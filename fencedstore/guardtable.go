@@ -115,7 +115,7 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // A table with one resource has a trigger for statements, which costs the same for a million rows as for one; TableKey, and
 // a partitioned table, have one for rows.
 //
-// Who owns the table can take the guard away, or the table. Operators may write past it with the SQL function bypass_guards,
+// The owner of the table can take the guard away, or the table. Operators may write past it with the SQL function bypass_guards,
 // which is audited.
 //
 // Errors: ErrGuarded, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission, ErrSchema.

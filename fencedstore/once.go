@@ -56,8 +56,8 @@ func Keep(of time.Time, d time.Duration) Option {
 // however often: the key is noted in the transaction that does the work, under the fence of the lease's resource, so that
 // both are committed or neither is. A key has 1 to 512 bytes and belongs to the whole schema, whatever the lock.
 //
-// Who asks again is refused with ErrDone (DoneError); fn is not called and nothing is changed. Who asks while another does
-// the work waits for the end of that transaction, and does it if that one was rolled back. The same grant may do the work
+// Whoever asks again gets ErrDone (DoneError); fn is not called and nothing is changed. Whoever asks while another does the
+// work waits for the end of that transaction, and does it if that one was rolled back. The same grant may do the work
 // of many keys, as with AllowSameToken. A lost answer is no matter: ask again, with any lease.
 //
 // Other errors are those of Write, and ErrKeyTooOld. Keys of Keep that have been over for a day are removed by and by, by

@@ -67,6 +67,7 @@ func alone(t *testing.T, p *peer, name string, turns int) block {
 // The tokens of a block follow each other without a gap, are greater than those before, and belong to one grant alone, however
 // many are granted at the same time; of new names, free ones, ones that ran out, and handed over.
 func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	var mu sync.Mutex
 	var all []block
@@ -144,6 +145,7 @@ func TestI2_BlocksAreAscendingAndShareNoToken(t *testing.T) {
 
 // A block that is granted when the one before has run out, and the lock was not released, has nothing of that one.
 func TestI2_ABlockAfterOneThatRanOutIsItsOwn(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	old := alone(t, p, "x", 8)
@@ -159,6 +161,7 @@ func TestI2_ABlockAfterOneThatRanOutIsItsOwn(t *testing.T) {
 
 // A number that somebody else draws ends the block, wherever it comes between.
 func TestI2_ABlockEndsBeforeATokenOfAnother(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	p.exec(t, `CREATE TABLE public.drawn (token bigint); 
@@ -195,6 +198,7 @@ func (p *peer) wantFence(t *testing.T, g grant, want string) {
 // Each token of a block passes the fence once, in their order; those before and after it do not, nor does any with a grant ID
 // that is not the block's.
 func TestI3_EachTokenOfABlockPassesTheFenceInItsTurn(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	earlier := freed(t, p, "x")
@@ -275,6 +279,7 @@ var blockChecks = []struct {
 }
 
 func TestI4_I10_I18_CommitOfATurnAnswersForItsBlock(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, c := range blockChecks {
@@ -342,6 +347,7 @@ func (f *fencedTx) beginTurn(t *testing.T, level pgx.TxIsoLevel) {
 
 // From the check inside COMMIT to its end nobody ends a block under any of its turns.
 func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, level := range levels {
@@ -368,6 +374,7 @@ func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 
 // The same grant ID again yields the same block, and draws nothing; one that asked for one token has one.
 func TestI6_TheSameGrantIDYieldsTheSameBlock(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	drawn := func() int64 { return one[int64](t, p, `SELECT last_value FROM pglock.fencing_token_seq`) }
@@ -388,6 +395,7 @@ func TestI6_TheSameGrantIDYieldsTheSameBlock(t *testing.T) {
 
 // Blocks carry the epoch with each of their tokens, in a short way and by a careful hand-over.
 func TestI22_BlocksCarryTheEpoch(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	freed(t, p, "known")

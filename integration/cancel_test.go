@@ -19,6 +19,7 @@ import (
 // A waiter that leaves while the release hands the lock to it: whichever comes first, nobody is left holding the lock
 // without knowing. The leave that comes second finds the grant, and gives it to the next in the queue.
 func TestLeaveAgainstGrant(t *testing.T) {
+	t.Parallel()
 	for _, first := range []string{"grant", "leave"} {
 		t.Run(first+" first", func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -67,6 +68,7 @@ func TestLeaveAgainstGrant(t *testing.T) {
 
 // A request to wait that arrives after it was given up leaves no ticket, whichever of the two comes first.
 func TestTrap9_LateTicketOfAnAbandonedRequestIsTakenBack(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"exclusive", "limit"} {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -109,6 +111,7 @@ func TestTrap9_LateTicketOfAnAbandonedRequestIsTakenBack(t *testing.T) {
 // Calls that are cancelled at every moment of their wait, among others that are not: every error is the context's, nobody
 // holds a lock without knowing, every queue is empty at the end, and the others are all served.
 func TestTrap9_StormOfCancelledWaits(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -154,6 +157,7 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 
 // Close ends waits with ErrClosed and leaves their queues at once; the next in line is not kept waiting.
 func TestCloseLeavesTheQueues(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))

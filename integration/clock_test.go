@@ -80,6 +80,7 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 
 // A renewal that waits for the row past the lease's end must find it ended: the clock is read after the wait.
 func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for how, x := range interruptions {
 		t.Run(how, func(t *testing.T) {
@@ -106,6 +107,7 @@ func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
 // now() stands still in a transaction: an acquire inside a long one must still grant a full lease, and see an expiry
 // that came after the transaction began.
 func TestTrap3_TransactionTimeIsNotThePresent(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
 	a.mustAcquire(t, "x", 200*time.Millisecond)

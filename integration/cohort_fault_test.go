@@ -88,6 +88,7 @@ func turnOf(l *pglock.Lease) error {
 // Processes are killed in the middle of blocks: numbers are lost, and nothing else. Those of other processes go on when the
 // lease is over, with tokens greater than the whole block.
 func TestI2_I8_AProcessKilledInTheMiddleOfABlockLosesNumbersAlone(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -124,6 +125,7 @@ func TestI2_I8_AProcessKilledInTheMiddleOfABlockLosesNumbersAlone(t *testing.T) 
 // The server crashes in the middle of blocks: turns go on, tokens ascend, and nobody fails but who was lost or could not be
 // told.
 func TestI2_I8_TurnsOutliveAServerCrash(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("a server of its own that crashes")
 	}
@@ -173,6 +175,7 @@ func TestI2_I8_TurnsOutliveAServerCrash(t *testing.T) {
 // Connections of the clients are ended all the time, whatever travels on them: requests of lines, grants, releases, hints and
 // heartbeats. All calls are served, and when it is over nobody holds a lock that nobody knows of.
 func TestTrap9_LinesWhoseConnectionsAreEnded(t *testing.T) {
+	t.Parallel()
 	chaos := 2 * time.Second
 	if testing.Short() {
 		chaos = 800 * time.Millisecond
@@ -232,6 +235,7 @@ func TestTrap9_LinesWhoseConnectionsAreEnded(t *testing.T) {
 // The answer to the line's request, or the request itself, is lost with its connection: it is asked again with the same grant
 // ID, and yields one grant.
 func TestI6_LostAnswerOfALineYieldsTheOneTrueGrant(t *testing.T) {
+	t.Parallel()
 	for _, direction := range []string{"downstream", "upstream"} {
 		t.Run(direction, func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -284,10 +288,11 @@ func TestI6_LostAnswerOfALineYieldsTheOneTrueGrant(t *testing.T) {
 // An operator breaks a block by the token of the turn that has it: that turn is lost with the next heartbeat, and those that
 // wait queue again. The turn before is not lost.
 func TestI7_I10_ABreakEndsTheTurnAndTheLineGoesOn(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	c, operator := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+	c, operator := newClient(t, db.Pool(t), pglock.WithTurns(pglock.DefaultTurns, time.Hour)), newClient(t, db.Pool(t))
 	const behind = 5
 	gone, now, got := passedOn(t, look, c, "x", behind, pglock.WithTTL(1500*time.Millisecond))
 	if _, err := operator.Break(t.Context(), "x", "test", pglock.BreakToken(now.Token()+1000)); !errors.Is(err, pglock.ErrNotHeld) {
@@ -320,6 +325,7 @@ func TestI7_I10_ABreakEndsTheTurnAndTheLineGoesOn(t *testing.T) {
 // The line to the server falls silent while turns pass: no turn is trusted once the server has granted the lock to another,
 // and when it speaks again the calls are served.
 func TestI1_I7_TurnsAreNotTrustedOnceTheLockIsAnothers(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	line := newLine(t, db.URL())
@@ -387,6 +393,7 @@ func TestI1_I7_TurnsAreNotTrustedOnceTheLockIsAnothers(t *testing.T) {
 
 // The heartbeat keeps a block alive for several TTLs, while its turns pass and while one holds it long.
 func TestI7_ABlockIsRenewedWhileItsTurnsPass(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t), pglock.WithTurns(pglock.MaxTurns, time.Hour))
@@ -420,6 +427,7 @@ func TestI7_ABlockIsRenewedWhileItsTurnsPass(t *testing.T) {
 
 // Calls that give up leave a line at once, those behind them move up, and a line that nobody is in has no ticket.
 func TestCallsThatGiveUpLeaveALineAtOnce(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"))
@@ -482,6 +490,7 @@ func TestCallsThatGiveUpLeaveALineAtOnce(t *testing.T) {
 
 // Close ends hundreds of calls in lines, with a turn under way and blocks not used up, and leaves nothing in the tables.
 func TestCloseEndsLinesAndLeavesNothing(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	for round := range 5 {

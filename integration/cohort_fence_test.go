@@ -72,6 +72,7 @@ func unlimited(t *testing.T, look *peer, tx pgx.Tx) {
 // A transaction that a turn has put under its fence commits while the turn lasts, and not after its end, whatever ended it,
 // at every isolation level. The next turn's write passes, and the tokens at the fence ascend.
 func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	pool := db.Pool(t, maxConnections(40))
@@ -83,7 +84,7 @@ func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
 					t.Parallel()
 					look := newPeer(t, db.URL())
 					turns := map[string]int{"Guard": pglock.DefaultTurns, "SQL": 2}[what] // a token within a block, and the last of one
-					c, name := newClient(t, pool, pglock.WithTurns(turns, 0)), t.Name()
+					c, name := newClient(t, pool, pglock.WithTurns(turns, time.Hour)), t.Name()
 					gone, lease, got := passedOn(t, look, c, name, 2, pglock.WithTTL(2*time.Second))
 					insert := func(tx pgx.Tx, l *pglock.Lease) {
 						if _, err := tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES ($1)`, l.Token()); err != nil {
@@ -167,6 +168,7 @@ func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
 // moment; some write nothing, so that blocks pass on. Each reads before it writes: a write of an ended turn that took effect
 // would be seen as one from a stale read.
 func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -262,6 +264,7 @@ func writeOnce(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel, l *pglock
 // GrantID that is asked for in the moment of a Release: a turn whose ID was told has let nobody else have its grant, and one
 // that has passed its grant on tells no ID.
 func TestI4_GrantIDThatRacesWithReleaseIsToldOrPassedOn(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t, maxConnections(4)))
@@ -319,9 +322,10 @@ func TestI4_GrantIDThatRacesWithReleaseIsToldOrPassedOn(t *testing.T) {
 
 // The turn that has ended can neither renew, nor check, nor release what its successor holds.
 func TestI5_AnEndedTurnDoesNotTouchTheRow(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	c := newClient(t, db.Pool(t))
+	c := newClient(t, db.Pool(t), pglock.WithTurns(pglock.DefaultTurns, time.Hour))
 	gone, now, got := passedOn(t, look, c, "x", 1)
 	row := func() string { return one[string](t, look, `SELECT l::text FROM pglock.locks l`) }
 	before := row()

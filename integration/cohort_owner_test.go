@@ -48,6 +48,7 @@ func firstOfItsGrant(t *testing.T, look *peer, c *pglock.Client, name string) (*
 // A call under the context of a turn is its owner's: what it holds is refused to it at once, also to its calls of other
 // clients.
 func TestOwnerOfATurnThatAsksForItsOwnLockIsToldAtOnce(t *testing.T) {
+	t.Parallel()
 	for way, take := range waysOfTurns {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
@@ -84,6 +85,7 @@ func TestOwnerOfATurnThatAsksForItsOwnLockIsToldAtOnce(t *testing.T) {
 // Two owners hold a turn each and ask for each other's lock: the circle is found within a second, and the other goes on when
 // the one that was told lets go. Those that wait in the lines are served.
 func TestCircleOfTurnsIsFoundWithinASecond(t *testing.T) {
+	t.Parallel()
 	for way, take := range waysOfTurns {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()
@@ -120,6 +122,7 @@ func TestCircleOfTurnsIsFoundWithinASecond(t *testing.T) {
 // Owners of turns hold one lock and ask for the next, always upwards, and go on holding the second when the first turn has
 // ended: no circle closes, and none is seen. The turns that nobody asked from pass on in memory.
 func TestTurnsThatEndedRaiseNoAlarm(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	until := time.Now().Add(1200 * time.Millisecond)

@@ -118,6 +118,7 @@ func (ts *turnstile) pass(client int, l *pglock.Lease, work time.Duration) {
 // Sixty-four callers in each of three clients: nobody holds the lock beside another, tokens ascend over all of them, tickets
 // are served in order, and all clients and callers get the same share.
 func TestI1_I2_I9_ManyCallersOfSeveralClientsTakeTurns(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -178,6 +179,7 @@ func TestI1_I2_I9_ManyCallersOfSeveralClientsTakeTurns(t *testing.T) {
 
 // Dozens of callers of one client that want the same lock cost the server a statement for dozens of acquisitions.
 func TestCallersOfOneClientShareStatements(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	for name, tc := range map[string]struct {
@@ -186,7 +188,7 @@ func TestCallersOfOneClientShareStatements(t *testing.T) {
 	}{"64 turns": {pglock.DefaultTurns, 0.1}, "8 turns": {8, 0.6}} {
 		t.Run(name, func(t *testing.T) {
 			var count counter
-			c := newClient(t, newPool(t, db.URL(), count.on), pglock.WithTurns(tc.turns, 0))
+			c := newClient(t, newPool(t, db.URL(), count.on), pglock.WithTurns(tc.turns, time.Hour))
 			ts := &turnstile{t: t}
 			var wg sync.WaitGroup
 			const callers, each = 64, 40
@@ -287,6 +289,7 @@ func TestI9_AWaiterBehindALineWaitsForTheBound(t *testing.T) {
 // The history of calls that wait in lines, of calls with a ticket each, and of tries is that of a mutex whose tokens strictly
 // increase.
 func TestI2_HistoryOfTurnsIsLinearizable(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	began := time.Now()
 	var mu sync.Mutex
@@ -355,6 +358,7 @@ func TestI2_HistoryOfTurnsIsLinearizable(t *testing.T) {
 // Calls of every other kind beside a line: with another TTL or label, with metadata, a grace, Shared and Limit, tries, and
 // whole lists of locks. Nobody who is alone is beside anybody, and all are served.
 func TestI1_ALineBesideCallsOfEveryOtherKind(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)

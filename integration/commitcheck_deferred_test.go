@@ -66,6 +66,7 @@ func commitAtGate(t *testing.T, p, look *peer) <-chan commitAnswer {
 // What the application runs inside COMMIT after our check may take as long as it likes, and the lease may end meanwhile:
 // nobody is granted the lock, hands it over, breaks, releases or prunes it before the commit, which stands.
 func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newGatedTables(t, db)
 	for what, sql := range map[string]string{
@@ -127,6 +128,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 // Deferred triggers run in the order of their statements: what the application has queued before the fence runs before the
 // check, which then sees the lease end. The same holds for a fence that is passed inside COMMIT itself.
 func TestI4_CheckComesAfterWhatWasDeferredBeforeTheFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newGatedTables(t, db)
 	for _, tc := range []struct {

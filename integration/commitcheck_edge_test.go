@@ -88,6 +88,7 @@ func edgeWriter(ctx context.Context, p *peer, name string, saw func(token, last 
 // the lease's end, and the next grant came after the commit and saw it. Also where the lease ended between the check and
 // the commit.
 func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
+	t.Parallel()
 	const locks, writers, chaos = 5, 2, 6 * time.Second
 	settings := map[string]string{"track_commit_timestamp": "on"}
 	for name, value := range slowDisk {

@@ -21,6 +21,7 @@ import (
 // SET CONSTRAINTS ... IMMEDIATE makes the check run before its time. A transaction that ends without seal commits after
 // its lease then. It commits before any other grant even so: from the early check on it holds the lock's row.
 func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for what, sql := range map[string]string{
@@ -57,6 +58,7 @@ func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 
 // seal closes it for every fence that it names: it refuses when one of the leases has ended, and holds them to the end.
 func TestI4_SealChecksAndHoldsTheLeaseOfEveryFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, ended := range []int{0, 1, 2} {
@@ -88,6 +90,7 @@ func TestI4_SealChecksAndHoldsTheLeaseOfEveryFence(t *testing.T) {
 // seal has to be the last statement: what comes after it may use up the check inside COMMIT. Write sends it in one message
 // with COMMIT. Nobody is granted the lock even so.
 func TestHole_ConstraintsImmediateAfterSeal(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
@@ -101,6 +104,7 @@ func TestHole_ConstraintsImmediateAfterSeal(t *testing.T) {
 // A transaction of REPEATABLE READ or SERIALIZABLE cannot see that somebody has ended its lease by hand, without a new
 // token: this is why break_lock draws one, and why release locks the row FOR UPDATE.
 func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for level, want := range map[pgx.TxIsoLevel]string{pgx.ReadCommitted: "LK003", pgx.RepeatableRead: "", pgx.Serializable: ""} {
@@ -114,6 +118,7 @@ func TestHole_LeaseEndedByHandIsHiddenFromASnapshot(t *testing.T) {
 
 // PostgreSQL lets the owner of a table drop a trigger that is due. Nobody else may.
 func TestHole_OwnerMayDropTheCheck(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	const drop = `DROP TRIGGER fence_commit ON pglock.fences`
@@ -143,6 +148,7 @@ var unfenced = map[string]string{
 // A write without the fence commits, whatever became of the lease and whoever has written since. Seal tells before COMMIT;
 // the guard of a table refuses the write itself.
 func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
@@ -180,6 +186,7 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 // What Write's callback wrote after a raw COMMIT of its own stays, although Write fails, the lock was broken and the next
 // holder has written. What was written before it was checked. The guard of a table refuses the later row.
 func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	look := newPeer(t, db.URL())

@@ -37,6 +37,7 @@ func (f *fencedTx) prepare(t *testing.T) (id string) {
 }
 
 func TestI4_A5_PrepareTransaction(t *testing.T) {
+	t.Parallel()
 	server := twoPhase(t)
 	t.Run("holds the lock until it is ended", func(t *testing.T) { preparedHoldsTheLock(t, server) })
 	t.Run("is refused after the lease", func(t *testing.T) { prepareIsRefused(t, server) })

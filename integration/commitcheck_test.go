@@ -218,6 +218,7 @@ var checks = []struct {
 
 // What COMMIT answers, for everything that may happen to the lease after the fence, at every isolation level.
 func TestI4_I10_I18_A5_CommitAnswersForWhatBecameOfTheLease(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, c := range checks {
@@ -275,6 +276,7 @@ func TestI4_A5_LateCommitIsRefused(t *testing.T) {
 
 // A transaction under the fences of two leases needs both of them at COMMIT.
 func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, which := range []string{"first", "second", "none"} {
@@ -307,6 +309,7 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 
 // Of several holders of one lock, COMMIT asks for the lease of its own: what became of another one does not touch it.
 func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, level := range levels {

@@ -50,6 +50,7 @@ func waitInProcess(ctx context.Context, url string, say func(report)) error {
 
 // After the end of a crashed holder's lease the first in the queue is granted the lock, by its own timer.
 func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	look.mustAcquire(t, "x", 1500*time.Millisecond)       // and is never heard of again
@@ -75,6 +76,7 @@ func TestI8_CrashedHolderIsFollowedByTheFirstInTheQueue(t *testing.T) {
 
 // Whoever comes first after the expiry does not overtake the queue: a try is refused, and who queues behind has the head served.
 func TestI9_NewcomerAfterTheExpiryServesTheQueue(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, waiter, newcomer := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.mustAcquire(t, "x", time.Second)
@@ -144,6 +146,7 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 }
 
 func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
@@ -169,6 +172,7 @@ func TestLeaseHandedToAWaiterThatDiedEndsWithItsTTL(t *testing.T) {
 
 // I8: the server crashes while calls wait; they keep their places, or queue again, and are served.
 func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	c := newClient(t, newPool(t, server.URL()))
 	holder, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
@@ -210,6 +214,7 @@ func TestI8_WaitersSurviveAServerCrash(t *testing.T) {
 
 // I9 and cancel: who leaves the queue is skipped, and the error says who held the lock and the place.
 func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"), pglock.WithTurns(1, 0)) // a ticket for each call

@@ -14,6 +14,7 @@ import (
 
 // An owner that asks again for what it holds is told at once, in every mode and by every call.
 func TestSelfDeadlockFailsAtOnce(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.Shared()}, "limit": {pglock.Limit(3)}} {
@@ -43,6 +44,7 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 // Owners of several clients wait for each other in a circle: the newest is told within a second, with the whole circle, and
 // the others go on when it lets go.
 func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
+	t.Parallel()
 	for size := 2; size <= 5; size++ {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -93,6 +95,7 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 
 // A circle that closes through the queue: a reader behind a waiting writer waits for the writer too.
 func TestCircleThroughTheQueueIsFound(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	a, b, c := newClient(t, db.Pool(t), pglock.WithHolder("a")), newClient(t, db.Pool(t), pglock.WithHolder("b")), newClient(t, db.Pool(t), pglock.WithHolder("c"))
@@ -127,6 +130,7 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 // Long chains of owners that hold one lock and wait for the next are no circle, also while they move and while holders of
 // a semaphore that are not stuck can let them go on.
 func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	const chains, length, rounds = 4, 12, 4
 	var wg sync.WaitGroup
@@ -153,6 +157,7 @@ func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 
 // One of two holders of a semaphore is part of what looks like a circle; the other can let the waiter go on: no alarm.
 func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
@@ -180,6 +185,7 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 
 // AcquireAll callers that name locks in any order never wait in a circle, and get all or none.
 func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	var wg sync.WaitGroup
@@ -226,6 +232,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 // The search for circles reads everything at one moment: hand-overs that happen while it reads raise no alarm. Owners that
 // hold a lock each hand another to and fro, while somebody searches all the time.
 func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -269,6 +276,7 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 // A circle that closes through a queued writer that holds nothing itself: the reader behind it waits for the readers that
 // the writer waits for.
 func TestCircleThroughAWriterThatHoldsNothingIsFound(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]pglock.AcquireOption{"shared": pglock.Shared(), "limit": pglock.Limit(2)} {
 		t.Run(name, func(t *testing.T) {
 			db := pgtest.Database(t)

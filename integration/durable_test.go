@@ -71,6 +71,7 @@ func TestI12_GrantsSurviveACrash(t *testing.T) {
 
 // A refused try writes nothing: no WAL, no row lock, no sequence value, no transaction ID.
 func TestI13_RefusedTryWritesNothing(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, map[string]string{"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0"})
 	p := newPeer(t, server.URL())
 	p.mustAcquire(t, "x", time.Hour)
@@ -96,6 +97,7 @@ func TestI13_RefusedTryWritesNothing(t *testing.T) {
 
 // A refused try waits for nobody: not even for whoever is being granted the lock at the moment.
 func TestI13_RefusedTryWaitsForNobody(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
 	g := a.mustAcquire(t, "x", time.Minute)
@@ -113,6 +115,7 @@ func TestI13_RefusedTryWaitsForNobody(t *testing.T) {
 // synchronous_commit is off for the library's own releases alone: it is as before on the connection afterwards, and the
 // SQL function inside a caller's transaction never touches it.
 func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
@@ -149,6 +152,7 @@ func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
 
 // The releases that the library sends do not wait for the disk, and its grants do.
 func TestI24_ReleaseIsAsynchronousAndGrantIsNot(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})
 	look := newPeer(t, server.URL())
 	flushed := func() bool {

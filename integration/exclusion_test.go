@@ -16,6 +16,7 @@ import (
 // Contenders that release, that let their lease run out, and that hold it to the last moment: the log shows no overlap
 // and no token out of order.
 func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -48,6 +49,7 @@ func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
 // The first use of a name has no row to lock: simultaneous tries must still have one winner. (Trap 4: the guard is
 // compared with the row as it is after the wait, not with the statement's snapshot.)
 func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	a.exec(t, "BEGIN")
@@ -68,6 +70,7 @@ func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
 }
 
 func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	peers := make([]*peer, 8)
 	for i := range peers {
@@ -100,6 +103,7 @@ func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
 }
 
 func TestI2_TokensStrictlyIncrease(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -164,6 +168,7 @@ func grantedTwiceBeforeTheFirstInsert(t *testing.T, a, b, look *peer) (later gra
 // B has drawn the value for its INSERT and waits for A's row; A is granted twice meanwhile. B's own grant must still
 // carry a greater token than both.
 func TestTrap1_TokenIsDrawnAfterTheWait(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
@@ -176,6 +181,7 @@ func TestTrap1_TokenIsDrawnAfterTheWait(t *testing.T) {
 
 // A released lock keeps its row and its token: a row that went away would let an INSERT use a token drawn long before.
 func TestTrap2_ReleaseKeepsTheRow(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)

@@ -335,6 +335,7 @@ func TestI22_TokensAscendAfterARestore(t *testing.T) {
 
 // Where the schema's owner may not see the timeline, locks work as on a server that never fails over: the tokens are plain.
 func TestAcquireWorksWhereTheTimelineIsNotVisible(t *testing.T) {
+	t.Parallel()
 	for _, revoked := range []string{"before the migration", "after it"} {
 		t.Run(revoked, func(t *testing.T) {
 			db := pgtest.EmptyDatabase(t)

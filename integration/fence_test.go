@@ -40,6 +40,7 @@ func begin(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel) pgx.Tx {
 
 // Two locks guard one resource: a token below the one that has passed is refused although its own lease is fine.
 func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
@@ -82,6 +83,7 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 // Writers with short leases that pause at random: rows are numbered under the fence row's lock, so their order is the
 // order of the commits, and tokens never go down along it; and no update is lost.
 func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
@@ -172,6 +174,7 @@ var endings = map[string]func(t *testing.T, look *peer, g grant){
 // I4, I18, trap 5: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
 // defer or switch off triggers open no hole.
 func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, level := range levels {
@@ -222,6 +225,7 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 
 // SET CONSTRAINTS ALL IMMEDIATE in the write uses up the check of COMMIT; Write queues it again at the end.
 func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
@@ -251,6 +255,7 @@ func TestI4_ConstraintsImmediateOpenNoHoleInWrite(t *testing.T) {
 // In a transaction of the application's own, Seal closes the two holes that its own code can open after Guard: it used up
 // the check, or rolled back to before the fence.
 func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
@@ -303,6 +308,7 @@ func TestI4_SealClosesWhatTheTransactionOpened(t *testing.T) {
 
 // A callback that leaves the transaction is told so.
 func TestWriteThatLeftTheFenceIsRefused(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	newLedger(t, db)
@@ -326,6 +332,7 @@ func TestWriteThatLeftTheFenceIsRefused(t *testing.T) {
 // after the check (here: for a standby that never answers), nobody is granted the lock, although the lease has ended
 // meanwhile.
 func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)

@@ -111,6 +111,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 
 // A crowd of waiters that comes and goes leaves no multixacts, of which a cluster has two thousand million members.
 func TestCrowdsUseNoMultixacts(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())
 	members := func() int64 {

@@ -206,6 +206,7 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 
 // A release and a break end the grace with the lease, and a server that has never failed over asks for none.
 func TestGraceDoesNotDelayAReleaseOrABreak(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t), pglock.WithDefaultGrace(time.Hour)) // far beyond every patience

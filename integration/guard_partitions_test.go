@@ -54,6 +54,7 @@ func (v *vault) wantAllowed(t *testing.T, sql string) {
 }
 
 func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	version := one[int](t, newPeer(t, db.URL()), `SELECT current_setting('server_version_num')::int`)
 	for form, keyed := range guardForms {
@@ -124,6 +125,7 @@ func TestI3_EveryWayIntoAPartitionNeedsTheFence(t *testing.T) {
 
 // A row that moves to another partition leaves one key and takes another: both fences.
 func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for what, v := range map[string]*vault{"between partitions": newPartedVault(t, db, true), "in one table": newVault(t, db, true)} {
 		v.guard(t)
@@ -154,6 +156,7 @@ func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
 // A partition that comes after the guard is guarded but for its own TRUNCATE; the list of guards says so until guard_table
 // is called again.
 func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{

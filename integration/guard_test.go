@@ -174,6 +174,7 @@ func (v *vault) forgeBypass(t *testing.T, p *peer, after string) {
 
 // A guarded table takes the fence's own row for proof, of this very transaction, and nothing else.
 func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, proof := range guardProofs {
@@ -210,6 +211,7 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 // The fence in the statement of the write itself comes too late for the guard of statements; the guard of rows looks when
 // the statement has ended, and the transaction is under the fence by then.
 func TestFenceInTheStatementOfTheWrite(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
@@ -232,6 +234,7 @@ func TestFenceInTheStatementOfTheWrite(t *testing.T) {
 
 // A guarded write is a fenced write: COMMIT refuses all of it when the lease has ended.
 func TestI4_GuardedWritesAreRefusedInCommitWhenTheLeaseHasEnded(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for how, want := range map[string]string{
@@ -259,6 +262,7 @@ func TestI4_GuardedWritesAreRefusedInCommitWhenTheLeaseHasEnded(t *testing.T) {
 
 // What Write's callback writes after a raw COMMIT of its own is refused by the guard.
 func TestI3_TheGuardRefusesWhatAWriteDoesAfterARawCommit(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	v := newVault(t, db, false)
@@ -284,6 +288,7 @@ func TestI3_TheGuardRefusesWhatAWriteDoesAfterARawCommit(t *testing.T) {
 
 // A prepared transaction was checked when it was prepared; what its session writes next is another transaction's.
 func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, map[string]string{"max_prepared_transactions": "10"})
 	for form, keyed := range guardForms {
 		for what, bypassed := range map[string]bool{"fence": false, "bypass": true} {
@@ -311,6 +316,7 @@ func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
 
 // A bypass says who, why, and to which tables, each once, and only what was committed.
 func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	v := newVault(t, db, false)
 	v.look.exec(t, `CREATE SCHEMA xpublic; CREATE TABLE xpublic.t (id int); CREATE TABLE public.t (id int); CREATE TABLE public."t u" (id int);
@@ -333,6 +339,7 @@ func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
 }
 
 func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
 	for _, c := range []struct {
 		reason, actor any
@@ -352,6 +359,7 @@ func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
 
 // Who owns the table can take its guard away: no guard covers that, but the list tells, and guard_table again mends it.
 func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	const pinned = `CREATE OR REPLACE TRIGGER %[1]s %[2]s EXECUTE FUNCTION pglock.guard_%[3]s(%[4]s); ALTER TABLE accounts ENABLE ALWAYS TRIGGER %[1]s`
 	for what, c := range map[string]struct {
@@ -400,6 +408,7 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 
 // A guard goes with its table, whatever that is called later, and keeps its resource.
 func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
@@ -423,6 +432,7 @@ func TestI3_AGuardSurvivesOtherNames(t *testing.T) {
 
 // Without its key column a row has no fence: nothing can be written, whatever was passed, and the list says why.
 func TestGuardOfRowsFailsClosedWithoutItsKeyColumn(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for what, sql := range map[string]string{"renamed": `ALTER TABLE accounts RENAME id TO number`, "dropped": `ALTER TABLE accounts DROP id`} {
 		t.Run(what, func(t *testing.T) {

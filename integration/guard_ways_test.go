@@ -229,6 +229,7 @@ var guardForms = map[string]bool{"one resource": false, "a resource for each row
 
 // Whatever writes to the table is refused without its fence, and changes nothing; with it, it does what it says.
 func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	version := one[int](t, newPeer(t, db.URL()), `SELECT current_setting('server_version_num')::int`)
 	for form, keyed := range guardForms {
@@ -273,6 +274,7 @@ func TestI3_EveryWayToWriteToAGuardedTableNeedsItsFence(t *testing.T) {
 
 // What only reads, or locks, needs no fence.
 func TestReadsAndLocksOfAGuardedTableNeedNoFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
@@ -299,6 +301,7 @@ func TestReadsAndLocksOfAGuardedTableNeedNoFence(t *testing.T) {
 
 // A write that waits for COMMIT is refused there, and one of a transaction that is under the fence is done there.
 func TestI3_WritesInsideCommitNeedTheFenceToo(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		for what, sql := range map[string]string{
@@ -334,6 +337,7 @@ func TestI3_WritesInsideCommitNeedTheFenceToo(t *testing.T) {
 
 // A program that swallows the refusal has written nothing.
 func TestI3_ARefusalThatIsSwallowedLeavesNothing(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {
@@ -350,6 +354,7 @@ func TestI3_ARefusalThatIsSwallowedLeavesNothing(t *testing.T) {
 
 // Of a procedure that commits in between, what follows is another transaction.
 func TestI3_AProcedureThatCommitsInBetweenHasToPassTheFenceAgain(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
 		t.Run(form, func(t *testing.T) {

@@ -65,6 +65,7 @@ func (p *peer) place(t *testing.T, name string) grant {
 // Writers name their fences in any order while the leases are renewed, and are all released in the middle of it. Nobody
 // waits in a circle.
 func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	pool, look := db.Pool(t, noticesDeadlocksSoon, func(c *pgxpool.Config) { c.MaxConns = 12 }), newPeer(t, db.URL())
@@ -142,6 +143,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 // seal holds the leases in the order in which release_leases ends them: by name and slot, not by token, and not in the order of
 // the fences; so that a COMMIT and a release of the same leases do not wait for each other in a circle.
 func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	patientCalls(t, newPeer(t, db.URL()))
 	const two = `SELECT FROM pglock.fence_all(ARRAY[$1, $2], ARRAY[$3, $4]::bigint[], ARRAY[$5, $6]::text[]::uuid[], '{r2,r1}')`
@@ -205,6 +207,7 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 
 // Fences are taken in the byte order of their resources: who waits for the first holds none of the others.
 func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, holder, waiter, third := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	g := holder.mustAcquire(t, "lock", time.Hour)
@@ -230,6 +233,7 @@ func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
 
 // All fences are passed, or none, and COMMIT needs every lease.
 func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool, look := db.Pool(t), newPeer(t, db.URL())
 	newLedger(t, db)
@@ -277,6 +281,7 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 
 // Which fence was refused is told by the server, whatever the others are called.
 func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool, look := db.Pool(t), newPeer(t, db.URL())
 	c, store := newClient(t, pool, pglock.WithDefaultTTL(time.Hour)), fencedstore.New(pool)
@@ -324,6 +329,7 @@ func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 
 // The transaction is bounded by the lease that ends first.
 func TestI16_ManyFencesAreBoundedByTheLeaseThatEndsFirst(t *testing.T) {
+	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
 	c := newClient(t, pool)
 	fences := []fencedstore.Fence{{Lease: mustTry(t, c, "c", pglock.WithTTL(time.Hour))}, {Lease: mustTry(t, c, "b", pglock.WithTTL(10*time.Second))}, {Lease: mustTry(t, c, "a", pglock.WithTTL(time.Hour))}}
@@ -344,6 +350,7 @@ func TestI16_ManyFencesAreBoundedByTheLeaseThatEndsFirst(t *testing.T) {
 // The order in which COMMIT locks leases is kept in a setting of the session: whatever a program writes there, it can lock
 // nobody else's lease.
 func TestI5_AForgedOrderLocksNobodyElsesLease(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	other := newPeer(t, db.URL())
 	for _, forged := range []string{`[{"name": "victim", "token": %d}]`, `["victim"]`, `["own", "victim"]`, `[{"resource": "victim", "x": %d}]`} {
@@ -366,6 +373,7 @@ func TestI5_AForgedOrderLocksNobodyElsesLease(t *testing.T) {
 }
 
 func TestI11_FenceAllRefusesWrongArrays(t *testing.T) {
+	t.Parallel()
 	p := newPeer(t, pgtest.Database(t).URL())
 	a, b := p.mustAcquire(t, "a", time.Hour), p.mustAcquire(t, "b", time.Hour)
 	names, tokens, ids := []string{"a", "b"}, []int64{a.token, b.token}, []string{a.id.String(), b.id.String()}

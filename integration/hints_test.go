@@ -73,6 +73,7 @@ func wantHint(t *testing.T, look *peer, payload string, b block, turns int) {
 // Every way in which a waiter comes to its grant tells it of its whole block: through announce, or in the
 // answer of who serves it where that is its own session.
 func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	const release = `SELECT hints, handed FROM pglock.release_lease($1, $2, $3, $4)`
 	dead := func(t *testing.T, p *peer, name string) { // a session before ours that has died
@@ -158,6 +159,7 @@ func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
 
 // Any token of a block speaks for its lease, with the right grant ID and no other; those beside it do not.
 func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	calls := map[string]string{
@@ -209,6 +211,7 @@ func TestI5_AnyTokenOfABlockSpeaksForItsLease(t *testing.T) {
 
 // An operator may name any token of the block that is in use, and none of a block that was: whoever holds the lock now keeps it.
 func TestI10_BreakTakesAnyTokenOfTheBlockInUseAlone(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	const by = `SELECT FROM pglock.break_lock('x', 'test', 'test', $1)`
@@ -243,6 +246,7 @@ func TestI10_BreakTakesAnyTokenOfTheBlockInUseAlone(t *testing.T) {
 
 // What a refusal says of a token is true of the block's lease.
 func TestALostBlockSaysWhyItIsLost(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for want, end := range map[string]func(name string, b block){

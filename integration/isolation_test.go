@@ -26,6 +26,7 @@ func withDefault(setting, value string) func(*pgxpool.Config) {
 // Whatever the sessions' default isolation, callers of acquire, renew and release never see a serialization failure or
 // a deadlock; also when the default changes under a running client.
 func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
+	t.Parallel()
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -77,6 +78,7 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 }
 
 func TestI19_DefaultIsolationMayChangeUnderTheClient(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t, oneConnection)
 	c := newClient(t, pool)
@@ -97,6 +99,7 @@ func TestI19_DefaultIsolationMayChangeUnderTheClient(t *testing.T) {
 // Acquire never touches fences and rows are locked in one order: writers under two locks that contend for everything
 // meet no deadlock.
 func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())

@@ -12,6 +12,7 @@ import (
 // whoever comes is queued, and is served in that order afterwards; none of them waits in the server with a connection of its
 // pool; and a try answers at once.
 func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
+	t.Parallel()
 	for _, shared := range []bool{false, true} {
 		t.Run(map[bool]string{false: "exclusive", true: "shared"}[shared], func(t *testing.T) {
 			db := pgtest.Database(t)

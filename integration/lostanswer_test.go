@@ -46,6 +46,7 @@ func warm(t *testing.T, c *pglock.Client) {
 // Wherever a request is when its caller gives up, its grant ID cannot be granted any more: also when somebody else held
 // the lock at that moment, or when other grants were given up after it.
 func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, other := newPeer(t, db.URL()), newPeer(t, db.URL())
 	abandon := func(id uuid.UUID) {
@@ -126,6 +127,7 @@ func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 // The connection ends after the server has granted and before the client has read it: the client asks again with the
 // same grant ID and gets the same grant.
 func TestI6_LostAnswerYieldsTheOneTrueGrant(t *testing.T) {
+	t.Parallel()
 	for what, direction := range map[string]string{"commit done": "downstream", "commit not done": "upstream"} {
 		t.Run(what, func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -165,6 +167,7 @@ func TestI6_LostAnswerYieldsTheOneTrueGrant(t *testing.T) {
 
 // The first attempt has not committed yet when the retry comes: the retry must wait for it, not answer "held".
 func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	for _, use := range []string{"first use of the name", "later use"} {
@@ -192,6 +195,7 @@ func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
 // The connection ends while the grant waits for its standby. The grant is visible then, as the wait is cancelled with
 // the connection; but it is answered only when a commit of the retry's own has been confirmed.
 func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
@@ -240,6 +244,7 @@ func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
 
 // A caller that gives up while its request is under way leaves no lock behind that nobody knows they hold.
 func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	line := newLine(t, db.URL())
@@ -267,6 +272,7 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 
 // A storm of calls that give up at random moments leaves no lock behind that nobody knows they hold.
 func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	c := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 }))
 	until := time.Now().Add(4 * time.Second)

@@ -36,6 +36,7 @@ func mustRelease(t *testing.T, leases ...*pglock.Lease) {
 
 // Readers share, a writer waits for all of them, and later readers do not overtake it.
 func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
@@ -77,6 +78,7 @@ func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
 
 // A waiting writer that gives up lets the readers behind it in.
 func TestReadersBehindAWriterThatGaveUpAreGranted(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
@@ -99,6 +101,7 @@ func TestReadersBehindAWriterThatGaveUpAreGranted(t *testing.T) {
 
 // At most n hold a limited lock at once, in different slots from 1 to n, each with a token of its own.
 func TestLimitIsNeverExceeded(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	const limit, callers, rounds = 3, 12, 10
@@ -141,6 +144,7 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 }
 
 func TestLimitMustBeTheSameForAll(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	c := newClient(t, db.Pool(t))
 	l := mustTry(t, c, "x", pglock.Limit(2))
@@ -158,6 +162,7 @@ func TestLimitMustBeTheSameForAll(t *testing.T) {
 
 // Each slot has a fence of its own: its earlier holder is refused, and the holder of another slot is not in the way.
 func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE account (slot int, token bigint)`)
@@ -198,6 +203,7 @@ func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
 // I2, I9 with all modes in one queue: the log of the database shows tickets served in order, tokens strictly increasing in
 // the order of grants, readers never beside a writer or a semaphore's holders, and never more than the limit.
 func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -258,6 +264,7 @@ func checkModes(t *testing.T, p *peer) {
 // I9: readers of another client that are granted the lock by a writer's release are told of it, also when the release
 // announces on suspicion that another writer comes next. Grants that are found by looking would take a second each.
 func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))

@@ -57,6 +57,7 @@ func wantDoneOnce(t *testing.T, look *peer, keys ...string) {
 // Three processes' worth of clients, each with locks of its own and shared places of one, ask for the same keys from many
 // goroutines at every isolation level: each key's work is done once, and everybody else hears by whom.
 func TestOnceIsOnceWhoeverAsks(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newJobs(t, db)
 	keys := []string{"a", "b", "c", "d", "e", "f"}
@@ -118,6 +119,7 @@ func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 
 // Who asks while another does the work waits for the end of that transaction, and does it if that one was rolled back.
 func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newJobs(t, db)
 	pool := db.Pool(t)
@@ -169,6 +171,7 @@ func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
 
 // A worker that dies in the middle has done nothing, and the next does it.
 func TestOnceIsDoneByAnotherWhenTheWorkerDies(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newJobs(t, db)
 	pool := db.Pool(t)
@@ -195,6 +198,7 @@ func TestOnceIsDoneByAnotherWhenTheWorkerDies(t *testing.T) {
 
 // Whatever became of a COMMIT whose answer was lost, asking again does the work once.
 func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newJobs(t, db)
 	line := newLine(t, db.URL())
@@ -236,6 +240,7 @@ func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
 
 // A key with an end is refused after it, and never done again: neither while its row is there nor when it is gone.
 func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newJobs(t, db)
 	pool := db.Pool(t)
@@ -274,6 +279,7 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 // Sweeping removes keys that have been over for a day, the oldest first; a clock that is set back by less than a day brings
 // nothing back. Nothing else removes any.
 func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	pool := db.Pool(t)
@@ -307,6 +313,7 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 
 // Sweeping waits for nobody, and neither do others that sweep at the same time.
 func TestI25_SweepingWaitsForNobody(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, a, b := newPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	look.exec(t, `INSERT INTO pglock.done_keys SELECT 'old ' || n, 'x', 1, now(), now() - interval '2 days' FROM generate_series(1, 40) n;
@@ -328,6 +335,7 @@ func TestI25_SweepingWaitsForNobody(t *testing.T) {
 
 // In SQL: what once answers, and that a key is done though the transaction forgets its fence's lock.
 func TestOnceInSQL(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Hour)

@@ -70,6 +70,7 @@ func write(pool *pgxpool.Pool, lease *pglock.Lease) chan error {
 
 // The answer to COMMIT is lost: Write asks the server what became of the transaction, and says what is true.
 func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
@@ -117,6 +118,7 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 // A COMMIT that waits for its standby when the wait is cancelled, or its backend terminated, is committed here and
 // maybe nowhere else: that is unknown, not success and not failure.
 func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
@@ -149,6 +151,7 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 // A commit of the application's own that the standby has not confirmed, on a connection of the pool, says nothing of the
 // confirmed writes and grants that come after it.
 func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
@@ -182,6 +185,7 @@ func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) 
 
 // A grant whose standby wait was cancelled is asked for again, and answered only when it is safe.
 func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
@@ -219,6 +223,7 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 
 // A write that the server does not know never happened there.
 func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
 	if outcome != fencedstore.RolledBack || err != nil {

@@ -16,6 +16,7 @@ import (
 
 // Whoever knows the name, the token, or another grant's ID, but not this grant's, can neither renew nor release.
 func TestI5_OnlyTheOwnerRenewsAndReleases(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	g, other := p.mustAcquire(t, "x", time.Minute), p.mustAcquire(t, "y", time.Minute)
@@ -50,6 +51,7 @@ func TestI5_OnlyTheOwnerRenewsAndReleases(t *testing.T) {
 }
 
 func TestI5_SecondReleaseChangesNothingAndSaysSo(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
@@ -81,6 +83,7 @@ func TestI5_SecondReleaseChangesNothingAndSaysSo(t *testing.T) {
 // After a break, everything that the old holder does fails: its fenced write at every isolation level (the break falls
 // between the fence and COMMIT), its renewal, its release; and the lock is free.
 func TestI10_BreakStays(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {

@@ -60,6 +60,7 @@ func pausee(ctx context.Context, url string, say func(report)) error {
 // A process that is stopped past its lease knows in its first instruction, without any callback, that the lease is
 // lost; another holder was granted at the expiry; and the server refuses the late write.
 func TestI7_PausedHolderKnowsAtOnce(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	p := startProcess(t, "pausee", db.URL())
@@ -157,6 +158,7 @@ func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
 
 // The fence gives every transaction the bounds that end such holders; a bound that the user has set lower stays.
 func TestI16_FenceBoundsTheTransaction(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	settings := map[string]bool{
@@ -195,6 +197,7 @@ func TestI16_FenceBoundsTheTransaction(t *testing.T) {
 
 // A predecessor's open transaction is waited for, but no longer than one's own lease lasts.
 func TestI16_WaitAtTheFenceIsBoundedByTheOwnLease(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	zombie, look := newPeer(t, db.URL()), newPeer(t, db.URL())

@@ -100,6 +100,7 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 // A client that may LISTEN on a connection round the pooler is told: the grant comes with the hint, without a look, and the
 // server was asked once.
 func TestI20_AConnectionOfItsOwnToListenBringsTheHints(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	p := newPooler(t, db)

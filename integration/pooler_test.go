@@ -18,6 +18,7 @@ import (
 // I20: no session state is needed but LISTEN. Two clients and a store do everything through a pooler that gives each
 // transaction another connection, in each of pgx's ways to send a statement.
 func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
+	t.Parallel()
 	for _, mode := range execModes {
 		for _, isolation := range []string{"read committed", "repeatable read"} {
 			t.Run(mode+"/"+isolation, func(t *testing.T) {

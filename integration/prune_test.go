@@ -16,6 +16,7 @@ import (
 
 // A pruner that never rests, against 6 clients that never rest: tokens still strictly increase, and fences keep what they saw.
 func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	// The log that outlives the rows: the greatest token of each name.
@@ -98,6 +99,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 // B has drawn the token of its INSERT and waits for A's; A is granted again, with a greater token, and prunes. Without the
 // table lock the row would be gone when B goes on, and B would be granted the lower token.
 func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
@@ -114,6 +116,7 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 
 // Held locks and locks that were free for a shorter time stay.
 func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	p.mustAcquire(t, "held", time.Minute)
@@ -133,6 +136,7 @@ func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
 // I1, I21: a lock with slots that is pruned while a request waits for its head is granted once, to one caller, and nobody
 // is left in a loop.
 func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"exclusive", "shared", "limit"} {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -174,6 +178,7 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 // Callers of all modes, some of which give up, beside an operator who prunes whatever is free, sweeps, and breaks locks: the
 // log shows no overlap, nobody hangs, and nothing is left behind.
 func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, pruner := newPeer(t, db.URL()), newPeer(t, db.URL())
 	logGrants(t, look)
@@ -231,6 +236,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 // A lock that prune forgets leaves the floor of tokens where it was, also where the sequence stands below the rows, as after a
 // restore or a setval: the next grant of the name has a greater token.
 func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	p.exec(t, `SELECT setval('pglock.fencing_token_seq', 5000)`)

@@ -51,6 +51,7 @@ func await(t *testing.T, got <-chan fetched) fetched {
 
 // I9: fifty calls of several clients are served in the order of their tickets, each by the release before it.
 func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -143,6 +144,7 @@ func maxConnections(n int32) func(*pgxpool.Config) {
 // I9: a release wakes one waiter, and each acquisition is one request to the server: to be queued. With 20 calls of two
 // clients waiting, the server counts one acquire a call, one release a lease, and no more announcements than hand-overs.
 func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
+	t.Parallel()
 	server := migrated(t, map[string]string{"track_functions": "all"})
 	look := newPeer(t, server.URL())
 	pools := []*pgxpool.Pool{newPool(t, server.URL()), newPool(t, server.URL())}

@@ -40,6 +40,7 @@ func orZero[T any](p *T) (v T) {
 // I8: no wake-up is missed between looking and waiting. A waiter that has found the lock held, and not yet committed its
 // ticket, is waited for by the release, which then hands the lock over to it.
 func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
+	t.Parallel()
 	for _, lock := range []struct {
 		mode     string
 		capacity any
@@ -79,6 +80,7 @@ func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 
 // I8, the other order: a release that has not committed yet is waited for by who looks, and nobody queues for a free lock.
 func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
+	t.Parallel()
 	for _, lock := range []struct {
 		mode     string
 		capacity any
@@ -121,6 +123,7 @@ func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
 
 // I8: hints that are lost cost one look. The listener's connection is cut before every round and cannot come back.
 func TestI8_LostHintsCostALook(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, look *peer){
 		"no listener ever": func(*testing.T, *peer) {},
 		"the listener's connection is ended before every release": func(t *testing.T, look *peer) {

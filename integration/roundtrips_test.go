@@ -39,6 +39,7 @@ func (c *countingConn) Read(p []byte) (int, error) {
 // Try, check, renew and release are one round trip each, at every default isolation, and the fence adds none to a
 // transaction: BEGIN travels with the fence, and COMMIT with the last check.
 func TestOperationsAreOneRoundTripEach(t *testing.T) {
+	t.Parallel()
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			db := pgtest.Database(t)

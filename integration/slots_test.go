@@ -41,6 +41,7 @@ var keepsWaiting = map[string][]string{
 // granted to anybody: not to a try, not to a waiter, and not by whoever gives up or releases beside it. Where the renewal has
 // the head locked, which is the exclusive lease, they are not answered while it is.
 func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
@@ -117,6 +118,7 @@ func TestI4_NoGrantOverAPreparedTransactionInAnyMode(t *testing.T) {
 
 // A semaphore is never held by more than its limit, whichever slots there are already and however they came to be free.
 func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for before := range 4 { // readers have used so many slots
@@ -152,6 +154,7 @@ func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
 // Two limits are never in use at once: whoever names another while the first is being granted or queued for waits for that,
 // and is refused.
 func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for _, before := range []string{"new", "known", "held", "held by a writer"} {
 		for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {

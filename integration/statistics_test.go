@@ -58,6 +58,7 @@ func (p *peer) rowsRead(t *testing.T, sql string, args ...any) (rows int, whole 
 // Every function reads a bounded number of rows and no table whole, whatever one long queue has made of the statistics: a
 // waiter of one lock is not in the way of other locks. Each is called often enough for a plan that is kept.
 func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	crowded(t, look, 5000)
@@ -150,6 +151,7 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 // What is done for many costs what they are, not their square: leaving a long queue, a hand-over to many readers, sessions that
 // are extended, and a seal where the check inside COMMIT is used up.
 func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	crowded(t, look, 10_000)

@@ -24,6 +24,7 @@ func (p *peer) wait(ctx context.Context, name string, id uuid.UUID, turns int, a
 // A lease that has run out goes to the head of the queue when it asks, not before and to nobody else, with a token above
 // all before it and with a note of whose it was.
 func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		turns       int
 		secondFirst bool // asks when the lease has run out
@@ -80,6 +81,7 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 
 // A renewal that is under way when the lease would end is waited for, and then the lock is held.
 func TestI1_TakeOverWaitsForARenewalUnderWay(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look, holder, a := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 	held, id := holder.mustAcquire(t, "x", time.Minute), uuid.New()

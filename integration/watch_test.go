@@ -84,6 +84,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 
 // A reader that was slow reads how things are, not how they were.
 func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	watcher, a := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -113,6 +114,7 @@ func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
 // Nobody pays for watching when nobody watches: a release and a grant send no statement more, and a watch that has ended
 // stops costing.
 func TestWatchCostsNothingWhenNobodyWatches(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	watcher, a := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))

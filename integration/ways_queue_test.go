@@ -33,6 +33,7 @@ func grantOf(t *testing.T, look *peer, name string, id uuid.UUID) int64 {
 
 // A ticket that is being written when the holder releases is waited for and served: nobody waits for a lock that is free.
 func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for way := range releaseWays {
 		t.Run(way, func(t *testing.T) {
@@ -68,6 +69,7 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 
 // The other order: whoever would write a ticket while the holder releases waits for that, and is granted the lock.
 func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for way := range releaseWays {
 		holder, waiter, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
@@ -93,6 +95,7 @@ func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 
 // Nobody overtakes the queue in any way when the lock is free; whoever waits and asks again has its turn.
 func TestI9_NoWayOvertakesTheQueue(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for way := range grantWays {
 		p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
@@ -111,6 +114,7 @@ func TestI9_NoWayOvertakesTheQueue(t *testing.T) {
 
 // A release serves the first in the queue whose session is alive, and readers as readers.
 func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range releaseWays {
@@ -151,6 +155,7 @@ func TestI9_ReleaseServesWhoseTurnItIs(t *testing.T) {
 // A ticket has its place behind those before it, above every ticket that was served, and is the same when it is asked for
 // again.
 func TestI9_TicketsStandInOrder(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
@@ -203,6 +208,7 @@ func TestI9_TicketsStandInOrder(t *testing.T) {
 // A request to wait that comes to write its ticket after it was given up leaves no ticket: whichever of the two is first to
 // lock the head.
 func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	p.mustAcquire(t, "x", time.Minute)
@@ -239,6 +245,7 @@ func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 
 // An owner that holds the lock itself is told so, and gets no ticket behind itself.
 func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	owner := uuid.New()
@@ -257,6 +264,7 @@ func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 
 // A grant waits for the disk whatever the session's default, a hand-over too; a release leaves the setting to its caller.
 func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	setting := func() string { return one[string](t, p, `SHOW synchronous_commit`) }
@@ -329,6 +337,7 @@ func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 
 // A refused try looks up its lock once.
 func TestI13_RefusedTryIsOneLookUp(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
 	p.mustAcquire(t, "x", time.Hour)
@@ -350,6 +359,7 @@ func TestI13_RefusedTryIsOneLookUp(t *testing.T) {
 
 // Renewals for many wait for no row lock: what is locked is busy, and the others are renewed.
 func TestI13_RenewalsForManyWaitForNoRow(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, other := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	p.exec(t, `SET lock_timeout = '1ms'`)
@@ -364,6 +374,7 @@ func TestI13_RenewalsForManyWaitForNoRow(t *testing.T) {
 
 // A call for many that meets somebody who does not end gives up soon, and has done nothing: the members are asked for alone.
 func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
 	other.exec(t, `BEGIN; SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`)
@@ -382,6 +393,7 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 
 // Tokens of every way carry the epoch, which is above every token that was handed out before it.
 func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for round := range 2 {
@@ -409,6 +421,7 @@ func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
 
 // The first grant on a timeline that is not on record begins a new epoch, in whatever way it is made.
 func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	promoted := func() int64 { // as after a promotion, which is another process on another timeline
@@ -441,6 +454,7 @@ func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
 
 // Tokens of a lock ascend though the sequence was set back, as by a failover that nobody has noticed.
 func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for way := range grantWays {
@@ -464,6 +478,7 @@ func TestI2_TokensAscendThoughTheSequenceWasSetBack(t *testing.T) {
 // Calls for many that name the same locks in opposite orders do not wait for each other in a circle, and neither does a call
 // that gives many up. They end a wait that is longer than a moment; here they may wait, so that a circle would be one.
 func TestI25_CallsForManyInOppositeOrdersDoNotDeadlock(t *testing.T) {
+	t.Parallel()
 	t.Run("names in the order of bytes", func(t *testing.T) { oppositeOrders(t, pgtest.Database(t).URL()) })
 	t.Run("names in the order of a language", func(t *testing.T) {
 		url := inALanguage(t)
@@ -554,6 +569,7 @@ func oppositeOrders(t *testing.T, url string) {
 
 // A grant touches no fence, which a transaction may hold that writes with the token of another lock.
 func TestI25_NoGrantOrReleaseTouchesAFence(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p, writer := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	was, g := writer.mustAcquire(t, "of the writer before", time.Minute), writer.mustAcquire(t, "of the writer", time.Minute)
@@ -610,6 +626,7 @@ func TestI23_StandbyAnswersNoCallForMany(t *testing.T) {
 // The same grant ID in the hands of a caller that has it from an answer that was lost is granted once, by whichever way it
 // asks again.
 func TestI6_AGrantOfAnyWayIsAnsweredAgain(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range grantWays {
@@ -658,6 +675,7 @@ func noteCommits(t *testing.T, p *peer) {
 // Every transaction of the library that grants a lock commits durably, whatever else travels in it; those that do nothing but
 // release, or queue, do not wait for the disk.
 func TestI12_I24_WhatTravelsTogetherCommitsAsItsMembersNeed(t *testing.T) {
+	t.Parallel()
 	for _, setting := range []string{"on", "off"} {
 		t.Run("by default "+setting, func(t *testing.T) {
 			t.Parallel()

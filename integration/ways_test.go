@@ -83,6 +83,7 @@ func isHeld(t *testing.T, look *peer, g grant) bool {
 
 // The history of all ways beside each other is that of one mutex.
 func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	var acquire []func(p *peer) (grant, error)
 	for way := range grantWays {
@@ -154,6 +155,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 
 // A lock that is being granted is granted to nobody else, and nobody waits to hear it; one whose grant is undone is free.
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	for first := range grantWays {
 		for second := range grantWays {
@@ -183,6 +185,7 @@ func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 
 // What is held, by an exclusive lease, by a reader, or by a place in a semaphore, is not granted in any way.
 func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range grantWays {
@@ -215,6 +218,7 @@ func TestI1_AllWaysLeaveWhatIsHeldAlone(t *testing.T) {
 // A release, and a grant after it, is seen by the COMMIT of the transaction that was fenced before, at every
 // isolation level.
 func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for release := range releaseWays {
@@ -239,6 +243,7 @@ func TestI4_I18_ReleaseInAnyWayIsSeenInsideCommit(t *testing.T) {
 
 // From the check inside COMMIT to its end nobody ends the lease or is granted the lock, in whatever way.
 func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	for _, level := range levels {
@@ -266,6 +271,7 @@ func TestI4_AllWaysWaitForACommitThatIsUnderWayOrPassItOver(t *testing.T) {
 
 // A release takes the token and the grant ID of one and the same lease, and so do the others that speak of many.
 func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	a, b := p.mustGrantBy(t, "acquire_leases", "a"), p.mustGrantBy(t, "acquire_lease", "b")
@@ -319,6 +325,7 @@ func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 
 // A lease that has run out is neither released, renewed nor held any more.
 func TestI7_AllWaysKnowWhenALeaseHasRunOut(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	g := p.mustGrantBy(t, "acquire_lease", "x")
@@ -335,6 +342,7 @@ func TestI7_AllWaysKnowWhenALeaseHasRunOut(t *testing.T) {
 
 // A grant ID that was given up, or whose lease has ended, is not granted in any way, on a lock that is known or not.
 func TestI6_NoWayGrantsASpentID(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	for way := range grantWays {

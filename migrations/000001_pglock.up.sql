@@ -2611,13 +2611,14 @@ BEGIN
   PERFORM settle(n) FROM unnest(names) n;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
   WITH idle AS MATERIALIZED (                            -- whoever has locked a head waits for our table lock: never wait for them
-      SELECT i.name FROM unnest(names) AS c (name) JOIN locks i ON i.name = c.name
-      WHERE i.slot = 0 AND is_over(i.expires_at, i.ended_at) AND GREATEST(i.ended_at, i.expires_at) <= since
-        AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
-                        AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))
-        AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
-        AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
-      FOR UPDATE OF i SKIP LOCKED),
+      SELECT f.name FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one, so that no plan reads the whole table
+        SELECT i.name FROM locks i
+        WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at) AND GREATEST(i.ended_at, i.expires_at) <= since
+          AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
+                          AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))
+          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
+          AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
+        FOR UPDATE OF i SKIP LOCKED) f),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.slot, l.token)
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
   UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)

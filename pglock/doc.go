@@ -61,22 +61,30 @@
 // and then notifies the waiter's client. When a lease runs out, whoever asks first does that; the first in the queue asks
 // as soon as the server's clock says so.
 //
-// Calls of one client that wait for the same lock in the same way share a ticket. The lock then passes from one to the next in
-// memory, in the order in which they called, each with a lease and a token of its own, until a bound is reached (WithTurns)
-// and calls of other clients that wait longer are served. A lease whose grant ID was asked for, as fencedstore does, is not
-// passed on that way: its release goes through the server.
+// Calls of one client that wait for the same lock in the same way share a ticket. Its grant passes from one to the next in
+// memory, in the order in which they called, each with a lease and a token of its own: for 20 ms from its first turn on and 64
+// times, at most (WithTurns). Then the lock goes to the next ticket. So, beside the turn that runs, a call waits for one such
+// block at most of each ticket before its own:
 //
-// The notification is a hint, which nobody can forge and which may be lost. While calls wait, the client looks at its
-// tickets every second, and less often where looks take long; where it hears no notifications, as behind a pooler that
-// shares connections between transactions, it looks after 20 ms first, and then at intervals that grow to a second.
-// WithListenConfig gives the listener a connection of its own making.
+//	                     20 ms                              20 ms
+//	client 1  ticket 8 ├─A─B─C─D─┤ ticket 11 ··············├─F─G─┤
+//	client 2  ticket 9 ··········├──E──┤
+//	client 3      ticket 10 ···········├──H──┤
 //
-// A client whose calls wait counts as alive for no longer than its session TTL after a look (WithSessionTTL, 10 s). One
-// that does not look, because it was killed, paused or cut off, is passed over, and when it looks again it is queued at
-// the end. A lease never depends on that.
+// A lease whose grant ID was asked for, as fencedstore does, is not passed on that way: its release goes through the server.
+//
+// The notification is a hint for one ticket, which nobody can forge and which may be lost: the row of the lock decides. While
+// calls wait, the client looks at its tickets every second, and less often where looks take long; where it hears no
+// notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms first, and then at
+// intervals that grow to a second. WithListenConfig gives the listener a connection of its own making.
+//
+// A client whose calls wait counts as alive for no longer than its session TTL after a look (WithSessionTTL, 10 s). The queue
+// passes over a client that does not look, because it was killed, paused or cut off; when it looks again it queues at the end.
+// A lease never depends on that.
 //
 // A call whose context ends leaves the queue. If it was granted the lock in that moment, the grant goes to the next. The
-// error is the context's and ErrHeld, with who holds the lock and the place in the queue.
+// error is the context's and ErrHeld, with who holds the lock and the place in the queue. HeldError.Holder is "" while nobody
+// holds the lock and it is still not free: somebody is being granted it, or a COMMIT of the last holder is under way.
 //
 // # Modes
 //
@@ -87,8 +95,8 @@
 //
 // # Owners
 //
-// An owner is one line of work that may hold several locks. Lease.Context carries it: what is asked for under that
-// context is asked for by the owner of that lease. Other requests have a new owner each. An owner that asks for a lock
+// An owner is one line of work that may hold several locks. Lease.Context carries it: a request under that context is one of
+// the lease's owner. Other requests have a new owner each. An owner that asks for a lock
 // that it holds gets ErrSelfDeadlock at once. When owners wait for each other in a circle, in any number of processes,
 // the one that queued last gets ErrDeadlock within a second; the others wait until it releases what it holds. An owner
 // counts as one line of work: if several goroutines ask under one lease's context, each counts as waiting when one of
@@ -98,12 +106,13 @@
 //
 //   - By the server's clock, the leases of one lock never overlap.
 //   - The tokens of one lock strictly increase, across crashes, restarts, and failovers that lose no commit.
-//   - Only who knows the grant ID renews or releases a lease. A second release changes nothing and says so.
+//   - Only whoever knows the grant ID renews or releases a lease. A second release changes nothing and says so.
 //   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A grant
 //     that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A waiter that lives is granted the lock in the order of tickets. No release is missed: a notification that is lost
-//     costs the time to the next look. A release wakes one waiter where one is granted the lock.
+//   - A waiter that lives is granted the lock in the order of tickets; calls that share a ticket pass its grant on for 20 ms at
+//     most. No release is missed: a notification that is lost costs the time to the next look. A release wakes one waiter
+//     where one is granted the lock.
 //   - A waiting call holds no connection, and a wait that is given up leaves no lock that nobody knows of.
 //   - What Break ended stays ended.
 //   - A refused call changes nothing and says why.
@@ -112,10 +121,10 @@
 //
 //   - Availability: without the server there are no locks.
 //   - Fairness beyond the order of tickets. There are no priorities, and a crash of the server may lose the newest
-//     tickets: their requests queue again. Clients of version 1 of the schema do not queue.
-//   - That the next in the queue lives: one that dies in the last seconds before its turn may be granted the lock, which
+//     tickets: their requests queue again.
+//   - That the next in the queue lives: a waiter that dies in the last seconds before its turn may be granted the lock, which
 //     is then taken for the TTL that it asked for.
-//   - That nobody else believes in the lock: one whose lease has just ended may, up to its deadline. Use a fence.
+//   - That nobody else believes in the lock: a holder whose lease has just ended may, up to its deadline. Use a fence.
 //   - Anything about resources that no fence protects.
 //   - That a grant outlives a failover that lost its commit. Tokens ascend all the same, but the lock is free again while
 //     its holder believes in it. Use synchronous replication, and ObserveCommits; or WithGrace.
@@ -130,10 +139,11 @@
 //   - The listener's connection is lost, or hears nothing: waits go on by looks; it is made anew after 50 ms to a minute.
 //   - Looks fail, as there is no server: waiting calls bear it for 30 s. A server that was restarted has the tickets
 //     still.
-//   - The answer to an acquire is lost: it is asked for again, for 10 s or the TTL; then ErrOutcomeUnknown, and the
-//     grant, if there was one, is given back in the background. Acquire and Do bear 30 s without a server.
-//   - A connection hangs in silence: a renewal is given up after a third of the shortest TTL, 10 s at most, and tried on
-//     a new connection. Calls with a ctx wait as long as ctx: give it a deadline.
+//   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then
+//     ErrOutcomeUnknown, and the client takes the request back in the background. Acquire and Do bear 30 s without a server.
+//   - A connection hangs in silence: the client gives a renewal up after a third of the shortest TTL, 10 s at most, and tries it
+//     on a new connection. Every other statement has 10 s; then the call asks again, or fails. A call whose ctx ends returns at
+//     once: what it has sent goes on without it, and what that brings goes back.
 //   - Renewals fail: they are repeated every twentieth to tenth of the TTL, a second at most, until the deadline; then
 //     the lease is lost, and LostError.Err holds the last failure.
 //   - The server restarts: leases are rows and go on; they are lost if it is away past their deadline.
@@ -141,8 +151,10 @@
 //   - A failover loses the grant: the next renewal says that it is lost, as unknown or taken over.
 //   - An operator breaks the lease: the next heartbeat says that it is lost.
 //   - The pool is exhausted: leases are kept; calls wait for a connection as long as their ctx.
-//   - The release of a lease cannot be told to the server: Release says so, and the lease runs out by itself. The same if
-//     the server crashes just after a release: a release does not wait for the disk.
+//   - Release cannot reach the server: its error says so, and the lease runs out by itself. The same if the server crashes
+//     just after a release: a release does not wait for the disk.
+//   - The server refuses to show a watched lock, for want of a right, say, or the pool is closed: the watch's last Change is a
+//     ChangeUnseen with Err, and its channel is closed.
 //
 // # What a client owns
 //
@@ -152,8 +164,10 @@
 // Outside the pool at most two connections: one for renewals and looks, while it holds leases for longer than a third of
 // their TTL or waits, made as the pool makes its own; and one that listens, while any call waits or watches, made
 // likewise or by WithListenConfig. Both are closed after 30 s without use, the first after a minute at
-// the latest where leases come and go. Close leaves all queues, releases all leases,
-// ends all of these and returns when they have ended. The pool stays the caller's: close it after the client. No session
-// state is needed but for listening, so that the client works behind a pooler that shares connections between
-// transactions.
+// the latest where leases come and go.
+//
+// Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, ends all of
+// these and returns when they have ended. For what it says to the server it has five seconds, also when its ctx has ended; its
+// error says what it could not give back. The pool stays the caller's: close it after the client. No session state is needed
+// but for listening, so that the client works behind a pooler that shares connections between transactions.
 package pglock

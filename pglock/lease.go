@@ -189,10 +189,10 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 }
 
 // Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. Where
-// another call of this client waits in line and the turns allow it, the lock passes to it in memory (WithTurns). Otherwise the
-// server is told, also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
+// another call of this client waits in line and the turns allow it, the lock passes to it in memory (WithTurns). Otherwise it
+// tells the server, also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
 // was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or that loss again, and change
-// nothing. Another error means that the server could not be told: the lease then ends with its TTL.
+// nothing. Another error means that it could not tell the server: the lease then ends with its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.passOn() {
 		return nil

@@ -85,11 +85,11 @@ func WithSessionTTL(ttl time.Duration) Option {
 	}
 }
 
-// WithTurns bounds how a lock passes from one waiting call of this client to the next in memory, without the server: at most
-// turns times in a row, from 1 to MaxTurns, and for no longer than within since the server granted it; within 0 means
-// DefaultTurnsWithin. Then calls of other clients that wait longer are served first: a call waits for one such block of
-// another client at most, beside those that queued before it. Each turn is a lease with a token of its own, and ends when
-// its holder releases it: within only decides whether the next one comes from memory.
+// WithTurns bounds how a lock passes from one waiting call of this client to the next in memory, without the server: for
+// within from the first turn of a grant on, and for turns in a row, from 1 to MaxTurns, at most; within 0 means
+// DefaultTurnsWithin, 20 ms. Then the lock goes to the next ticket. So, beside the turn that runs, a call waits for one such
+// block at most of each ticket before its own. Each turn is a lease with a token of its own, and ends when its holder
+// releases it: within decides only whether the next one comes from memory.
 //
 // Less than half of the lease left, or a gap in the tokens, ends the turns sooner. Calls with another TTL or label share a
 // place of their own; those that ask with metadata, with a grace, with Shared or Limit, by AcquireAll, or by an owner who
@@ -186,7 +186,7 @@ func WithTTL(ttl time.Duration) AcquireOption {
 }
 
 // WithGrace keeps the lock from everybody for a while when its last holder may still believe in its lease: for d after the
-// lease has expired without a release, and, for who asks with it, for d after the server's timeline has changed, as a
+// lease has expired without a release, and, for whoever asks with it, for d after the server's timeline has changed, as a
 // failover does that may have lost grants. It is for work outside the database that no fence protects; choose at least the
 // longest TTL in use, and give it in every program that uses the lock. A release or a break ends a lease without a grace.
 //

@@ -94,7 +94,7 @@ const earlyMost = 1024
 
 func newWaiter(q *asked) *waiter { return &waiter{asked: q, wake: make(chan struct{}, 1)} }
 
-// digest is what only who knows the grant ID can put before the text of a hint.
+// digest is what only those who know the grant ID can put before the text of a hint.
 func digest(text string, grantID uuid.UUID) string {
 	sum := sha256.Sum256(append([]byte(text), grantID[:]...))
 	return hex.EncodeToString(sum[:])
