@@ -25,7 +25,7 @@ var networkFaults = []fault{
 	{name: "drop-commit-answer", about: "some answers to COMMIT are lost, and the connection is reset later", lane: firstLane, weight: 2, run: commits(wire.Down, true)},
 	{name: "delay-commit-request", about: "some requests to COMMIT are late, by up to two seconds; mostly those of a reader that a writer waits for", lane: firstLane, weight: 4, choose: reader, run: commits(wire.Up, false)},
 	{name: "delay-commit-answer", about: "some answers to COMMIT are late, by up to two seconds", lane: firstLane, weight: 2, run: commits(wire.Down, false)},
-	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears the notification a little later", lane: firstLane, weight: 5, choose: inFront, run: lateHints},
+	{name: "late-hints", about: "a worker stands still while it is granted a lock and the grant runs out, and hears the notification a little later", lane: firstLane, weight: 9, choose: inFront, run: lateHints},
 	{name: "delay-hints", about: "notifications to a worker are late, by up to four seconds, and nothing else", lane: firstLane, weight: 2, quiet: true, run: delayHints},
 	{name: "terminate", about: "some sessions of a worker are terminated by an operator", lane: firstLane, weight: 2, run: terminate},
 }
