@@ -150,6 +150,16 @@ func TestFreeLockThatIsWaitedForIsFound(t *testing.T) {
 	s.finds("free but waited for")
 }
 
+func TestPruneThatTakesLongIsFound(t *testing.T) {
+	s := tell(t)
+	s.Pruned(ms(0), ms(1900))
+	s.faults.Was(history.Fault{Worker: history.Everybody, Begin: ms(10_000), End: ms(11_000)})
+	s.Pruned(ms(9000), ms(12_000)) // the server was away
+	s.finds()
+	s.Pruned(ms(20_000), ms(22_100))
+	s.finds("stuck")
+}
+
 func TestPlainViolationsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		event history.Event

@@ -37,7 +37,7 @@ var Names = []struct{ Name, About string }{
 	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its release, has returned"},
 	{"waits for nobody", "no ticket stays in a queue for more than three seconds after its call has returned"},
 	{"free but waited for", "no lock stays free for more than four seconds while somebody waits for it"},
-	{"stuck", "every call comes back within its context, and some seconds for what is said to the server"},
+	{"stuck", "every call comes back within its context, and some seconds for what is said to the server; a step of a prune within two"},
 	{"leftovers", "goroutines, heap, tickets and sessions go back to nothing"},
 	{"errors", "no error reaches a caller that nothing explains"},
 	{"server log", "the server panics never, and reports no deadlock and no error that is a defect"},
@@ -191,6 +191,15 @@ func (j *Judge) Breaking(name string) (done func()) {
 	}
 }
 
+// Pruned hears that an operator has removed locks. Meanwhile nobody may have been able to renew: it must be short.
+func (j *Judge) Pruned(from, to history.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if took := to.Sub(from); took > longestPrune && !j.faults.Disturbed(history.Everybody, from.Add(-settling), to, settling) {
+		j.blame("stuck", to, nil, fmt.Sprintf("one step of a prune took %v", took))
+	}
+}
+
 // Promoted hears that a standby has taken over, before anybody reaches it.
 func (j *Judge) Promoted(p history.Promotion) {
 	j.mu.Lock()
@@ -239,6 +248,9 @@ func (j *Judge) Blame(check, what string, about ...string) {
 
 // worker is the number of a process's worker.
 func worker(who int64) int { return int(who / history.Lives) }
+
+// longestPrune is how long one step of a prune may take.
+const longestPrune = 2 * time.Second
 
 // settling is how long after a fault clients may take to be as they were before.
 const settling = 2 * time.Second
