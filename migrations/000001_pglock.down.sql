@@ -61,6 +61,7 @@ DROP FUNCTION can_check_connection();
 DROP FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint);
 DROP FUNCTION find_circle(p_name text, p_ticket bigint);
 DROP FUNCTION kept_waiting_by(p_name text, p_ticket bigint, p_mode text);
+DROP FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]);
 DROP FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[]);
 DROP FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid);
 DROP FUNCTION check_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int, OUT expires_at timestamptz, OUT remaining_us bigint);

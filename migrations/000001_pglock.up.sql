@@ -1691,6 +1691,14 @@ BEGIN
     FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
 END $$;
 
+-- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told of and that
+-- no call of the session waits for, as after a failover that has lost their giving up.
+CREATE FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]) RETURNS TABLE (name text, grant_id uuid)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT q.name, q.grant_id FROM waiters q WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
+$$;
+
 -- The owners that keep a waiter waiting, and how: those who hold the lock, and those of waiters before it that hold
 -- locks themselves. any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another
 -- mode all holders are in the way, as they are in its way.
@@ -2674,7 +2682,7 @@ BEGIN
                  AND p.proname = ANY (ARRAY[
         'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
         'acquire_lease', 'acquire_leases', 'renew_lease', 'renew_leases', 'check_lease', 'check_leases', 'release_lease',
-        'release_leases', 'give_up', 'own_lease', 'look', 'announce', 'watch', 'session_of', 'end_session',
+        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_of', 'end_session',
         'fence', 'fence_all', 'once', 'seal', 'outcome',
         'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',
         'unguard_table',

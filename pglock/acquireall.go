@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // AcquireAll takes several locks: all of them or none. It waits in their queues, one after another in byte order of the
@@ -12,7 +13,7 @@ import (
 // WithMaxWait for all together.
 //
 // Errors are those of Acquire, and ErrInvalid for an empty list or a name that is there twice. After an error nothing is
-// held.
+// held: what was acquired is given back as a cancelled call's request is, for which it waits a quarter of a second at most.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) ([]*Lease, error) {
 	if err := checkNames(names); err != nil {
 		return nil, err
@@ -46,25 +47,46 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 		return 0
 	})
 	leases := make([]*Lease, len(names))
-	giveUp := func(err error) ([]*Lease, error) {
-		for _, i := range slices.Backward(order) {
-			if leases[i] != nil {
-				_ = leases[i].Release(ctx) // one that cannot be told ends with its TTL
-			}
-		}
-		return nil, err
-	}
 	for _, i := range order {
 		r := first
 		r.name = names[i]
 		if leases[i], err = c.wait(ctx, parent, r); err != nil {
-			return giveUp(err)
+			c.giveBack(leases)
+			return nil, err
 		}
 	}
 	for _, l := range leases { // the first may have been lost while the last was waited for
 		if err := l.Err(); err != nil {
-			return giveUp(fmt.Errorf("pglock: acquire %d locks: %w", len(names), err))
+			c.giveBack(leases)
+			return nil, fmt.Errorf("pglock: acquire %d locks: %w", len(names), err)
 		}
 	}
 	return leases, nil
+}
+
+// giveBack ends leases that nobody has seen. They go back with other requests that are taken back: where the server does not
+// answer soon, in the background.
+func (c *Client) giveBack(leases []*Lease) {
+	if !c.begin() {
+		<-c.ended // Close releases them
+		return
+	}
+	defer c.calls.Done()
+	var ups []*giveUp
+	for _, l := range leases {
+		if l != nil && l.end(ErrReleased) {
+			ups = append(ups, c.giveUp(&asked{request: request{name: l.name, ttl: l.ttl}, grantID: l.grantID}))
+		}
+	}
+	timer := time.NewTimer(leavePatience)
+	defer timer.Stop()
+	for _, u := range ups {
+		select {
+		case <-u.done:
+		case <-timer.C:
+			return
+		case <-c.ctx.Done():
+			return
+		}
+	}
 }

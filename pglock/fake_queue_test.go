@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,7 +30,7 @@ type fakeTicket struct {
 func queued(s *fakeStore, lasting time.Duration) *fakeQueue {
 	q := &fakeQueue{until: time.Now().Add(lasting), tokens: 5, tickets: make(map[uuid.UUID]fakeTicket),
 		granted: make(map[uuid.UUID]Token), circles: make(map[int64][]Link)}
-	s.set(func() { s.onAcquire, s.onLook, s.onGiveUp = q.acquire, q.look, q.giveUp })
+	s.set(func() { s.onAcquire, s.onLook, s.onGiveUp, s.onOwnTickets = q.acquire, q.look, q.giveUp, q.own })
 	return q
 }
 
@@ -71,6 +72,17 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]sighting, error) {
 		found[t.number] = sighting{first: q.ahead(t) == 0, remaining: max(0, time.Until(q.until)), circle: q.circles[t.number]}
 	}
 	return found, nil
+}
+
+func (q *fakeQueue) own(tickets []int64) (all []ticketOf, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for id, t := range q.tickets {
+		if slices.Contains(tickets, t.number) {
+			all = append(all, ticketOf{t.name, id})
+		}
+	}
+	return all, nil
 }
 
 // giveUp takes back the ticket or the grant, as the server does.

@@ -234,6 +234,8 @@ func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l takenBack) {
 	return l
 }
 
+func (s *fakeServer) ownTickets(context.Context, who, []int64) ([]ticketOf, error) { return nil, nil }
+
 func (s *fakeServer) giveUp(ctx context.Context, _ who, ups []*giveUp) (backs []takenBack, err error) {
 	for _, u := range ups {
 		s.note(call{what: "giveUp", names: []string{u.name}, grantID: u.grantID, spend: u.spend})

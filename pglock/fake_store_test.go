@@ -28,6 +28,7 @@ type fakeStore struct {
 	onAcquire    func(ctx context.Context, asked call) (answer, error)
 	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
 	onLook       func(ctx context.Context, nested []int64) (map[int64]sighting, error)
+	onOwnTickets func(tickets []int64) ([]ticketOf, error)
 	onGiveUp     func(ctx context.Context, up *giveUp) (takenBack, error)
 	onListen     func(ctx context.Context) (ear, error)
 	onNotify     func(ctx context.Context, channel, payload string) error
@@ -317,6 +318,14 @@ func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) ([]ending, e
 		}
 	}
 	return endings, nil
+}
+
+func (s *fakeStore) ownTickets(_ context.Context, _ who, tickets []int64) ([]ticketOf, error) {
+	s.note(call{what: "ownTickets", tokens: tickets})
+	if f := hook(s, &s.onOwnTickets); f != nil {
+		return f(tickets)
+	}
+	return nil, nil
 }
 
 func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBack, error) {

@@ -221,8 +221,9 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 	defer cancel()
 	sent := c.now()
 	verdicts, sightings, err := c.store.beat(ctx, c.who(), p)
+	var strays []int64
 	if look != nil {
-		c.looked(look, sightings, sent, err)
+		strays = c.looked(look, sightings, sent, err)
 	}
 	var busy []*Lease
 	sooner := sooner()
@@ -243,6 +244,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 		}
 	}
 	c.renewBusy(busy, shortest)
+	c.giveUpStrays(ctx, strays)
 }
 
 // nameOwners tells the server of the turns of owners that wait for other locks: one may have come while it waited. Not in the

@@ -280,6 +280,20 @@ func (v *verdict) scan(rows pgx.Rows) error {
 	return err
 }
 
+func (s *pgStore) ownTickets(ctx context.Context, w who, tickets []int64) (all []ticketOf, err error) {
+	err = s.beating(ctx, s.queries.ownTickets, []any{w.key.String(), tickets}, func(rows pgx.Rows) error {
+		var t ticketOf
+		var id string
+		err := rows.Scan(&t.name, &id)
+		if err == nil {
+			t.grantID, err = uuid.Parse(id)
+		}
+		all = append(all, t)
+		return err
+	})
+	return all, err
+}
+
 func (s *pgStore) giveUp(ctx context.Context, w who, ups []*giveUp) ([]takenBack, error) {
 	names, grantIDs := make([]string, len(ups)), make([]string, len(ups))
 	for i, u := range ups {

@@ -12,10 +12,10 @@ import (
 // parameter types and work with prepared statements off. Times come as microseconds since 1970, because a time in text
 // form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/schema.
 type queries struct {
-	start, acquire, acquireMany, renewAll, look, beat, renew, renewWaiting, checkMany, timeline, own string
-	release, releaseMany, giveUp, endSession, sweep                                                  string
-	announce, notify, watch                                                                          string
-	get, list, waiters, breakLock, events, fences, diagnose                                          string
+	start, acquire, acquireMany, renewAll, look, ownTickets, beat, renew, renewWaiting, checkMany, timeline, own string
+	release, releaseMany, giveUp, endSession, sweep                                                              string
+	announce, notify, watch                                                                                      string
+	get, list, waiters, breakLock, events, fences, diagnose                                                      string
 }
 
 // times finds where a query says {{at column}}.
@@ -55,6 +55,7 @@ func newQueries(schema string) *queries {
 		look: in(`SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
+		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int8[])`),
 		beat: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
 			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[])
 			UNION ALL

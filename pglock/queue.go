@@ -33,14 +33,15 @@ const (
 type queue struct {
 	waiters map[*waiter]struct{}
 	tickets map[int64]*waiter
-	early   map[int64]early // hints that came before the answer that tells their ticket
-	hears   bool            // the listener has proved that it hears
-	next    instant         // the next look
-	pace    time.Duration   // of looks while nothing is heard
-	slowest time.Duration   // of looks
-	third   time.Duration   // of the session's TTL
-	took    time.Duration   // the last look
-	failing instant         // since when looks fail
+	early   map[int64]early   // hints that came before the answer that tells their ticket
+	strays  map[int64]instant // tickets that no call has, and when a look first told of them
+	hears   bool              // the listener has proved that it hears
+	next    instant           // the next look
+	pace    time.Duration     // of looks while nothing is heard
+	slowest time.Duration     // of looks
+	third   time.Duration     // of the session's TTL
+	took    time.Duration     // the last look
+	failing instant           // since when looks fail
 	fails   bool
 }
 
@@ -54,6 +55,7 @@ func newQueue(sessionTTL time.Duration) queue {
 type waiter struct {
 	*asked
 	wake chan struct{} // 1-buffered: there is news
+	came instant       // the call
 
 	ticket int64
 	seen   instant       // when the last request was sent whose answer said that the ticket is still queued
@@ -124,11 +126,13 @@ func parseHint(text string) (h hint, ok bool) {
 
 // enqueue makes the waiter known before the first request is sent, so that the listener is there in time.
 func (c *Client) enqueue(w *waiter) error {
+	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return fmt.Errorf("acquire lock %q: %w", w.name, ErrClosed)
 	}
+	w.came = now
 	c.queue.waiters[w] = struct{}{}
 	return nil
 }
@@ -258,8 +262,8 @@ func (c *Client) dueLook() (*looking, time.Duration) {
 	return l, 0
 }
 
-// looked gives every waiting call what the look has found of its ticket.
-func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err error) {
+// looked gives every waiting call what the look has found of its ticket. It answers the tickets that nobody waits for.
+func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err error) (strays []int64) {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,7 +278,7 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 				w.tell(news{err: fmt.Errorf("pglock: acquire lock %q: %w", w.name, err)})
 			}
 		}
-		return
+		return nil
 	}
 	c.queue.fails = false
 	for ticket, w := range l.tickets {
@@ -296,6 +300,7 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 			w.first = s.first
 		}
 	}
+	return c.findStrays(l, found, now)
 }
 
 // tell puts news where the waiting call finds it. The mutex is held.

@@ -149,7 +149,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "can_be_key", "check_lease", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
-		"get_lock", "give_up", "guard_row", "guard_statement", "guard_table", "guard_triggers", "hold_schema", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease",
+		"get_lock", "give_up", "guard_row", "guard_statement", "guard_table", "guard_triggers", "hold_schema", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease", "own_tickets",
 		"release_lease", "release_leases", "renew_lease", "renew_leases", "schema_version", "seal", "session_of", "start_client", "sweep", "timeline", "trigger_arguments", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)

@@ -70,6 +70,12 @@ type sighting struct {
 	circle    []Link        // that its ticket closes, if there is one
 }
 
+// ticketOf is what a ticket stands for.
+type ticketOf struct {
+	name    string
+	grantID uuid.UUID
+}
+
 // who is the session that speaks, as the queue knows it. The key is what only it knows.
 type who struct {
 	key    uuid.UUID
@@ -85,7 +91,7 @@ type pulse struct {
 }
 
 // store is what the loops of this package need from the database; the tests of timers put a fake in its place. The heartbeat
-// has a connection of its own for beat, renewBusy, giveUp, releaseAll, announceBeating, endSession and sweep: one goroutine at a
+// has a connection of its own for beat, renewBusy, ownTickets, giveUp, releaseAll, announceBeating, endSession and sweep: one goroutine at a
 // time calls these.
 type store interface {
 	// acquire asks for a lock. What the server does for a call that has left goes to the function given to orphans.
@@ -93,6 +99,8 @@ type store interface {
 	orphans(take func(q ask, a answer, err error))
 	// beat does one statement for all: verdicts of the leases, and every ticket of the session that is still queued.
 	beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error)
+	// ownTickets names the locks and grant IDs of tickets of the session.
+	ownTickets(ctx context.Context, w who, tickets []int64) ([]ticketOf, error)
 	// renewBusy waits for the row for as long as given.
 	renewBusy(ctx context.Context, c claim, wait time.Duration) (verdict, error)
 	// giveUp takes requests back, all of them or none.

@@ -1,0 +1,58 @@
+package pglock
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// A ticket that no call waits for, as after a failover that has lost its giving up, is taken back after the second look that
+// tells of it, and none that a call waits for, or may yet be told of.
+func TestTrap9_TicketThatNobodyWaitsForIsTakenBack(t *testing.T) {
+	for _, asking := range []bool{false, true} {
+		t.Run(map[bool]string{false: "nobody is asking", true: "a call is asking"}[asking], func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				c := startClient(t, s, systemClock())
+				_, waits := waiting(t.Context(), t, c, "report")
+				if asking {
+					slow := s.onAcquire
+					s.set(func() {
+						s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+							time.Sleep(10 * time.Second)
+							return slow(ctx, asked)
+						}
+					})
+					calling(t.Context(), c, "other")
+					synctest.Wait()
+				}
+				stray := uuid.New()
+				q.mu.Lock()
+				q.tickets[stray] = fakeTicket{"lost", 4711}
+				q.mu.Unlock()
+				began := time.Now()
+				gone := func() bool {
+					return slices.ContainsFunc(s.of("giveUp"), func(up call) bool { return up.grantID == stray })
+				}
+				for !gone() && time.Since(began) < time.Minute {
+					time.Sleep(100 * time.Millisecond)
+				}
+				took, least, most := time.Since(began), time.Duration(0), 3*lastLook
+				if asking {
+					least, most = 9*time.Second, 10*time.Second+3*lastLook
+				}
+				if took < least || took > most {
+					t.Errorf("taken back after %v, want %v to %v", took, least, most)
+				}
+				if len(waits) != 0 || len(s.of("giveUp")) != 1 {
+					t.Errorf("a wait ended, or others were taken back: %v", s.of("giveUp"))
+				}
+			})
+		})
+	}
+}
