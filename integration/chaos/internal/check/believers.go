@@ -93,14 +93,19 @@ func (b *believers) compare(x *belief) {
 }
 
 // documented says whether the older of two leases was broken, or lost with a failover, while it was valid: then its holder
-// may believe in it up to its deadline, which nothing has moved since.
+// may believe in it up to its deadline, which nothing has moved since. A break that a failover has lost was never made for the
+// new primary, which goes on with the older lease: what came of the break must end with that deadline then.
 func (b *believers) documented(x, y *belief) bool {
 	older, newer := x, y
 	if y.token < x.token {
 		older, newer = y, x
 	}
 	for _, k := range b.breaks {
-		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.asked && older.until <= k.end.Add(older.ttl)) {
+		until := older.until
+		if b.wasLost(k) {
+			until = min(until, newer.until)
+		}
+		if k.name == older.name && k.begin <= newer.from && (k.end == 0 || k.end >= older.asked && until <= k.end.Add(older.ttl)) {
 			return true
 		}
 	}
@@ -110,4 +115,11 @@ func (b *believers) documented(x, y *belief) bool {
 		}
 	}
 	return false
+}
+
+// wasLost says whether the new primary of a failover may not know of a break.
+func (b *believers) wasLost(k *breaking) bool {
+	return slices.ContainsFunc(b.promotions, func(p history.Promotion) bool {
+		return p.Lossy && k.begin <= p.Dead && (k.end == 0 || k.end >= p.Safe)
+	})
 }

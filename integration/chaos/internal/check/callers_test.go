@@ -54,6 +54,32 @@ func TestBrokenLeaseMayBeBelievedInUpToItsDeadline(t *testing.T) {
 	}
 }
 
+// The new primary goes on with a lease whose break was lost with a failover; who was granted the lock after the break may
+// believe together with its holder until that lease would have ended.
+func TestBreakThatAFailoverHasLost(t *testing.T) {
+	for name, c := range map[string]struct {
+		lossy bool
+		until int // the newer holder believes
+		finds []string
+	}{
+		"for a while":              {true, 900, nil},
+		"for longer than the TTL":  {true, 1200, []string{"two believers"}},
+		"where nothing was lost":   {false, 900, []string{"two believers"}},
+		"until before it was seen": {true, 14, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.has(alice, 1, 5, 0, "exclusive", 0)
+			s.believers.breaks = append(s.believers.breaks, &breaking{"x", ms(10), ms(11)})
+			s.has(bob, 2, 6, 15, "exclusive", 0)
+			s.Promoted(history.Promotion{Lossy: c.lossy, Safe: ms(5), Dead: ms(100), Opened: ms(110)})
+			s.leaves(bob, 2, c.until, c.until+1, "lost")
+			s.leaves(alice, 1, 3000, 3001, "")
+			s.finds(c.finds...)
+		})
+	}
+}
+
 // What was broken while AcquireAll was waiting for another lock is documented as well: the call knows of it no sooner.
 func TestLeaseThatWasBrokenBeforeItsCallReturned(t *testing.T) {
 	s := tell(t)
