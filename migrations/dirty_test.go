@@ -17,37 +17,35 @@ const needy = "INSERT INTO public.needed DEFAULT VALUES;"
 
 func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *testing.T) {
 	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
 	for at := 1; at <= 3; at++ {
-		t.Run(fmt.Sprint("step ", at), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
-			conn := db.Conn(t)
-			files := ladder(t, 3, map[int]string{at: needy})
-			before := map[int]string{1: "no table", 2: "1", 3: "2"}[at]
-			for range 2 {
-				err := Up(t.Context(), db.URL(), files)
-				wantStep(t, err, at-1, at, `relation "public.needed" does not exist`)
-				var pgErr *pgconn.PgError
-				if !errors.As(err, &pgErr) || pgErr.Code != "42P01" {
-					t.Errorf("%v does not lead to what the server said", err)
-				}
-				wantVersion(t, db.URL(), at-1, false)
-				if got := noted(t, conn); got != before {
-					t.Errorf("golang-migrate's table says %q, want %q", got, before)
-				}
-				var half, schema bool
-				err = conn.QueryRow(t.Context(), "SELECT to_regclass($1) IS NOT NULL, to_regnamespace('pglock') IS NOT NULL", fmt.Sprint("pglock.rung", at)).Scan(&half, &schema)
-				if err != nil || half || schema != (at > 1) {
-					t.Errorf("half of the step is left: %v, a schema: %v, %v", half, schema, err)
-				}
+		files := ladder(t, 3, map[int]string{at: needy})
+		before := map[int]string{1: "no table", 2: "1", 3: "2"}[at]
+		for range 2 {
+			err := Up(t.Context(), db.URL(), files)
+			wantStep(t, err, at-1, at, `relation "public.needed" does not exist`)
+			var pgErr *pgconn.PgError
+			if !errors.As(err, &pgErr) || pgErr.Code != "42P01" {
+				t.Errorf("%v does not lead to what the server said", err)
 			}
-			mustDo(t, conn, "CREATE TABLE public.needed ()")
-			mustUp(t, db.URL(), files)
-			wantVersion(t, db.URL(), 3, false)
-			if got := noted(t, conn); got != "3" {
-				t.Errorf("golang-migrate's table says %q", got)
+			wantVersion(t, db.URL(), at-1, false)
+			if got := noted(t, conn); got != before {
+				t.Errorf("golang-migrate's table says %q, want %q", got, before)
 			}
-		})
+			var half, schema bool
+			err = conn.QueryRow(t.Context(), "SELECT to_regclass($1) IS NOT NULL, to_regnamespace('pglock') IS NOT NULL", fmt.Sprint("pglock.rung", at)).Scan(&half, &schema)
+			if err != nil || half || schema != (at > 1) {
+				t.Errorf("half of the step is left: %v, a schema: %v, %v", half, schema, err)
+			}
+		}
+		mustDo(t, conn, "CREATE TABLE public.needed ()")
+		mustUp(t, db.URL(), files)
+		wantVersion(t, db.URL(), 3, false)
+		if got := noted(t, conn); got != "3" {
+			t.Errorf("golang-migrate's table says %q", got)
+		}
+		mustDo(t, conn, "DROP TABLE public.needed; DROP SCHEMA pglock CASCADE")
 	}
 }
 
@@ -77,11 +75,10 @@ func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
 // Marks that a step leaves which failed or was killed under golang-migrate's own driver: up to the version, or down to it.
 func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
 	for _, tc := range []struct{ has, mark int }{{0, 1}, {0, -1}, {1, 1}, {1, 2}, {1, -1}, {2, 1}, {2, 2}, {2, 3}, {3, 2}, {3, 3}, {3, 4}} {
 		t.Run(fmt.Sprintf("version %d marked %d", tc.has, tc.mark), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
-			conn := db.Conn(t)
 			mark := func() {
 				if tc.has == 0 {
 					mustDo(t, conn, "CREATE SCHEMA IF NOT EXISTS pglock")
@@ -113,14 +110,14 @@ func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 // Somebody has changed the schema, or what is noted of it, by hand.
 func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
 	for _, tc := range []struct {
 		has, note int
 		dirty     bool
 	}{{1, 2, false}, {1, 3, false}, {2, 1, false}, {1, 3, true}, {1, 4, true}, {0, 2, false}, {0, 2, true}, {0, 1, false}} {
 		t.Run(fmt.Sprintf("version %d noted %d %v", tc.has, tc.note, tc.dirty), func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
-			conn := db.Conn(t)
+			mustDo(t, conn, "DROP SCHEMA IF EXISTS pglock CASCADE")
 			if tc.has == 0 {
 				mustDo(t, conn, "CREATE SCHEMA pglock")
 			} else {

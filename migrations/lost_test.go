@@ -59,9 +59,9 @@ func cutAt(t *testing.T, db *pgtest.DB, nth int, afterwards, unreachable bool) *
 
 func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	files := ladder(t, 3, nil)
 	for nth := 1; nth <= 3; nth++ {
-		db := pgtest.EmptyDatabase(t)
-		files := ladder(t, 3, nil)
 		mustUp(t, cutAt(t, db, nth, true, false), files) // it was done, and Up goes on
 		wantVersion(t, db.URL(), 3, false)
 		if err := Down(t.Context(), cutAt(t, db, nth, true, false), files); err != nil {
@@ -74,14 +74,17 @@ func TestALostAnswerToACommitIsFoundOut(t *testing.T) {
 		mustUp(t, db.URL(), files)
 		wantStep(t, Down(t.Context(), cutAt(t, db, nth, false, false), files), 4-nth, 3-nth, errCut.Error())
 		wantVersion(t, db.URL(), 4-nth, false)
+		if err := Down(t.Context(), db.URL(), files); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
 func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
 	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	files := ladder(t, 3, nil)
 	for _, done := range []bool{true, false} {
-		db := pgtest.EmptyDatabase(t)
-		files := ladder(t, 3, nil)
 		err := Up(t.Context(), cutAt(t, db, 2, done, true), files)
 		var step *StepError
 		if !errors.As(err, &step) || !step.Unknown || step.From != 1 || step.To != 2 {
@@ -89,6 +92,9 @@ func TestAnAnswerThatCannotBeFoundOutIsCalledUnknown(t *testing.T) {
 		}
 		mustUp(t, db.URL(), files)
 		wantVersion(t, db.URL(), 3, false)
+		if err := Down(t.Context(), db.URL(), files); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
