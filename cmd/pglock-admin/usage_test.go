@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,10 +16,19 @@ import (
 func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 	for _, line := range []struct{ args, says string }{
 		{"", "needs a command"},
-		{"nonsense", "unknown command"},
-		{"lits", "list"},
+		{"nonsense", "no command nonsense"},
+		{"lits", "try: pglock-admin list\n"},
 		{"list --nonsense", "unknown flag"},
 		{"list extra", "extra"},
+		{"list --limit x", `--limit is "x": it must be a whole number`},
+		{"list --limit", "--limit needs a value: a whole number"},
+		{"list --all=maybe", `--all is "maybe": it must be true or false`},
+		{"list --timeout 5", `--timeout is "5": it must be a duration such as`},
+		{"migrate upp", "try: pglock-admin migrate up\n"},
+		{"migrate version extra", "takes no arguments"},
+		{"help nonsense", "there is no command nonsense"},
+		{"version x", "takes no arguments"},
+		{"completion tcsh", "tcsh"},
 		{"list -o yaml", "table or json"},
 		{"list --timeout 0s", "--timeout"},
 		{"list --limit -1", "--limit"},
@@ -141,7 +151,7 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr strings.Builder
-	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, io.Discard, &stderr); code != exitInterrupted {
+	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard, &stderr); code != exitInterrupted {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 }
