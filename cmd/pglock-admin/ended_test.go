@@ -222,3 +222,20 @@ func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 		})
 	}
 }
+
+func TestASessionThatAnAdministratorEndsIsALostConnection(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE jobs ()")
+	busy := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "INSERT INTO jobs DEFAULT VALUES"} {
+		if state := written(t, busy, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	done := make(chan answer, 1)
+	go func() { done <- in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "1m", "--timeout", "2m") }()
+	blocked(t, db)
+	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pglock-admin'")
+	(<-done).want(t, exitUnreachable, "whether it was done is not known", "SQLSTATE 57P01", "try: pglock-admin guard list, to see")
+}
