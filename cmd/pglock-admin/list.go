@@ -157,7 +157,7 @@ func drawList(w *page, view listView, all bool) {
 		titles, rows = without("MODE", titles, rows)
 	}
 	if !w.fits(tableOf(titles, rows)) {
-		titles, rows = without("LEASE", titles, rows) // a picture of what EXPIRES-IN says
+		titles, rows = without("HELD-FOR", titles, rows) // show tells it
 	}
 	drawTable(w, titles, rows, placesOf(right, titles)...)
 	if view.More {
@@ -176,7 +176,9 @@ func without(title string, titles []string, rows [][]string) ([]string, [][]stri
 
 func placesOf(some, titles []string) (places []int) {
 	for _, title := range some {
-		places = append(places, slices.Index(titles, title))
+		if n := slices.Index(titles, title); n >= 0 {
+			places = append(places, n)
+		}
 	}
 	return places
 }
