@@ -70,6 +70,7 @@ func (o *options) migrationAdvice(err error) (code int, hint string) {
 	var right *migrations.RightError
 	var dirty *migrations.DirtyError
 	var step *migrations.StepError
+	var late timeUp
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &right) && right.Role != "":
@@ -88,8 +89,10 @@ func (o *options) migrationAdvice(err error) (code int, hint string) {
 		return exitUsage, "a value within the rule that the message tells"
 	case errors.Is(err, migrations.ErrBusy):
 		return exitUnreachable, again + " when the other one is done, or with a longer --timeout"
+	case errors.As(err, &step) && errors.As(err, &late):
+		return exitUnreachable, again + " with a longer --timeout; whoever has the tables in use keeps it waiting"
 	case errors.As(err, &step) && step.Unknown:
-		return exitFailure, again + ": it looks first what there is, and goes on from that"
+		return exitUnreachable, again + ": it looks first what there is, and goes on from that"
 	case errors.As(err, &step) && errors.As(err, &pgErr):
 		code, _ = serverAdvice(err)
 		switch {

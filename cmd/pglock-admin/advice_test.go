@@ -48,6 +48,26 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	in(t, db.URL(), "migrate", "up", "--timeout", "300ms").want(t, exitUnreachable, "another program migrates this schema: no answer within 300ms (--timeout)", "a longer --timeout")
 }
 
+// A step that waits for a table ends with the time of the command, and is rolled back.
+func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	atVersionOne(t, db)
+	busy := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "LOCK TABLE pglock.locks"} {
+		if state := written(t, busy, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	in(t, db.URL(), "migrate", "up", "--timeout", "500ms").want(t, exitUnreachable,
+		"schema pglock stays version 1, because the step to version 2 was rolled back: no answer within 500ms (--timeout)\n", "try: the same command again with a longer --timeout")
+	if state := written(t, busy, "ROLLBACK"); state != "" {
+		t.Fatal(state)
+	}
+	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "schema pglock: version 1\n")
+	in(t, db.URL(), "migrate", "up").want(t, exitOK, latest)
+}
+
 // What is advised must not be refused in its turn.
 func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 	t.Parallel()
