@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -48,6 +49,7 @@ NO_COLOR is respected.`,
 				if err := o.aim(cmd); err != nil {
 					return err
 				}
+				fmt.Fprintf(d.Out, "at %s\n", o.at.now())
 			}
 			// A reader that goes away (| head) must not kill this process: it has to tidy up.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)

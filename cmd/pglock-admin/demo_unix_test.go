@@ -247,6 +247,9 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	if n := schemas(); n != 1 {
 		t.Errorf("%d schemas while it plays", n)
 	}
+	if first, _, _ := strings.Cut(story, "\n"); !strings.HasPrefix(first, "at ") || !strings.HasSuffix(first, ", database "+db.Name()) {
+		t.Errorf("it begins with %q", first)
+	}
 	story += p.readTo(t, "")
 	if code := p.wait(); code != exitOK {
 		t.Errorf("exit code %d\n%s%s", code, story, p.stderr.String())
