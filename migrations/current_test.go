@@ -168,3 +168,36 @@ func TestAConfigurationServesAsWellAsAConnectionString(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckSaysWhatUpWouldRefuse(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	app, name := asUser(t, db, "_app")
+	files := ladder(t, 3, nil)
+	wants := func(when, address string, right bool) {
+		t.Helper()
+		err := Check(t.Context(), address, files)
+		var lacks *RightError
+		if errors.As(err, &lacks) != right || !right && err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		if up := Up(t.Context(), address, ladder(t, 3, nil)); (up != nil) != right {
+			t.Errorf("%s: Check says %v, and Up %v", when, err, up)
+		}
+	}
+	wants("missing, no right", app, true)
+	mustUp(t, db.URL(), ladder(t, 2, nil))
+	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	wants("older, no right", app, true)
+	wants("older, the owner", db.URL(), false)
+	wants("current, no right", app, false)
+	mustDo(t, conn, "UPDATE pglock.pglock_schema_migrations SET version = 1")
+	if err := Check(t.Context(), db.URL(), files); err != nil {
+		t.Errorf("current, whatever is noted: %v", err)
+	}
+	var dirty *DirtyError
+	if err := Check(t.Context(), db.URL(), ladder(t, 4, nil)); !errors.As(err, &dirty) {
+		t.Errorf("older than another release, and noted by hand: %v", err)
+	}
+}

@@ -40,7 +40,7 @@ type RightError struct {
 	Have   int // the version of the schema, 0 when it is missing, -1 when the user may not even look
 	User   string
 	Lacks  string // the right, in words
-	Owner  string // who has it
+	Owner  string // who has it; nobody but administrators where it is ""
 	Role   string // the role that gives it, where there is one
 }
 
@@ -56,6 +56,8 @@ func (e *RightError) Error() string {
 	switch {
 	case e.Role != "":
 		return s + fmt.Sprintf("GRANT %s TO %s", e.Role, pgx.Identifier{e.User}.Sanitize())
+	case e.Owner == "":
+		return s + "let an administrator make them"
 	case e.Have < 0:
 		return s + fmt.Sprintf("ask %q, who owns it", e.Owner)
 	}

@@ -88,6 +88,22 @@ func Version[D Database](ctx context.Context, database D, opts ...Option) (versi
 	return version, dirty, err
 }
 
+// Check tells why Up would refuse to begin: nil where it would, or has nothing to do. It changes nothing.
+//
+// Errors: ErrInvalid, *RightError, *DirtyError, ErrForeign, ErrNewer, or the failure to connect.
+func Check[D Database](ctx context.Context, database D, opts ...Option) error {
+	return run(ctx, database, opts, func(s session, ctx context.Context) error {
+		there, err := s.look(ctx, s.conn)
+		if err != nil || there.version == s.latest {
+			return err
+		}
+		if err := s.check(there); err != nil {
+			return err
+		}
+		return s.checkRoles(there)
+	})
+}
+
 // Force notes a version in golang-migrate's table and takes its dirty mark away, without running anything: the way back
 // after a DirtyError, whose Before is the version to give. It must be what the schema says of itself, 0 when it is missing.
 func Force[D Database](ctx context.Context, database D, version int, opts ...Option) error {

@@ -20,6 +20,7 @@ type found struct {
 
 	user, owner, right         string // the right that the owner has, and that changes need
 	callable, mayChange, roles bool
+	mayMakeRoles               bool // or has them already
 }
 
 const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
@@ -28,8 +29,10 @@ const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
 	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
 		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
 		ELSE has_database_privilege(d.oid, 'CREATE') END,
-	current_user, d.datname, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL
+	current_user, d.datname, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
+	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole
 FROM pg_database d
+	JOIN pg_roles r ON r.rolname = current_user
 	LEFT JOIN pg_namespace n ON n.nspname = $1
 	LEFT JOIN pg_proc v ON v.pronamespace = n.oid AND v.proname = 'schema_version' AND v.pronargs = 0
 		AND EXISTS (SELECT FROM pg_proc s WHERE s.pronamespace = n.oid AND s.proname = 'start_client' AND s.pronargs = 0)
@@ -56,7 +59,7 @@ func (c config) look(ctx context.Context, db querier) (found, error) {
 func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
 	var readable bool
 	var database string
-	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange, &f.user, &database, &f.owner, &f.roles)
+	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange, &f.user, &database, &f.owner, &f.roles, &f.mayMakeRoles)
 	if err != nil {
 		return found{}, err
 	}
@@ -110,6 +113,14 @@ func (c config) mayLook(f found) error {
 		e.Role = "pglock_user"
 	}
 	return e
+}
+
+// checkRoles says that the first step would be refused, which says so by itself.
+func (c config) checkRoles(f found) error {
+	if f.made || f.mayMakeRoles {
+		return nil
+	}
+	return &RightError{Schema: c.schema, User: f.user, Lacks: "the right CREATEROLE, which the roles pglock_user and pglock_admin need"}
 }
 
 // check says why a schema must not be changed, or cannot be.

@@ -7,10 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"net/url"
-	"regexp"
-	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,21 +22,24 @@ const again = "the same command again"
 // advice finds the exit code of an error and what to do next.
 func (o *options) advice(ctx context.Context, err error) (code int, hint string) {
 	var own *advised
+	var step *migrations.StepError
 	switch {
 	case errors.As(err, &own):
 		return own.code, own.hint
+	case ctx.Err() != nil && errors.As(err, &step) && !step.Unknown:
+		return exitInterrupted, again + ", which goes on"
 	case ctx.Err() != nil:
 		return exitInterrupted, again + "; what was under way may or may not have been done"
 	case !o.started:
 		return exitUsage, "pglock-admin --help"
 	}
-	if code, hint := o.migrationAdvice(err); hint != "" {
+	if code, hint := o.migrationAdvice(ctx, err); hint != "" {
 		return code, hint
 	}
 	var schema *pglock.SchemaError
 	switch {
 	case errors.As(err, &schema):
-		return exitSchema, o.migrate(schema.Have)
+		return exitSchema, o.migrate(ctx, schema.Have)
 	case errors.Is(err, pglock.ErrSchema):
 		return exitSchema, "what the message says, as the schema's owner"
 	case errors.Is(err, pglock.ErrNotHeld):
@@ -55,18 +56,39 @@ func (o *options) advice(ctx context.Context, err error) (code int, hint string)
 
 const primary = "the primary's address, or target_session_attrs=read-write in the connection string"
 
-// migrate is how a schema of another version becomes the one that this program needs.
-func (o *options) migrate(have int) string {
+// migrate is how a schema of another version becomes the one that this program needs. What would be refused is not advised.
+func (o *options) migrate(ctx context.Context, have int) string {
+	up := "pglock-admin migrate up" + o.same()
 	switch {
 	case have > pglock.SchemaVersion:
 		return fmt.Sprintf("a newer pglock-admin: this one knows version %d", pglock.SchemaVersion)
 	case strings.HasPrefix(o.schema, "pg_"):
 		return "the --schema of the locks: this one belongs to PostgreSQL"
 	}
-	return "pglock-admin migrate up" + o.same()
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	refused := migrations.Check(ctx, o.config.ConnConfig, migrations.WithSchema(o.schema))
+	var right *migrations.RightError
+	var dirty *migrations.DirtyError
+	switch {
+	case errors.As(refused, &right) && right.Owner == "":
+		return makeRoles + "; then " + up
+	case errors.As(refused, &right) && right.Role == "":
+		return fmt.Sprintf("%s, as user %s or a superuser", up, named(right.Owner))
+	case errors.As(refused, &dirty):
+		return fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed; then %s", dirty.Before, o.same(), up)
+	case errors.Is(refused, migrations.ErrForeign):
+		return otherTool
+	}
+	return up
 }
 
-func (o *options) migrationAdvice(err error) (code int, hint string) {
+const (
+	makeRoles = "let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user"
+	otherTool = "the migration tool that made the schema, with the files of this release"
+)
+
+func (o *options) migrationAdvice(ctx context.Context, err error) (code int, hint string) {
 	var right *migrations.RightError
 	var dirty *migrations.DirtyError
 	var step *migrations.StepError
@@ -80,9 +102,9 @@ func (o *options) migrationAdvice(err error) (code int, hint string) {
 	case errors.As(err, &dirty):
 		return exitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed; then %s", dirty.Before, o.same(), again)
 	case errors.Is(err, migrations.ErrNewer):
-		return exitSchema, o.migrate(pglock.SchemaVersion + 1)
+		return exitSchema, o.migrate(ctx, pglock.SchemaVersion+1)
 	case errors.Is(err, migrations.ErrForeign):
-		return exitSchema, "the migration tool that made the schema, with the files of this release"
+		return exitSchema, otherTool
 	case errors.Is(err, migrations.ErrGuarded):
 		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each of them, when no program relies on their guards any more"
 	case errors.Is(err, migrations.ErrInvalid):
@@ -158,33 +180,4 @@ func databaseOf(c *pgconn.Config) string {
 		return c.User
 	}
 	return c.Database
-}
-
-// same repeats, for a suggested command, what leads to the same schema of the same database. A password is left out.
-func (o *options) same() string {
-	s := ""
-	if o.schema != "" && o.schema != defaultSchema {
-		s = " --schema " + shellQuote(o.schema)
-	}
-	if o.databaseURL != "" {
-		s += " --database-url " + shellQuote(withoutPassword(o.databaseURL))
-	}
-	return s
-}
-
-// passwords are those of a connection string of keywords and values.
-var passwords = regexp.MustCompile(`(?i)\b(ssl)?password\s*=\s*('(\\.|[^'\\])*'|(\\.|[^'\s\\])*)\s*`)
-
-func withoutPassword(connString string) string {
-	u, err := url.Parse(connString)
-	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
-		return strings.TrimSpace(passwords.ReplaceAllString(connString, ""))
-	}
-	if _, there := u.User.Password(); there {
-		u.User = url.User(u.User.Username())
-	}
-	u.RawQuery = strings.Join(slices.DeleteFunc(strings.Split(u.RawQuery, "&"), func(parameter string) bool {
-		return strings.HasPrefix(parameter, "password=") || strings.HasPrefix(parameter, "sslpassword=")
-	}), "&")
-	return u.String()
 }

@@ -80,6 +80,26 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 	in(t, db.URL(), "migrate", "up", "--schema", "pg_catalog").want(t, exitUsage, `schema is "pg_catalog": it must`)
 }
 
+func TestAnOldSchemaIsSaidToBeMigratedInTheWayThatIsOpen(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	atVersionOne(t, db)
+	user := asUser(t, db, "pglock_user")
+	says := func(address, hint string) {
+		t.Helper()
+		for _, command := range []string{"list", "migrate version", "doctor"} {
+			in(t, address, strings.Fields(command)...).want(t, exitSchema, "try: "+hint)
+		}
+	}
+	says(db.URL(), "pglock-admin migrate up\n")
+	says(user, "pglock-admin migrate up, as user "+ask[string](t, db, "SELECT current_user")+" or a superuser\n")
+	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET version = 3")
+	says(db.URL(), "pglock-admin migrate force 1, when the schema has that version indeed; then pglock-admin migrate up\n")
+	execute(t, db, "DROP TABLE pglock.pglock_schema_migrations")
+	says(db.URL(), "the migration tool that made the schema")
+	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "the schema was made by another migration tool\n")
+}
+
 // No advice in the text of an error, no cause twice, no name of a package.
 func TestAnErrorSaysEachThingOnce(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -20,8 +21,8 @@ func (o *options) aim(cmd *cobra.Command) error {
 		return nil
 	}
 	config, err := pgxpool.ParseConfig(o.url())
-	if err != nil { // pgx leaves the password out
-		return usageErrorf(`--database-url "postgres://user@host:5432/database"`, "connection string: %v", err)
+	if err != nil {
+		return usageErrorf(`--database-url "postgres://user@host:5432/database"`, "%s: %s", o.source(), fault(err))
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
@@ -37,6 +38,30 @@ func (o *options) url() string {
 		return o.databaseURL
 	}
 	return o.getenv("DATABASE_URL")
+}
+
+// source is what gave the connection string.
+func (o *options) source() string {
+	switch {
+	case o.databaseURL != "":
+		return "--database-url"
+	case o.getenv("DATABASE_URL") != "":
+		return "DATABASE_URL"
+	}
+	return "the PG* variables"
+}
+
+// fault is what is wrong with a connection string, without the string: in one that cannot be read nobody knows for sure what
+// is the password.
+func fault(err error) string {
+	s := err.Error()
+	if i := strings.LastIndex(s, "`: "); i >= 0 {
+		s = s[i+len("`: "):]
+	}
+	if strings.Contains(s, "@") { // it quotes a piece of it
+		s, _, _ = strings.Cut(s, " (")
+	}
+	return "it cannot be read as a connection string: " + s
 }
 
 // timeUp is why a command is given up.

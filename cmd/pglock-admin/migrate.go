@@ -77,7 +77,7 @@ golang-migrate has noted another version than the schema has ("dirty"), the exit
 				if err != nil {
 					return because(ctx, err)
 				}
-				return o.fits(view)
+				return o.fits(cmd.Context(), view)
 			},
 		},
 		newForce(o),
@@ -141,10 +141,10 @@ func (o *options) schemaVersion(ctx context.Context) (versionView, error) {
 }
 
 // fits says what has to be done with a schema that this program cannot work with, or that cannot be migrated.
-func (o *options) fits(v versionView) error {
+func (o *options) fits(ctx context.Context, v versionView) error {
 	switch {
 	case v.Version != v.Needed:
-		return &advised{text: fmt.Sprintf("this program needs version %d", v.Needed), code: exitSchema, hint: o.migrate(v.Version)}
+		return &advised{text: fmt.Sprintf("this program needs version %d", v.Needed), code: exitSchema, hint: o.migrate(ctx, v.Version)}
 	case v.Dirty:
 		return &advised{text: "golang-migrate has noted another version: it or the schema was changed by hand", code: exitSchema,
 			hint: fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed", v.Version, o.same())}

@@ -48,20 +48,22 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 	}
 	// A schema of another program, which happens to have the name: the user may not even look into it.
 	for _, command := range []string{"list", "show a", "break a --reason r", "guard list", "doctor", "prune", "waiters"} {
-		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema, "has nothing of pglock in it", "try: pglock-admin migrate up\n")
+		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema, "has nothing of pglock in it", "try: pglock-admin migrate up, as user postgres or a superuser\n")
 		if strings.Contains(a.stderr, "GRANT") {
 			t.Errorf("%s: %s", command, a.stderr)
 		}
 	}
-	app(exitSchema, "list", "try: pglock-admin migrate up\n")
+	const first = "try: let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; then pglock-admin migrate up\n"
+	app(exitSchema, "list", first)
 	for range 2 {
 		app(exitPermission, "migrate up", "schema pglock stays missing", "user app cannot create the roles pglock_user and pglock_admin",
 			"try: Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; then the same command again")
-		app(exitSchema, "list", "try: pglock-admin migrate up\n")
-		app(exitSchema, "migrate version", "schema pglock: missing\n", "try: pglock-admin migrate up\n")
+		app(exitSchema, "list", first)
+		app(exitSchema, "migrate version", "schema pglock: missing\n", first)
 	}
 	do("CREATE ROLE pglock_user NOLOGIN")
 	do("CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user")
+	app(exitSchema, "list", "try: pglock-admin migrate up\n")
 	app(exitOK, "migrate up", "it was missing")
 	app(exitOK, "list")
 	in(t, as(t, server.URL(), "other", "mine"), "list").want(t, exitPermission, `try: let an administrator run: GRANT pglock_user TO "other"`)

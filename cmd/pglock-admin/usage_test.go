@@ -32,8 +32,8 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"list -o yaml", "table or json"},
 		{"list --timeout 0s", "--timeout"},
 		{"list --limit -1", "--limit"},
-		{"list --database-url postgres://[", "connection string"},
-		{"list --database-url pool_max_conns=x", "connection string"},
+		{"list --database-url postgres://[", "--database-url: it cannot be read as a connection string"},
+		{"list --database-url pool_max_conns=x", "--database-url: it cannot be read as a connection string: cannot parse pool_max_conns"},
 		{"show", "name of one lock"},
 		{"show a --events 0", "--events"},
 		{"show a --waiters 0", "--waiters"},
@@ -153,5 +153,18 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 	var stderr strings.Builder
 	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard, &stderr); code != exitInterrupted {
 		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+func TestAConnectionStringThatCannotBeReadIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, given := range []string{
+		"postgres://u:hush@ho st/db", "postgres://u:hu sh@host/db", "postgres://u:hu@hush:5x@host/db", "postgres://u:%zzhush@host/db", "host=h password=hush x",
+		"host=h password='hush x", "host=h password = hush port=x", "postgres://h/d?password=hush&sslmode=nope", "postgres:/u:hush@h/d", "u:hush@h/d",
+		"postgres://u:hush@h:5432:1/d", "postgres://u:`: hush@h:x/d", "postgres://u:x@hu sh hush@h/d",
+	} {
+		if a := in(t, given, "list").want(t, exitUsage, "DATABASE_URL: it cannot be read as a connection string: "); strings.Contains(a.stderr, "hush") {
+			t.Errorf("%s: %s", given, a.stderr)
+		}
 	}
 }
