@@ -33,7 +33,7 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 			line += `, schema "My locks"`
 		}
 		execute(t, db, "CREATE TABLE jobs ()")
-		for _, format := range []string{"table", "json"} {
+		for _, format := range map[string][]string{defaultSchema: {"table"}, "My locks": {"table", "json"}}[schema] {
 			for _, command := range everyCommand {
 				a := in(t, db.URL(), append(command, "--schema", schema, "-o", format)...).want(t, exitOK)
 				if format == "json" {
