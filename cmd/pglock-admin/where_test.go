@@ -150,6 +150,7 @@ func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
 		"host=h dbname=d PASSWORD=secret":                                "host=h dbname=d",
 		"host=h password=se\\ cret user=u":                               "host=h user=u",
 		"postgres://h/d":                                                 "postgres://h/d",
+		"postgres://u:a#%73ecret@h/d":                                    "host='h' port=5432 user='u' dbname='d'",
 		"postgres://u:#secret@h/d":                                       "host='h' port=5432 user='u' dbname='d'",
 		"postgres://u:secret@h/d?application_name=secret":                "host='h' port=5432 user='u' dbname='d'",
 		"user=u application_name='no password here' host=h port=5432":    "user=u application_name='no password here' host=h port=5432",
@@ -159,7 +160,7 @@ func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", given, err)
 		}
-		if got := withoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") || strings.Contains(got, "secret") {
+		if got := withoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") || strings.Contains(got, "ecret") {
 			t.Errorf("%s becomes %s, want %s", given, got, want)
 		}
 	}
