@@ -172,7 +172,12 @@ func lost(err error) bool {
 	if errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, pgconn.ErrConnClosed)
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || errors.As(err, &network)
 }
 
 func databaseOf(c *pgconn.Config) string {
