@@ -165,19 +165,19 @@ func TestDemoTellsTheStory(t *testing.T) {
 
 func TestDemoIsTheSameForTheSameSeed(t *testing.T) {
 	t.Parallel()
-	var first string
-	for range 2 {
-		p := perform(t, "--seed", "5", "--ttl", "700ms")
+	db := pgtest.Database(t) // one server less
+	one, two := perform(t, "--seed", "5", "--ttl", "700ms", "--database-url", db.URL()), perform(t, "--seed", "5", "--ttl", "700ms", "--database-url", db.URL())
+	var ledgers []string
+	for _, p := range []*performance{one, two} {
 		story := p.readTo(t, "")
 		if code := p.wait(); code != exitOK {
 			t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
 		}
 		_, ledger, _ := strings.Cut(story, "LEDGER")
-		if first == "" {
-			first = ledger
-		} else if ledger != first {
-			t.Errorf("two ledgers:\n%s\n%s", first, ledger)
-		}
+		ledgers = append(ledgers, ledger)
+	}
+	if ledgers[0] == "" || ledgers[0] != ledgers[1] {
+		t.Errorf("two ledgers:\n%s\n%s", ledgers[0], ledgers[1])
 	}
 }
 
@@ -246,6 +246,9 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	story := p.readTo(t, "SIGSTOP")
 	if n := schemas(); n != 1 {
 		t.Errorf("%d schemas while it plays", n)
+	}
+	if first, _, _ := strings.Cut(story, "\n"); !strings.HasPrefix(first, "at ") || !strings.HasSuffix(first, ", database "+db.Name()) {
+		t.Errorf("it begins with %q", first)
 	}
 	story += p.readTo(t, "")
 	if code := p.wait(); code != exitOK {

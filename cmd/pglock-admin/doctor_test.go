@@ -128,6 +128,7 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 }
 
 func TestDoctorNeedsOnlyTheRightToUseLocks(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	user := asUser(t, db, "pglock_user")
 	in(t, user, "doctor").want(t, exitOK, "token sequence")

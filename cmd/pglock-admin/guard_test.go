@@ -178,7 +178,7 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 		"a longer --lock-timeout", "pg_stat_activity", "l.relation = 'jobs'::regclass")
 	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "4s").want(t, exitFailure, "in use for longer than 2s")
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, exitUsage, "shorter than --timeout, which is 10s")
-	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, exitUsage, "from 1ms to 24h")
+	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, exitUsage, "from 1ms to 1d")
 	if g := guards(t, db); len(g) != 0 {
 		t.Errorf("%+v", g)
 	}
@@ -261,6 +261,7 @@ func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {
 }
 
 func TestGuardCommandLinesThatAreWrongExitWithTwo(t *testing.T) {
+	t.Parallel()
 	for args, says := range map[string]string{
 		"guard": "needs a command", "guard sideways": "sideways", "guard add": "name of one table", "guard add a b": "name of one table",
 		"guard drop": "name of one table", "guard drop a": "--yes", "guard list a": "a", "doctor a": "a",
@@ -273,6 +274,7 @@ func TestGuardCommandLinesThatAreWrongExitWithTwo(t *testing.T) {
 }
 
 func TestWhoDoesNotOwnTheTableIsToldWhoMust(t *testing.T) {
+	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, "CREATE TABLE jobs (id int)")
 	user := asUser(t, db, "pglock_user")

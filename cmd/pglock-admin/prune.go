@@ -30,7 +30,7 @@ func newPrune(o *options) *cobra.Command {
 	idle, older := 24*time.Hour, 90*24*time.Hour
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove what nobody needs any more: locks long free, old events, dead waiters",
+		Short: "Remove what nobody needs: idle locks, old events, dead waiters",
 		Long: `Remove the rows of locks that have been free for longer than --idle and that nobody waits for, events older than
 --events, and the tickets of sessions that have been dead for a minute. Held locks and fences are never removed, and tokens
 go on from where they were: a lock that was pruned and is used again has a greater token than ever before.
@@ -41,15 +41,16 @@ until --timeout. What it has removed by then stays removed, and the next run goe
 
 It needs the role pglock_admin.`,
 		Example: `  pglock-admin prune
-  pglock-admin prune --idle 168h --events 8760h -o json
+  pglock-admin prune --idle 1w --events 365d -o json
   pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
-		Args: cobra.NoArgs,
+		Args:        noArguments,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if idle < 0 {
-				return usageErrorf("--idle 24h", "--idle is %v: it must not be negative", idle)
+				return usageErrorf("--idle 1d", "--idle is %s: it must not be negative", durationText(idle))
 			}
 			if older < 0 {
-				return usageErrorf("--events 2160h", "--events is %v: it must not be negative", older)
+				return usageErrorf("--events 90d", "--events is %s: it must not be negative", durationText(older))
 			}
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
@@ -58,13 +59,13 @@ It needs the role pglock_admin.`,
 					if err := p.run(ctx, idle, older); err != nil {
 						return err
 					}
-					return o.show(cmd, view, func(w io.Writer) { drawPruned(w, view, idle, older) })
+					return o.changed(cmd, view, func(w *page) { drawPruned(w, view, idle, older) })
 				})
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&idle, "idle", idle, "remove locks that have been free for longer than `this`")
-	cmd.Flags().DurationVar(&older, "events", older, "remove events older than `this`")
+	durationVar(cmd.Flags(), &idle, "idle", "remove locks that have been free for longer than this `duration`")
+	durationVar(cmd.Flags(), &older, "events", "remove events older than this `duration`")
 	return cmd
 }
 
@@ -124,7 +125,7 @@ func (p *pruner) locks(ctx context.Context, idle time.Duration) error {
 			p.busy = true
 			p.view.Waits++
 			if p.view.Waits == 1 && p.o.output != outputJSON {
-				fmt.Fprintf(p.tell, "pglock-admin: the table of locks is in use; waiting for those who write to it, for no longer than --timeout, which is %v\n", p.o.timeout)
+				fmt.Fprintf(p.tell, "pglock-admin: the table of locks is in use; waiting for those who write to it, for no longer than --timeout, which is %s\n", durationText(p.o.timeout))
 			}
 		case err != nil:
 			return err
@@ -198,7 +199,7 @@ func (p *pruner) explain(ctx context.Context, err error) error {
 	case err == nil:
 		return nil
 	case isBusy(err), late && p.busy:
-		return &advised{code: exitFailure, err: fmt.Errorf("the table of locks is in use; %s, after %s: %w", p.removed(), count(int64(p.view.Waits), "wait"), err),
+		return &advised{code: exitFailure, text: fmt.Sprintf("the table of locks is in use; %s, after %s", p.removed(), count(int64(p.view.Waits), "wait")),
 			hint: "again at a quieter time, or with a longer --timeout. It waits for VACUUM, and for transactions that have acquired, renewed\n" +
 				"  or released a lock and are still open. Who they are:\n" +
 				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
@@ -206,10 +207,13 @@ func (p *pruner) explain(ctx context.Context, err error) error {
 				"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{p.o.schema, "locks"}.Sanitize(), "'", "''") + "'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
 				"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"}
 	case late:
-		return &advised{code: exitFailure, err: fmt.Errorf("there is more to remove than %v (--timeout) is enough for; %s: %w", p.o.timeout, p.removed(), err),
-			hint: "the same command again, which goes on; or with a longer --timeout"}
+		return &advised{code: exitFailure, text: fmt.Sprintf("there is more to remove than %s (--timeout) is enough for; %s", durationText(p.o.timeout), p.removed()),
+			hint: again + ", which goes on; or with a longer --timeout"}
+	case ctx.Err() != nil: // interrupted
+		return &advised{code: exitInterrupted, text: "interrupted; " + p.removed(), hint: again + ", which goes on"}
 	case p.view.Locks+p.view.Waiters+p.view.Events > 0:
-		return fmt.Errorf("%s: %w", p.removed(), err)
+		code, hint := p.o.advice(ctx, err)
+		return &advised{code: code, text: p.removed(), err: err, hint: hint}
 	}
 	return err
 }
@@ -218,7 +222,7 @@ func (p *pruner) removed() string {
 	return fmt.Sprintf("removed %s, %s and %s", count(p.view.Locks, "lock"), count(p.view.Waiters, "dead waiter"), count(p.view.Events, "event"))
 }
 
-func drawPruned(w io.Writer, v pruneView, idle, older time.Duration) {
+func drawPruned(w *page, v pruneView, idle, older time.Duration) {
 	fmt.Fprintln(w, "removed")
 	drawFields(w, [][2]string{
 		{"  locks", fmt.Sprintf("%d, free for longer than %s", v.Locks, age(idle))},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -71,8 +72,8 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 		t.Errorf("the held lease: %v", err)
 	}
 
-	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks    1, free for longer than 22h", "events   1, older than 2d0h", "waiters  0")
-	in(t, db.URL(), "prune").want(t, exitOK, "locks    0, free for longer than 1d0h")
+	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks    1, free for longer than 22h", "events   1, older than 2d", "waiters  0")
+	in(t, db.URL(), "prune").want(t, exitOK, "locks    0, free for longer than 1d")
 }
 
 func TestI21_PruneLeavesFencesAndTokensGoOn(t *testing.T) {
@@ -232,7 +233,7 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 	var stdout bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, &stdout, stderr)
+		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, os.Getenv, &stdout, stderr)
 	}()
 	select {
 	case <-stderr.told: // its first try has failed
@@ -327,11 +328,12 @@ func TestPruneNeedsAnOperator(t *testing.T) {
 }
 
 func TestPruneRefusesWrongArgumentsBeforeAnythingIsDone(t *testing.T) {
+	t.Parallel()
 	for _, line := range []struct{ args, says string }{
 		{"prune extra", "extra"},
 		{"prune --idle -1s", "--idle is -1s: it must not be negative"},
 		{"prune --events -1s", "--events is -1s: it must not be negative"},
-		{"prune --idle 1day", "--idle"},
+		{"prune --idle 1day", `--idle is "1day": it must be a duration`},
 	} {
 		in(t, "postgres://me@"+closedPort(t)+"/db", strings.Fields(line.args)...).want(t, exitUsage, line.says)
 	}
