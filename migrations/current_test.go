@@ -117,7 +117,7 @@ func TestUpWithoutARightSaysWhichAndWhoHasIt(t *testing.T) {
 
 	mustUp(t, db.URL())
 	_, _, err := Version(t.Context(), app)
-	for what, err := range map[string]error{"Version": err, "Up": Up(t.Context(), app), "Down": Down(t.Context(), app), "Force": Force(t.Context(), app, 2)} {
+	for what, err := range map[string]error{"Version": err, "Up": Up(t.Context(), app), "Down": Down(t.Context(), app), "Force": Force(t.Context(), app, Latest)} {
 		wants(what+" without any right", err, -1, "may not be looked at", "the right to use it", `GRANT pglock_user TO "`+name+`"`)
 	}
 	mustDo(t, conn, "DROP SCHEMA pglock CASCADE")

@@ -109,22 +109,34 @@ func Check[D Database](ctx context.Context, database D, opts ...Option) error {
 // Force notes a version in golang-migrate's table and takes its dirty mark away, without running anything: the way back
 // after a DirtyError, whose Before is the version to give. It must be what the schema says of itself, 0 when it is missing.
 func Force[D Database](ctx context.Context, database D, version int, opts ...Option) error {
-	if version < 0 || version > Latest {
-		return fmt.Errorf("%w: version is %d: it must be from 0 to %d", ErrInvalid, version, Latest)
+	c, err := configured(opts)
+	if err != nil {
+		return err
+	}
+	if version < 0 || version > c.latest {
+		return fmt.Errorf("%w: version is %d: it must be from 0 to %d", ErrInvalid, version, c.latest)
 	}
 	return run(ctx, database, opts, func(s session, ctx context.Context) error { return s.force(ctx, version) })
 }
 
-// run gives f a session, and another one when the connection was lost after a step that was done all the same.
-func run[D Database](ctx context.Context, database D, opts []Option, f func(session, context.Context) error) error {
+func configured(opts []Option) (config, error) {
 	c := config{schema: "pglock", source: files, latest: Latest}
 	for _, o := range opts {
 		if o == nil {
-			return fmt.Errorf("%w: option is nil", ErrInvalid)
+			return c, fmt.Errorf("%w: option is nil", ErrInvalid)
 		}
 		if err := o(&c); err != nil {
-			return err
+			return c, err
 		}
+	}
+	return c, nil
+}
+
+// run gives f a session, and another one when the connection was lost after a step that was done all the same.
+func run[D Database](ctx context.Context, database D, opts []Option, f func(session, context.Context) error) error {
+	c, err := configured(opts)
+	if err != nil {
+		return err
 	}
 	to, err := parse(database)
 	if err != nil {

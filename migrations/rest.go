@@ -20,7 +20,7 @@ func (s session) refuseGuarded(ctx context.Context) error {
 	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &pgErr) && slices.Contains([]string{"42883", "3F000"}, pgErr.Code):
-		return nil // older than guards, or missing
+		return nil // there is no schema
 	case err != nil:
 		return fmt.Errorf("migrations: read the guards: %w", err)
 	case tables != nil:
