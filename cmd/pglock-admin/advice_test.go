@@ -48,23 +48,22 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	in(t, db.URL(), "migrate", "up", "--timeout", "300ms").want(t, exitUnreachable, "another program migrates this schema: no answer within 300ms (--timeout)", "a longer --timeout")
 }
 
-// A step that waits for a table ends with the time of the command, and is rolled back.
+// A step that waits ends with the time of the command, and is rolled back.
 func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	atVersionOne(t, db)
 	busy := db.Conn(t)
-	for _, sql := range []string{"BEGIN", "LOCK TABLE pglock.locks"} {
+	for _, sql := range []string{"BEGIN", "CREATE SCHEMA pglock"} {
 		if state := written(t, busy, sql); state != "" {
 			t.Fatal(state)
 		}
 	}
 	in(t, db.URL(), "migrate", "up", "--timeout", "500ms").want(t, exitUnreachable,
-		"schema pglock stays version 1, because the step to version 2 was rolled back: no answer within 500ms (--timeout)\n", "try: the same command again with a longer --timeout")
+		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 500ms (--timeout)\n", "try: the same command again with a longer --timeout")
 	if state := written(t, busy, "ROLLBACK"); state != "" {
 		t.Fatal(state)
 	}
-	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "schema pglock: version 1\n")
+	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "schema pglock: missing\n")
 	in(t, db.URL(), "migrate", "up").want(t, exitOK, latest)
 }
 
@@ -80,10 +79,9 @@ func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
 	in(t, db.URL(), "migrate", "up", "--schema", "pg_catalog").want(t, exitUsage, `schema is "pg_catalog": it must`)
 }
 
-func TestAnOldSchemaIsSaidToBeMigratedInTheWayThatIsOpen(t *testing.T) {
+func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	atVersionOne(t, db)
 	user := asUser(t, db, "pglock_user")
 	says := func(address, hint string) {
 		t.Helper()
@@ -93,11 +91,13 @@ func TestAnOldSchemaIsSaidToBeMigratedInTheWayThatIsOpen(t *testing.T) {
 	}
 	says(db.URL(), "pglock-admin migrate up\n")
 	says(user, "pglock-admin migrate up, as user "+ask[string](t, db, "SELECT current_user")+" or a superuser\n")
-	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET version = 3")
-	says(db.URL(), "pglock-admin migrate force 1, when the schema has that version indeed; then pglock-admin migrate up\n")
+	execute(t, db, "CREATE SCHEMA pglock CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)")
+	execute(t, db, "INSERT INTO pglock.pglock_schema_migrations VALUES (3, false)")
+	says(db.URL(), "pglock-admin migrate force 0, when the schema has that version indeed; then pglock-admin migrate up\n")
+	in(t, db.URL(), "migrate", "force", "0").want(t, exitOK)
+	in(t, db.URL(), "migrate", "up").want(t, exitOK)
 	execute(t, db, "DROP TABLE pglock.pglock_schema_migrations")
-	says(db.URL(), "the migration tool that made the schema")
-	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "the schema was made by another migration tool\n")
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitSchema, "the schema was made by another migration tool\n")
 }
 
 // No advice in the text of an error, no cause twice, no name of a package.

@@ -219,15 +219,6 @@ func tell(e pglock.Event) string {
 			printable(e.Actor), printable(e.DBUser), e.NewToken, printable(e.Reason))
 	case "takeover":
 		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor), e.NewToken)
-	case "stale write":
-		return fmt.Sprintf("token %d of %s refused at the fence of %s, where token %d had passed", e.Token,
-			printable(e.Holder), printable(e.Resource), e.NewToken)
-	case "not restored":
-		return fmt.Sprintf("what token %d of %s did to %s was not undone: %s", e.Token, printable(e.Holder), printable(e.Resource), printable(e.Reason))
-	case "guard":
-		return fmt.Sprintf("table %s put under guard by %s, resource %s", printable(e.Reason), printable(e.DBUser), printable(e.Resource))
-	case "unguard":
-		return fmt.Sprintf("guard of table %s dropped by %s", printable(e.Reason), printable(e.DBUser))
 	case "epoch":
 		return fmt.Sprintf("%s (%s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
 	case "bypass":

@@ -17,7 +17,7 @@ func await(tb testing.TB, db *pgtest.DB, holder, name string, mode pglock.Mode, 
 	if mode == pglock.ModeLimit {
 		capacity = &limit
 	}
-	err := db.Conn(tb).QueryRow(tb.Context(), `SELECT a.ticket FROM pglock.acquire($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
+	err := db.Conn(tb).QueryRow(tb.Context(), `SELECT a.ticket FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
 		p_metadata => '{"job":1}', p_mode => $3, p_capacity => $4, p_wait => true, p_session_ttl => '24 hours') a`,
 		name, holder, mode, capacity).Scan(&ticket)
 	if err != nil {
@@ -228,9 +228,9 @@ func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 	db := pgtest.Database(t)
 	const many = 501 // of two locks: the first page ends inside the second
 	for _, name := range []string{"a", "b"} {
-		execute(t, db, `SELECT pglock.acquire($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared') FROM generate_series(1, $2) i`, name, many)
+		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared') FROM generate_series(1, $2) i`, name, many)
 	}
-	execute(t, db, `SELECT pglock.acquire('c', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`)
+	execute(t, db, `SELECT pglock.acquire_lease('c', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`)
 	for limit, want := range map[int]int{0: 2*many + 1, many + 1: many + 1, 2 * many: 2 * many, 2*many + 1: 2*many + 1, 2*many + 2: 2*many + 1} {
 		view := decode[listView](t, in(t, db.URL(), "list", "--limit", fmt.Sprint(limit), "-o", "json").want(t, exitOK).stdout)
 		seen := map[string]bool{}
@@ -273,7 +273,7 @@ func TestBreakOfOneOfSeveralHoldersNamesTheTokens(t *testing.T) {
 func TestBreakOfOneOfManyHoldersNamesTheFirst(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	execute(t, db, `SELECT pglock.acquire('a', gen_random_uuid(), gen_random_uuid(), 'holder ' || i, '1 hour', p_mode => 'shared') FROM generate_series(1, 11) i`)
+	execute(t, db, `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'holder ' || i, '1 hour', p_mode => 'shared') FROM generate_series(1, 11) i`)
 	a := in(t, db.URL(), "break", "a", "--reason", "r").want(t, exitUsage, "has 11 holders", ", …: name", "# holder 10\n", "or another: pglock-admin show a\n")
 	if strings.Contains(a.stderr, "holder 11") {
 		t.Error(a.stderr)

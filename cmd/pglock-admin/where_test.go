@@ -47,7 +47,7 @@ func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
 					t.Errorf("%q tells too much:\n%s%s", command, a.stdout, a.stderr)
 				}
 				if command[0] == "migrate" && command[1] == "up" {
-					execute(t, db, "SELECT "+pgx.Identifier{schema, "acquire"}.Sanitize()+"('my lock', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')")
+					execute(t, db, "SELECT "+pgx.Identifier{schema, "acquire_lease"}.Sanitize()+"('my lock', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')")
 				}
 			}
 		}
