@@ -134,13 +134,9 @@ func (p *performance) wantNothingLeft(t *testing.T) {
 func TestDemoTellsTheStory(t *testing.T) {
 	t.Parallel()
 	p := perform(t, "--seed", "7", "--ttl", "1s", "--workers", "3")
-	begun := time.Now()
 	story := p.readTo(t, "")
 	if code := p.wait(); code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
-	}
-	if took := time.Since(begun); took > 15*time.Second {
-		t.Errorf("it took %v", took)
 	}
 	for _, text := range []string{
 		"ACT 1, without the fence", "SIGSTOP", "SIGCONT", "DESTROYED", "WRONG",

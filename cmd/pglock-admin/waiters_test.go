@@ -228,7 +228,10 @@ func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 	db := pgtest.Database(t)
 	const many = 501 // of two locks: the first page ends inside the second
 	for _, name := range []string{"a", "b"} {
-		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared') FROM generate_series(1, $2) i`, name, many)
+		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared')`, name)
+		execute(t, db, `INSERT INTO pglock.locks (name, slot, token, first_token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at)
+			SELECT l.name, i, l.token + i, l.token + i, gen_random_uuid(), l.session_id, l.holder, l.mode, l.ttl, l.acquired_at, l.renewed_at, l.expires_at
+			FROM pglock.locks l, generate_series(2, $2) i WHERE l.name = $1 AND l.slot = 1`, name, many) // granting them one by one takes long
 	}
 	execute(t, db, `SELECT pglock.acquire_lease('c', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`)
 	for limit, want := range map[int]int{0: 2*many + 1, many + 1: many + 1, 2 * many: 2 * many, 2*many + 1: 2*many + 1, 2*many + 2: 2*many + 1} {
