@@ -207,7 +207,7 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 		}
 		u.Path = "/" + name
 		all.Go(func() {
-			for range 15 {
+			for range 6 {
 				if err := migrations.Up(t.Context(), u.String()); err != nil {
 					t.Errorf("database %s: Up: %v", name, err)
 					return

