@@ -472,12 +472,16 @@ END $$;
 
 -- ==== 03_session
 
--- Sessions. A client proves that a session is its own by a key; what others see is a digest of it. It hears of its grants on
--- the channel pglock_ and the digest without hyphens.
+-- Sessions. A client proves that a session is its own by a key; what others see is a digest of it.
 
 CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
+
+-- session_channel is where a session hears of its grants: pglock_ and the digest without hyphens.
+CREATE FUNCTION session_channel(p_session_key uuid) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT
+AS $$ SELECT 'pglock_' || replace(session_of(p_session_key)::text, '-', '') $$;
 
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -511,10 +515,13 @@ END $$;
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  known boolean;
 BEGIN
+  DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);   -- a session before its tickets, as everywhere
+  known := FOUND;
   DELETE FROM waiters q WHERE q.session_id = session_of(p_session_key);
-  DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
-  RETURN FOUND;
+  RETURN known;
 END $$;
 
 -- sweep removes what nobody needs any more, p_limit rows of each kind at most: tickets and sessions that have been dead for
@@ -1186,18 +1193,19 @@ END $$;
 
 -- granted_before answers a request whose earlier attempt was granted. The lease is renewed rather than only read: this
 -- commit then waits for the disk and the standby that the lost answer may not have waited for.
-CREATE FUNCTION granted_before(r locks) RETURNS lease_answer
+CREATE FUNCTION granted_before(p_row locks) RETURNS lease_answer
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
+  r  locks;
 BEGIN
-  PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR NO KEY UPDATE;
+  PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = r.grant_id AND l.expires_at > clock_timestamp()
+    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp()
     RETURNING l.* INTO r;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(r.name)
+    RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
   RETURN answer_of(r);
@@ -1560,7 +1568,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
-    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
+    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
+    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
 BEGIN
   RETURN QUERY
     WITH asked AS MATERIALIZED (
@@ -1800,7 +1809,7 @@ BEGIN
     USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
                       THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
-                      ELSE 'A later holder has written: stop this work.' END;
+                      ELSE 'A greater token has written: stop this work.' END;
 END $$;
 
 -- Not every system lets a server notice that its client is gone.
@@ -1967,9 +1976,9 @@ DECLARE
   ok   boolean;
   a    record;
 BEGIN
-  IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 1000 THEN
+  IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 10000 THEN
     ok := refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
-                 'be 1 to 1000 that the transaction has passed the fences of');
+                 'be 1 to 10000 that the transaction has passed the fences of');
   END IF;
   FOR a IN
     SELECT r.resource, f.fence, f.lock_name FROM unnest(p_resources) AS r (resource)
@@ -2541,9 +2550,9 @@ BEGIN
   SELECT * INTO i FROM installation;
   RETURN QUERY
     SELECT 'owner', NOT r.rolsuper, quote_ident(r.rolname) || CASE WHEN r.rolsuper THEN ', a superuser' ELSE '' END,
-           CASE WHEN r.rolsuper THEN 'The functions run with the rights of the schema''s owner. One that is no superuser limits what a hole in them could do.'
+           CASE WHEN r.rolsuper THEN 'The functions run with the rights of their owner. One that is no superuser limits what a hole in them could do.'
                 ELSE 'The functions run with its rights, and it is no superuser.' END
-    FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = current_schema();
+    FROM pg_roles r WHERE r.rolname = current_user;   -- this function runs with the rights of its owner too
   RETURN QUERY VALUES
     ('timeline', CASE WHEN NOT pg_is_in_recovery() THEN line IS NOT NULL END,
      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE coalesce(line::text, 'not visible') END,
@@ -2682,7 +2691,7 @@ BEGIN
                  AND p.proname = ANY (ARRAY[
         'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
         'acquire_lease', 'acquire_leases', 'renew_lease', 'renew_leases', 'check_lease', 'check_leases', 'release_lease',
-        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_of', 'end_session',
+        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_channel', 'end_session',
         'fence', 'fence_all', 'once', 'seal', 'outcome',
         'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',
         'unguard_table',

@@ -4,135 +4,168 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// withFiles puts other files in the place of the embedded ones.
-func withFiles(source fs.FS) Option {
-	return func(c *config) error {
-		c.source = source
-		return nil
-	}
-}
+// needy is a step that fails until somebody makes the table public.needed.
+const needy = "INSERT INTO public.needed DEFAULT VALUES;"
 
-// withOneMoreStep is the embedded files and a step to the version after the latest.
-func withOneMoreStep(t *testing.T, up string) Option {
-	t.Helper()
-	all := fstest.MapFS{
-		fmt.Sprintf("%06d_more.up.sql", Latest+1):   {Data: []byte(up)},
-		fmt.Sprintf("%06d_more.down.sql", Latest+1): {Data: []byte("DROP TABLE more")},
-	}
-	names, err := fs.Glob(files, "*.sql")
-	if err != nil || len(names) != 2*Latest {
-		t.Fatalf("%q, %v", names, err)
-	}
-	for _, name := range names {
-		content, err := files.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[name] = &fstest.MapFile{Data: content}
-	}
-	return withFiles(all)
-}
-
-func wantDirty(t *testing.T, err error, version, before int, cause string) {
-	t.Helper()
-	var dirty *DirtyError
-	if !errors.As(err, &dirty) {
-		t.Fatalf("%v, want a DirtyError", err)
-	}
-	if dirty.Schema != "pglock" || dirty.Version != version || dirty.Before != before {
-		t.Errorf("%+v, want version %d, before it %d", dirty, version, before)
-	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) != (cause != "") || !strings.Contains(err.Error(), cause) || !strings.Contains(err.Error(), "force") {
-		t.Errorf("%v, want the cause %q and the way back", err, cause)
-	}
-}
-
-func wantVersion(t *testing.T, url string, version int, dirty bool) {
-	t.Helper()
-	gotVersion, gotDirty, err := Version(t.Context(), url)
-	if err != nil || gotVersion != version || gotDirty != dirty {
-		t.Errorf("Version = %d, %v, %v; want %d, %v", gotVersion, gotDirty, err, version, dirty)
-	}
-}
-
-func TestFailedStepIsRolledBackAndReportedUntilItIsForced(t *testing.T) {
+func TestAFailedStepLeavesNothingAndTheSameCallWorksOnceTheCauseIsMended(t *testing.T) {
 	t.Parallel()
-	for name, tc := range map[string]struct {
-		broken          func(t *testing.T) Option
-		version, before int
-	}{
-		"the first step": {func(*testing.T) Option {
-			return withFiles(fstest.MapFS{"000001_pglock.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
-		}, 1, 0},
-		"the step after the latest": {func(t *testing.T) Option {
-			return withOneMoreStep(t, "CREATE TABLE half (); SELECT 1/0;")
-		}, Latest + 1, Latest},
-		"a step between": {func(t *testing.T) Option {
-			first, err := files.ReadFile("000001_pglock.up.sql")
-			if err != nil {
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	for at := 1; at <= 3; at++ {
+		files := ladder(t, 3, map[int]string{at: needy})
+		before := map[int]string{1: "no table", 2: "1", 3: "2"}[at]
+		for range 2 {
+			err := Up(t.Context(), db.URL(), files)
+			wantStep(t, err, at-1, at, `relation "public.needed" does not exist`)
+			var pgErr *pgconn.PgError
+			if !errors.As(err, &pgErr) || pgErr.Code != "42P01" {
+				t.Errorf("%v does not lead to what the server said", err)
+			}
+			wantVersion(t, db.URL(), at-1, false)
+			if got := noted(t, conn); got != before {
+				t.Errorf("golang-migrate's table says %q, want %q", got, before)
+			}
+			var half, schema bool
+			err = conn.QueryRow(t.Context(), "SELECT to_regclass($1) IS NOT NULL, to_regnamespace('pglock') IS NOT NULL", fmt.Sprint("pglock.rung", at)).Scan(&half, &schema)
+			if err != nil || half || schema != (at > 1) {
+				t.Errorf("half of the step is left: %v, a schema: %v, %v", half, schema, err)
+			}
+		}
+		mustDo(t, conn, "CREATE TABLE public.needed ()")
+		mustUp(t, db.URL(), files)
+		wantVersion(t, db.URL(), 3, false)
+		if got := noted(t, conn); got != "3" {
+			t.Errorf("golang-migrate's table says %q", got)
+		}
+		mustDo(t, conn, "DROP TABLE public.needed; DROP SCHEMA pglock CASCADE")
+	}
+}
+
+func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	files := ladder(t, 3, nil)
+	mustUp(t, db.URL(), files)
+	mustDo(t, conn, "CREATE VIEW report AS SELECT FROM pglock.rung2")
+	for range 2 {
+		wantStep(t, Down(t.Context(), db.URL(), files), 2, 1, "view public.report depends on table")
+		wantVersion(t, db.URL(), 2, false)
+		if got := noted(t, conn); got != "2" {
+			t.Errorf("golang-migrate's table says %q", got)
+		}
+	}
+	mustUp(t, db.URL(), files) // back, or on the way down once the cause is mended
+	wantStep(t, Down(t.Context(), db.URL(), files), 2, 1, "view public.report depends on table")
+	mustDo(t, conn, "DROP VIEW report")
+	if err := Down(t.Context(), db.URL(), files); err != nil {
+		t.Fatal(err)
+	}
+	wantVersion(t, db.URL(), 0, false)
+}
+
+// Marks that a step leaves which failed or was killed under golang-migrate's own driver: up to the version, or down to it.
+func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	for _, tc := range []struct{ has, mark int }{{0, 1}, {0, -1}, {1, 1}, {1, 2}, {1, -1}, {2, 1}, {2, 2}, {2, 3}, {3, 2}, {3, 3}, {3, 4}} {
+		t.Run(fmt.Sprintf("version %d marked %d", tc.has, tc.mark), func(t *testing.T) {
+			mark := func() {
+				if tc.has == 0 {
+					mustDo(t, conn, "CREATE SCHEMA IF NOT EXISTS pglock")
+				} else {
+					mustUp(t, db.URL(), ladder(t, tc.has, nil))
+				}
+				noteByHand(t, conn, tc.mark, true)
+				wantVersion(t, db.URL(), tc.has, false)
+			}
+			files := ladder(t, 3, nil)
+			mark()
+			mustUp(t, db.URL(), files)
+			wantVersion(t, db.URL(), 3, false)
+			if got := noted(t, conn); got != "3" {
+				t.Errorf("golang-migrate's table says %q", got)
+			}
+			if err := Down(t.Context(), db.URL(), files); err != nil {
 				t.Fatal(err)
 			}
-			return withFiles(fstest.MapFS{"000001_pglock.up.sql": {Data: first}, "000002_queue.up.sql": {Data: []byte("CREATE TABLE half (); SELECT 1/0;")}})
-		}, 2, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
-			wantDirty(t, Up(t.Context(), db.URL(), tc.broken(t)), tc.version, tc.before, "division by zero")
-			wantVersion(t, db.URL(), tc.version, true)
-			wantDirty(t, Up(t.Context(), db.URL()), tc.version, tc.before, "")
-			wantDirty(t, Down(t.Context(), db.URL()), tc.version, tc.before, "")
-			var half bool
-			if err := db.Conn(t).QueryRow(t.Context(), "SELECT to_regclass('pglock.half') IS NOT NULL").Scan(&half); err != nil || half {
-				t.Errorf("half of the step is left: %v, %v", half, err)
+			mark()
+			if err := Down(t.Context(), db.URL(), files); err != nil {
+				t.Errorf("Down: %v", err)
 			}
-			if err := Force(t.Context(), db.URL(), tc.before); err != nil {
-				t.Fatalf("Force: %v", err)
-			}
-			wantVersion(t, db.URL(), tc.before, false)
-			if err := Up(t.Context(), db.URL()); err != nil {
-				t.Fatalf("Up after Force: %v", err)
-			}
-			wantVersion(t, db.URL(), Latest, false)
+			wantVersion(t, db.URL(), 0, false)
 		})
 	}
 }
 
-func TestFailedDownLeavesTheSchemaAndIsReported(t *testing.T) {
+// Somebody has changed the schema, or what is noted of it, by hand.
+func TestANoteThatNothingExplainsIsRefusedUntilItIsForced(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
-	if err := Up(t.Context(), db.URL()); err != nil {
-		t.Fatal(err)
-	}
 	conn := db.Conn(t)
-	if _, err := conn.Exec(t.Context(), "CREATE VIEW report AS SELECT name FROM pglock.locks"); err != nil {
-		t.Fatal(err)
+	for _, tc := range []struct {
+		has, note int
+		dirty     bool
+	}{{1, 2, false}, {1, 3, false}, {2, 1, false}, {1, 3, true}, {1, 4, true}, {0, 2, false}, {0, 2, true}, {0, 1, false}} {
+		t.Run(fmt.Sprintf("version %d noted %d %v", tc.has, tc.note, tc.dirty), func(t *testing.T) {
+			mustDo(t, conn, "DROP SCHEMA IF EXISTS pglock CASCADE")
+			if tc.has == 0 {
+				mustDo(t, conn, "CREATE SCHEMA pglock")
+			} else {
+				mustUp(t, db.URL(), ladder(t, tc.has, nil))
+			}
+			noteByHand(t, conn, tc.note, tc.dirty)
+			wantVersion(t, db.URL(), tc.has, true)
+			files := ladder(t, 3, nil)
+			for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files), "Down": Down(t.Context(), db.URL(), files)} {
+				var dirty *DirtyError
+				if !errors.As(err, &dirty) || dirty.Version != tc.note || dirty.Before != tc.has || !strings.Contains(err.Error(), fmt.Sprint("force ", tc.has)) {
+					t.Errorf("%s: %v, want a DirtyError", what, err)
+				}
+			}
+			wantVersion(t, db.URL(), tc.has, true)
+			if err := Force(t.Context(), db.URL(), (tc.has+1)%2, files); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), fmt.Sprint("must be ", tc.has)) {
+				t.Errorf("Force of another version: %v, want ErrInvalid that says which", err)
+			}
+			if err := Force(t.Context(), db.URL(), tc.has, files); err != nil {
+				t.Fatal(err)
+			}
+			wantVersion(t, db.URL(), tc.has, false)
+			mustUp(t, db.URL(), files)
+			wantVersion(t, db.URL(), 3, false)
+		})
 	}
-	wantDirty(t, Down(t.Context(), db.URL()), 0, 1, "report")
-	wantVersion(t, db.URL(), 0, true)
-	wantDirty(t, Up(t.Context(), db.URL()), 0, 1, "")
-	if _, err := conn.Exec(t.Context(), "DROP VIEW report"); err != nil {
-		t.Fatal(err)
+}
+
+// Whatever is noted: programs work with a schema that is current.
+func TestUpLeavesACurrentSchemaAloneWhateverIsNotedOfIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	files := ladder(t, 3, nil)
+	mustUp(t, db.URL(), files)
+	noteByHand(t, conn, 1, false)
+	mustUp(t, db.URL(), files)
+	if got := noted(t, conn); got != "1" {
+		t.Errorf("golang-migrate's table says %q", got)
 	}
-	if err := Force(t.Context(), db.URL(), 1); err != nil {
-		t.Fatal(err)
-	}
+}
+
+func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	files := ladder(t, 2, map[int]string{2: "CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1'"})
+	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() answers 1 after the file of version 2")
 	wantVersion(t, db.URL(), 1, false)
-	if err := Down(t.Context(), db.URL()); err != nil {
-		t.Fatalf("Down after Force: %v", err)
-	}
-	wantVersion(t, db.URL(), 0, false)
 }
 
 func TestUpWhoseContextHasEndedDoesNothing(t *testing.T) {

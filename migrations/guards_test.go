@@ -27,6 +27,9 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 		"a trigger by hand":    `CREATE TABLE t (id int); CREATE TRIGGER mine AFTER INSERT ON t EXECUTE FUNCTION %s.guard_statement()`,
 	} {
 		for _, schema := range []string{"pglock", `My "odd" Schema`} {
+			if schema != "pglock" && what != "a detached partition" { // one with the most SQL is enough
+				continue
+			}
 			t.Run(what+"/"+schema, func(t *testing.T) {
 				t.Parallel()
 				db := pgtest.EmptyDatabase(t)

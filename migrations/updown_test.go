@@ -132,10 +132,11 @@ func TestOddSchemaNamesWork(t *testing.T) {
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.EmptyDatabase(t)
-			upAndDown(t, db.URL(), migrations.WithSchema(schema))
-			if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
+			o := migrations.WithSchema(schema)
+			if err := migrations.Up(t.Context(), db.URL(), o); err != nil {
 				t.Fatal(err)
 			}
+			wantVersion(t, db.URL(), migrations.Latest, o)
 			c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithSchema(schema))
 			if err != nil {
 				t.Fatal(err)
@@ -143,6 +144,10 @@ func TestOddSchemaNamesWork(t *testing.T) {
 			if err := c.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
+			if err := migrations.Down(t.Context(), db.URL(), o); err != nil {
+				t.Fatal(err)
+			}
+			wantVersion(t, db.URL(), 0, o)
 		})
 	}
 }
@@ -207,7 +212,7 @@ func TestDatabasesOfOneServerMigrateAndUnmigrateAtTheSameTime(t *testing.T) {
 		}
 		u.Path = "/" + name
 		all.Go(func() {
-			for range 15 {
+			for range 6 {
 				if err := migrations.Up(t.Context(), u.String()); err != nil {
 					t.Errorf("database %s: Up: %v", name, err)
 					return

@@ -61,7 +61,7 @@ func (e *HeldError) Error() string {
 	case e.Grace:
 		return fmt.Sprintf("pglock: lock %q is nobody's in the grace after a failover, until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
-		return fmt.Sprintf("pglock: lock %q is being granted to another holder", e.Name)
+		return fmt.Sprintf("pglock: lock %q is between two holders: it is being handed on, or the last one's COMMIT is under way", e.Name)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {

@@ -119,7 +119,12 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(function+"("+args+")", invalid, rule)
 		}
 		add(function+"('{held}', '{1}', "+one+", '{0}')", "", "")
-		add(function+"('{held,NULL,unknown}', '{NULL,NULL,1}', ARRAY["+id+", NULL, "+id+"], '{NULL,NULL,0}')", "", "")
+		add(function+"('{held,NULL,unknown}', '{NULL,NULL,1}', ARRAY["+id+", NULL, "+id+"], '{0,0,0}')", "", "")
+		if function != "renew_leases" { // of one lease it is whichever
+			add(function+"('{held}', '{1}', "+one+", '{NULL}')", "", "")
+		} else {
+			add(function+"('{held}', '{1}', "+one+", '{NULL}')", invalid, "slot is NULL: it must be that of the lease")
+		}
 		add(function+"(ARRAY['', "+long+"], '{1,-1}', "+two+", '{-1,4711}')", "", "")
 		add(function+"('{held,held}', '{1,2}', ARRAY["+id+", "+heldID+"], '{0,0}')", "", "")
 	}

@@ -127,7 +127,7 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 			"SELECT pglock.serve(l, NULL, NULL::timestamptz) FROM (SELECT NULL::pglock.locks AS l) x", "SELECT pglock.grant_head(NULL, NULL, 0, NULL, false)", "SELECT pglock.grant_slots(NULL, NULL, 0)", "SELECT pglock.grant_new(NULL)",
 			"SELECT pglock.lock_head('held', true)", "SELECT pglock.lock_to_grant('held')", "SELECT pglock.settle('held')", "SELECT pglock.free_slots('held', 1, 1)", "SELECT pglock.take_tickets(NULL)",
 			"SELECT pglock.next_waiter('held')", "SELECT pglock.next_batch(NULL, 1)", "SELECT pglock.free_at('held', 'exclusive', NULL)", "SELECT pglock.session_alive(NULL)",
-			"SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.enqueue(NULL, NULL)", "SELECT pglock.told('held', '{0}', NULL, NULL)",
+			"SELECT pglock.session_of(gen_random_uuid())", "SELECT pglock.touch_session(gen_random_uuid(), 'h', '1 h')", "SELECT pglock.enqueue(NULL, NULL)", "SELECT pglock.told('held', '{0}', NULL, NULL)",
 			"SELECT pglock.hint(NULL)", "SELECT pglock.refuse_own('held', NULL)", "SELECT pglock.refuse_limit('held', 1)", "SELECT pglock.name_limit(NULL, 1)", "SELECT pglock.refusal(NULL)", "SELECT pglock.is_taken(NULL)",
 			"SELECT pglock.find_circle('held', 1)", "SELECT pglock.kept_waiting_by('held', 1, 'exclusive')", "SELECT pglock.watch_channel('held')", "TABLE pglock.described",
 			"SELECT pglock.acquire_one(NULL, false, false, '1 s')", "SELECT pglock.acquire_in_turn(NULL, false, false, '1 s')", "SELECT pglock.granted_before(NULL)",
@@ -150,7 +150,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "can_be_key", "check_lease", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
 		"get_lock", "give_up", "guard_row", "guard_statement", "guard_table", "guard_triggers", "hold_schema", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease", "own_tickets",
-		"release_lease", "release_leases", "renew_lease", "renew_leases", "schema_version", "seal", "session_of", "start_client", "sweep", "timeline", "trigger_arguments", "unguard_table", "watch"}
+		"release_lease", "release_leases", "renew_lease", "renew_leases", "schema_version", "seal", "session_channel", "start_client", "sweep", "timeline", "trigger_arguments", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"strings"
@@ -35,10 +34,15 @@ Of a lock with several holders --token names the one to break.
 It needs the role pglock_admin. It cannot stop the old holder: what that one writes without a fence still arrives.`,
 		Example: `  pglock-admin break nightly-report --reason "stuck since 3:00, host is down"
   pglock-admin break nightly-report --reason "as seen in list" --token 42`,
-		Args: oneName,
+		Args:        oneName,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := nameOf(cmd, args, 0)
+			if err != nil {
+				return err
+			}
 			if strings.TrimSpace(reason) == "" {
-				return usageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"", shellQuote(args[0])),
+				return usageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", shellName(name), o.same()),
 					"--reason is empty: the audit needs to know why the lease is ended")
 			}
 			if by == "" {
@@ -49,30 +53,34 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 				opts = append(opts, pglock.BreakToken(pglock.Token(token)))
 			}
 			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				broken, err := client.Break(ctx, args[0], reason, opts...)
-				if errors.Is(err, pglock.ErrInvalid) && !cmd.Flags().Changed("token") {
-					err = o.nameOneOf(ctx, client, args[0], reason, err)
-				}
-				if errors.Is(err, context.DeadlineExceeded) {
-					return &advised{code: exitFailure, err: fmt.Errorf("%w; nothing was broken: a transaction keeps the lease until it ends", err),
+				broken, err := client.Break(ctx, name, reason, opts...)
+				switch {
+				case errors.Is(err, pglock.ErrInvalid) && !cmd.Flags().Changed("token"):
+					return o.nameOneOf(ctx, client, name, reason, err)
+				case errors.Is(err, pglock.ErrNotHeld):
+					return o.nothingBroken(ctx, client, name, token)
+				case errors.Is(err, context.DeadlineExceeded):
+					return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease until it ends", durationText(o.timeout)),
 						hint: "see who keeps it: SELECT * FROM pg_prepared_xacts; and\n" +
 							"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
 							"  it is committing, prepared, or past its last check. If nothing is: psql -c 'SELECT 1', for a server that hangs"}
-				}
-				if err != nil {
+				case lost(err), errors.Is(err, pglock.ErrOutcomeUnknown):
+					return &advised{text: "whether the lease was broken is not known", err: err, code: exitUnreachable,
+						hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
+				case err != nil:
 					return err
 				}
 				view := breakView{Broken: broken, Reason: reason, By: by}
-				if infos, err := client.Holders(ctx, args[0]); err == nil { // the break is done, whatever this says
+				if infos, err := client.Holders(ctx, name); err == nil { // the break is done, whatever this says
 					view.Now = heldViews(infos)
 				}
-				return o.show(cmd, view, func(w io.Writer) { drawBroken(w, o, view) })
+				return o.changed(cmd, view, func(w *page) { drawBroken(w, o, view) })
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit; `text`, required")
-	cmd.Flags().Int64Var(&token, "token", 0, "only the lease with this `token`, so that one granted meanwhile is left alone")
-	cmd.Flags().StringVar(&by, "by", "", "`who` does it, for the audit (default user@host)")
+	cmd.Flags().StringVar(&reason, "reason", "", "`text` for the audit that says why; required")
+	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token whose lease alone is broken, so that one granted meanwhile is left alone")
+	cmd.Flags().StringVar(&by, "by", "", "`name` of who does it, for the audit (default user@host)")
 	return cmd
 }
 
@@ -88,7 +96,7 @@ func (o *options) nameOneOf(ctx context.Context, client *pglock.Client, name, re
 	}
 	const most = 10
 	var tokens []string
-	hint := fmt.Sprintf("pglock-admin break %s --reason %s%s", shellQuote(name), shellQuote(reason), o.sameDatabase())
+	hint := fmt.Sprintf("pglock-admin break %s --reason %s%s", shellName(name), shellQuote(reason), o.same())
 	for n, h := range holders[:min(most, len(holders))] {
 		if n > 0 {
 			hint += "\n  or"
@@ -98,14 +106,27 @@ func (o *options) nameOneOf(ctx context.Context, client *pglock.Client, name, re
 	}
 	if len(holders) > most {
 		tokens = append(tokens, "…")
-		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", shellQuote(name), o.sameDatabase())
+		hint += fmt.Sprintf("\n  or another: pglock-admin show %s%s", shellName(name), o.same())
 	}
-	return &advised{code: exitUsage, hint: hint, err: fmt.Errorf("lock %q has %d holders, with the tokens %s: name the one to break with --token; nothing was broken",
-		name, len(holders), strings.Join(tokens, ", "))}
+	return &advised{code: exitUsage, hint: hint, text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name the one to break with --token; nothing was broken",
+		shellName(name), len(holders), strings.Join(tokens, ", "))}
 }
 
-func drawBroken(w io.Writer, o *options, v breakView) {
-	fmt.Fprintf(w, "broke the lease of lock %s\n\n", printable(v.Name))
+// nothingBroken says why there was nothing to break: by now the lock may be held again.
+func (o *options) nothingBroken(ctx context.Context, client *pglock.Client, name string, token int64) error {
+	infos, err := client.Holders(ctx, name)
+	if err != nil {
+		return o.noSuchLock(name, err)
+	}
+	text, why := fmt.Sprintf("lock %s is not held", shellName(name)), "what became of it"
+	if holders := heldViews(infos); len(holders) > 0 && token != 0 {
+		text, why = fmt.Sprintf("lock %s is held with another token than %d", shellName(name), token), "who holds it, and with which token"
+	}
+	return &advised{text: text + "; nothing was broken", code: exitNotHeld, hint: "pglock-admin show " + shellName(name) + o.same() + " to see " + why}
+}
+
+func drawBroken(w *page, o *options, v breakView) {
+	fmt.Fprintf(w, "broke the lease of lock %s\n\n", shellName(v.Name))
 	drawFields(w, [][2]string{
 		{"holder", printable(v.Holder)},
 		{"old token", fmt.Sprint(int64(v.Token))},
@@ -126,11 +147,11 @@ func drawBroken(w io.Writer, o *options, v breakView) {
 	fmt.Fprintf(w, `The old holder's next fenced write, renewal and release fail. What it writes
 without a fence is not stopped: end that process if it still runs.
 The audit: pglock-admin show %s%s
-`, printable(shellQuote(v.Name)), o.sameDatabase())
+`, shellName(v.Name), o.same())
 }
 
 // drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
-func drawHeldNow(w io.Writer, v breakView) {
+func drawHeldNow(w *page, v breakView) {
 	for _, h := range v.Now {
 		since := "as before"
 		if h.Token > v.NewToken {

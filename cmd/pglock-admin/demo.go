@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -31,7 +32,7 @@ NO_COLOR is respected.`,
 		Example: `  pglock-admin demo
   pglock-admin demo --workers 5 --ttl 500ms
   pglock-admin demo --plain --seed 7`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, name := range []string{"schema", "timeout"} {
 				if cmd.Flags().Changed(name) {
@@ -43,9 +44,12 @@ NO_COLOR is respected.`,
 			}
 			d.ConnString, d.Out, d.NoColour = o.databaseURL, cmd.OutOrStdout(), o.getenv("NO_COLOR") != ""
 			if d.ConnString != "" {
-				if err := o.checkURL(); err != nil {
+				cmd.Annotations = usesDatabase
+				o.schema = defaultSchema
+				if err := o.aim(cmd); err != nil {
 					return err
 				}
+				fmt.Fprintf(d.Out, "at %s\n", o.at.now())
 			}
 			// A reader that goes away (| head) must not kill this process: it has to tidy up.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
@@ -54,8 +58,9 @@ NO_COLOR is respected.`,
 		},
 	}
 	cmd.Flags().Uint64Var(&d.Seed, "seed", 1, "`number` that determines the names and the amounts")
-	cmd.Flags().IntVar(&d.Workers, "workers", demo.DefaultWorkers, "how `many` processes play, from 2 to 8")
-	cmd.Flags().DurationVar(&d.TTL, "ttl", demo.DefaultTTL, "TTL of the leases, from 200ms to 2.5s")
+	cmd.Flags().IntVar(&d.Workers, "workers", demo.DefaultWorkers, "`number` of processes that play, from 2 to 8")
+	d.TTL = demo.DefaultTTL
+	durationVar(cmd.Flags(), &d.TTL, "ttl", "`duration` of the leases, from 200ms to 2.5s")
 	cmd.Flags().BoolVar(&d.Plain, "plain", false, "lines for a log instead of a drawing that moves")
 	return cmd
 }
@@ -70,19 +75,19 @@ func explainDemo(ctx, interrupted context.Context, err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, demo.ErrTidy):
-		return &advised{err, exitFailure, "to remove what the message names by hand"}
+		return &advised{err: err, code: exitFailure, hint: "to remove what the message names by hand"}
 	case interrupted.Err() != nil:
-		return &advised{errors.New("interrupted; all that the demo had started is gone"), exitInterrupted, again}
+		return &advised{text: "interrupted; all that the demo had started is gone", code: exitInterrupted, hint: again}
 	case ctx.Err() != nil:
-		return &advised{errors.New("nobody reads the output any more; all that the demo had started is gone"), exitFailure, again}
+		return &advised{text: "nobody reads the output any more; all that the demo had started is gone", code: exitFailure, hint: again}
 	case errors.As(err, &option):
-		return usageErrorf("pglock-admin demo --help", "%w", err)
+		return &advised{err: err, code: exitUsage, hint: "pglock-admin demo --help"}
 	case errors.Is(err, demo.ErrUnsupported):
-		return &advised{err, exitFailure, "the demo on Linux or macOS, or in a container"}
+		return &advised{err: err, code: exitFailure, hint: "the demo on Linux or macOS, or in a container"}
 	case errors.Is(err, demo.ErrStory):
-		return &advised{err, exitFailure, "pglock-admin demo --ttl 2.5s on a machine that is less busy; if it happens again, please report it"}
+		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s on a machine that is less busy; if it happens again, please report it"}
 	case errors.Is(err, pgprograms.ErrNotFound), errors.As(err, &download):
-		return &advised{err, exitFailure, "install PostgreSQL 14 or newer, or name a server with --database-url"}
+		return &advised{err: err, code: exitFailure, hint: "install PostgreSQL 14 or newer, or name a server with --database-url"}
 	}
 	return err
 }
@@ -92,7 +97,7 @@ func newDemoWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    demo.WorkerCommand,
 		Hidden: true,
-		Args:   cobra.NoArgs,
+		Args:   noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return demo.Work(cmd.Context(), os.Stdin, cmd.OutOrStdout())
 		},

@@ -134,13 +134,9 @@ func (p *performance) wantNothingLeft(t *testing.T) {
 func TestDemoTellsTheStory(t *testing.T) {
 	t.Parallel()
 	p := perform(t, "--seed", "7", "--ttl", "1s", "--workers", "3")
-	begun := time.Now()
 	story := p.readTo(t, "")
 	if code := p.wait(); code != exitOK {
 		t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
-	}
-	if took := time.Since(begun); took > 15*time.Second {
-		t.Errorf("it took %v", took)
 	}
 	for _, text := range []string{
 		"ACT 1, without the fence", "SIGSTOP", "SIGCONT", "DESTROYED", "WRONG",
@@ -156,7 +152,7 @@ func TestDemoTellsTheStory(t *testing.T) {
 		t.Error("--plain writes escape sequences")
 	}
 	for line := range strings.Lines(story) {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 80 && !strings.HasPrefix(line, "PostgreSQL ") { // names a folder
 			t.Errorf("%d columns: %s", n, line)
 		}
 	}
@@ -165,19 +161,19 @@ func TestDemoTellsTheStory(t *testing.T) {
 
 func TestDemoIsTheSameForTheSameSeed(t *testing.T) {
 	t.Parallel()
-	var first string
-	for range 2 {
-		p := perform(t, "--seed", "5", "--ttl", "700ms")
+	db := pgtest.Database(t) // one server less
+	one, two := perform(t, "--seed", "5", "--ttl", "700ms", "--database-url", db.URL()), perform(t, "--seed", "5", "--ttl", "700ms", "--database-url", db.URL())
+	var ledgers []string
+	for _, p := range []*performance{one, two} {
 		story := p.readTo(t, "")
 		if code := p.wait(); code != exitOK {
 			t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
 		}
 		_, ledger, _ := strings.Cut(story, "LEDGER")
-		if first == "" {
-			first = ledger
-		} else if ledger != first {
-			t.Errorf("two ledgers:\n%s\n%s", first, ledger)
-		}
+		ledgers = append(ledgers, ledger)
+	}
+	if ledgers[0] == "" || ledgers[0] != ledgers[1] {
+		t.Errorf("two ledgers:\n%s\n%s", ledgers[0], ledgers[1])
 	}
 }
 
@@ -246,6 +242,9 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 	story := p.readTo(t, "SIGSTOP")
 	if n := schemas(); n != 1 {
 		t.Errorf("%d schemas while it plays", n)
+	}
+	if first, _, _ := strings.Cut(story, "\n"); !strings.HasPrefix(first, "at ") || !strings.HasSuffix(first, ", database "+db.Name()) {
+		t.Errorf("it begins with %q", first)
 	}
 	story += p.readTo(t, "")
 	if code := p.wait(); code != exitOK {

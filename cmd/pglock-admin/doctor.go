@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"unicode/utf8"
 
@@ -37,7 +36,8 @@ It needs the role pglock_user.`,
 		Example: `  pglock-admin doctor
   pglock-admin doctor --strict
   pglock-admin doctor -o json | jq '.findings[] | select(.ok == false)'`,
-		Args: cobra.NoArgs,
+		Args:        noArguments,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				findings, err := pglock.Diagnose(ctx, pool, pglock.WithSchema(o.schema))
@@ -45,11 +45,11 @@ It needs the role pglock_user.`,
 					return err
 				}
 				view := doctorView{Findings: findings, Attention: attention(findings)}
-				if writeErr := o.show(cmd, view, func(w io.Writer) { drawDoctor(w, view) }); writeErr != nil || err != nil {
+				if writeErr := o.show(cmd, view, func(w *page) { drawDoctor(w, view) }); writeErr != nil || err != nil {
 					return errors.Join(writeErr, err)
 				}
 				if strict && len(view.Attention) > 0 {
-					return &advised{code: exitAttention, err: errors.New(view.summary()), hint: "what the meaning of each says, or doctor without --strict"}
+					return &advised{code: exitAttention, text: count(int64(len(view.Attention)), "finding") + " with the mark attention (--strict)", hint: "what the meaning of each says, or doctor without --strict"}
 				}
 				return nil
 			})
@@ -79,12 +79,16 @@ func attention(findings []pglock.Finding) []string {
 // The columns of a diagnosis: a mark, the item, and its value. The meaning stands below, as wide as a terminal.
 const (
 	terminalWidth = 80
+	leastWidth    = 30
 	markWidth     = len("attention") + 2
 	itemMost      = 40
 )
 
-func drawDoctor(w io.Writer, v doctorView) {
-	width := 0
+func drawDoctor(w *page, v doctorView) {
+	most, width := terminalWidth, 0
+	if w.width > 0 {
+		most = max(min(most, w.width), leastWidth)
+	}
 	for _, f := range v.Findings {
 		if n := utf8.RuneCountInString(printable(f.Item)); n <= itemMost {
 			width = max(width, n)
@@ -99,19 +103,19 @@ func drawDoctor(w io.Writer, v doctorView) {
 			mark = "attention"
 		}
 		item, value := printable(f.Item), printable(f.Value)
-		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+utf8.RuneCountInString(value) <= terminalWidth {
+		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+utf8.RuneCountInString(value) <= most {
 			fmt.Fprintf(w, "%-*s%-*s  %s\n", markWidth, mark, width, item, value)
 		} else {
-			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item), strings.Repeat(" ", markWidth)+indented(value))
+			fmt.Fprintf(w, "%-*s%s\n%s\n", markWidth, mark, indented(item, most), strings.Repeat(" ", markWidth)+indented(value, most))
 		}
-		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(printable(f.Meaning)))
+		fmt.Fprintf(w, "%*s%s\n", markWidth, "", indented(printable(f.Meaning), most))
 	}
-	fmt.Fprintf(w, "\n%s\n", wrapped(printable(v.summary()), terminalWidth))
+	fmt.Fprintf(w, "\n%s\n", wrapped(printable(v.summary()), most))
 }
 
 // indented wraps a text for the column of the items.
-func indented(s string) string {
-	return strings.ReplaceAll(wrapped(s, terminalWidth-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
+func indented(s string, most int) string {
+	return strings.ReplaceAll(wrapped(s, most-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
 }
 
 // wrapped breaks a text into lines of so many columns, between words where that is possible.

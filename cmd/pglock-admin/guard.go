@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -44,14 +42,14 @@ type guardedView struct {
 func newGuard(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",
-		Short: "Put tables under guard, so that nobody writes to them without their fence",
+		Short: "Put tables under guard: nobody writes to them without their fence",
 		Long: `Put tables under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table, by whatever program,
 fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource. So a writer that forgets the
 fence is refused, and is not merely wrong.`,
 		Example: `  pglock-admin guard add public.accounts --key id
   pglock-admin guard list
   pglock-admin guard drop public.accounts --yes`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: needsSubcommand,
 	}
 	cmd.AddCommand(newGuardAdd(o), newGuardDrop(o), newGuardList(o))
@@ -80,7 +78,8 @@ It needs the role pglock_user and the ownership of the table.`,
 		Example: `  pglock-admin guard add public.accounts
   pglock-admin guard add public.accounts --key id
   pglock-admin guard add reports --resource nightly-report --lock-timeout 1s`,
-		Args: oneTable,
+		Args:        oneTable,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts := []fencedstore.TableOption{fencedstore.TableSchema(o.schema)}
 			if cmd.Flags().Changed("resource") {
@@ -97,7 +96,7 @@ It needs the role pglock_user and the ownership of the table.`,
 			if err != nil {
 				return err
 			}
-			return o.show(cmd, view, func(w io.Writer) { drawGuarded(w, o, view) })
+			return o.changed(cmd, view, func(w *page) { drawGuarded(w, o, view) })
 		},
 	}
 	cmd.Flags().StringVar(&resource, "resource", "", "`name` whose fence writers must pass (default the table's name, without its schema)")
@@ -121,11 +120,12 @@ It waits until the open transactions that have read the table or written to it h
 each table that it covers; whoever comes to read or write meanwhile waits behind it.
 
 It needs the role pglock_user and the ownership of the table.`,
-		Example: `  pglock-admin guard drop public.accounts --yes`,
-		Args:    oneTable,
+		Example:     `  pglock-admin guard drop public.accounts --yes`,
+		Args:        oneTable,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
-				return usageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin guard list%[2]s", shellQuote(args[0]), o.sameDatabase()),
+				return usageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin guard list%[2]s", shellQuote(args[0]), o.same()),
 					"guard drop lets everybody write to table %s without a fence, also a holder whose lease was lost: it needs --yes", printable(args[0]))
 			}
 			var view guardView
@@ -136,7 +136,7 @@ It needs the role pglock_user and the ownership of the table.`,
 			if err != nil {
 				return err
 			}
-			return o.show(cmd, view, func(w io.Writer) { drawUnguarded(w, o, view) })
+			return o.changed(cmd, view, func(w *page) { drawUnguarded(w, o, view) })
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "yes, let everybody write to the table without a fence")
@@ -153,7 +153,8 @@ has its own; how many tables the guard covers, the table itself, its partitions 
 the guard lacks, as after a partition was made or a trigger was disabled.`,
 		Example: `  pglock-admin guard list
   pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
-		Args: cobra.NoArgs,
+		Args:        noArguments,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
@@ -162,7 +163,7 @@ the guard lacks, as after a partition was made or a trigger was disabled.`,
 						return err
 					}
 					view := guardsView{Guards: guards}
-					return o.show(cmd, view, func(w io.Writer) { drawGuards(w, o, view) })
+					return o.show(cmd, view, func(w *page) { drawGuards(w, o, view) })
 				})
 			})
 		},
@@ -173,7 +174,8 @@ the guard lacks, as after a partition was made or a trigger was disabled.`,
 const defaultPatience = 5 * time.Second
 
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
-	cmd.Flags().DurationVar(patience, "lock-timeout", defaultPatience, "how long to wait for others to let go of the table; half of --timeout by default where that is less")
+	*patience = defaultPatience
+	durationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table; half of --timeout by default where that is less")
 }
 
 // oneTable is for commands about one table.
@@ -199,7 +201,7 @@ func (o *options) changeGuards(cmd *cobra.Command, table string, patience time.D
 	}
 	if patience < time.Millisecond || patience >= o.timeout || patience > 24*time.Hour {
 		return usageErrorf("--lock-timeout 1s, or a longer --timeout too",
-			"--lock-timeout is %v: it must be from 1ms to 24h, and shorter than --timeout, which is %v", patience, o.timeout)
+			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s", durationText(patience), durationText(o.timeout))
 	}
 	return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 		return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
@@ -243,7 +245,7 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" { // the whole that it is a part of
 			err = &advised{code: exitUsage, err: err, hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
-				shellQuote(pgErr.TableName), o.sameDatabase(), table)}
+				shellQuote(pgErr.TableName), o.same(), table)}
 		}
 		return guardView{}, err
 	}
@@ -259,14 +261,14 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 
 // partOfAnother refuses to make a hole in the guard of another table, which is the one whose guard now lacks more.
 func partOfAnother(name string, before, after []guardView, o *options) error {
-	whole, hint := "another table", "pglock-admin guard list"+o.sameDatabase()+", and drop the guard of the whole"
+	whole, hint := "another table", "pglock-admin guard list"+o.same()+", and drop the guard of the whole"
 	for _, g := range after {
 		if was, found := guardOf(before, g.Table); found && was.Problem != g.Problem {
-			whole, hint = "table "+g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first", shellQuote(g.Table), o.sameDatabase(), name)
+			whole, hint = "table "+g.Table, fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first", shellQuote(g.Table), o.same(), name)
 		}
 	}
 	return &advised{code: exitUsage, hint: hint,
-		err: fmt.Errorf("table %s is guarded as a part of %s, whose guard would be left with a hole; nothing was changed", name, whole)}
+		text: fmt.Sprintf("table %s is guarded as a part of %s, whose guard would be left with a hole; nothing was changed", name, whole)}
 }
 
 // afterwards gives the table's full name, and the guards that there are now.
@@ -297,23 +299,21 @@ func guardOf(guards []guardView, table string) (guardView, bool) {
 
 // explainGuard says what to do next after an error that only guards have.
 func (o *options) explainGuard(err error, table string, patience time.Duration) error {
-	var pgErr *pgconn.PgError
-	state := ""
-	if errors.As(err, &pgErr) {
-		state = pgErr.Code
-	}
-	argument, list := shellQuote(table), "pglock-admin guard list"+o.sameDatabase()
+	state := stateOf(err)
+	argument, list := shellQuote(table), "pglock-admin guard list"+o.same()
 	switch {
+	case lost(err):
+		return &advised{text: "whether it was done is not known", err: err, code: exitUnreachable, hint: list + ", to see whether it was done"}
 	case state == "55P03":
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
-		return &advised{code: exitFailure, err: fmt.Errorf("table %s was in use for longer than %v; nothing was changed: %w", table, patience, err),
+		return &advised{code: exitFailure, text: fmt.Sprintf("table %s was in use for longer than %s; nothing was changed", table, durationText(patience)),
 			hint: "again at a quieter time, or with a longer --lock-timeout; whoever comes to use the table waits behind it. Who uses it now:\n" +
 				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
 				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
 	case errors.Is(err, fencedstore.ErrGuarded):
 		return &advised{code: exitUsage, err: err,
-			hint: fmt.Sprintf("%s, then the same --resource and --key as there; or first pglock-admin guard drop %s --yes%s", list, argument, o.sameDatabase())}
+			hint: fmt.Sprintf("%s, then the same --resource and --key as there; or first pglock-admin guard drop %s --yes%s", list, argument, o.same())}
 	case errors.Is(err, fencedstore.ErrNotGuarded):
 		return &advised{code: exitNotHeld, err: err, hint: list + " to see which tables are guarded"}
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
@@ -322,108 +322,4 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 		return &advised{code: exitUsage, err: err, hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
 	}
 	return err
-}
-
-// resourceText is a guard's resource, with /<column> where each row has its own.
-func resourceText(g guardView) string {
-	if g.Key == "" {
-		return printable(g.Resource)
-	}
-	return printable(g.Resource + "/<" + g.Key + ">")
-}
-
-func coveredText(g guardView) string {
-	if g.Covered == 1 {
-		return "itself alone"
-	}
-	return fmt.Sprintf("%d tables: itself, its partitions and its children", g.Covered)
-}
-
-// addAgain is the command that makes a guard, and completes it.
-func addAgain(g guardView, o *options) string {
-	s := fmt.Sprintf("pglock-admin guard add %s --resource %s", shellQuote(g.Table), shellQuote(g.Resource))
-	if g.Key != "" {
-		s += " --key " + shellQuote(g.Key)
-	}
-	return printable(s + o.sameDatabase())
-}
-
-func drawGuarded(w io.Writer, o *options, v guardedView) {
-	state := "is guarded from now on"
-	switch {
-	case !v.Changed:
-		state = "was guarded in this way already"
-	case v.mended:
-		state = "was guarded already; what was missing was added"
-	}
-	fmt.Fprintf(w, "table %s %s\n\n", printable(v.Table), state)
-	if v.Part {
-		fmt.Fprintln(w, "It is a part of another table, whose guard it is under: pglock-admin guard list"+o.sameDatabase())
-		return
-	}
-	one := v.Resource
-	if v.Key != "" {
-		one += "/…"
-	}
-	drawFields(w, [][2]string{
-		{"resource", resourceText(v.guardView)}, {"covers", coveredText(v.guardView)},
-		{"in Go", printable("fencedstore.WithResource(" + strconv.Quote(one) + ")")},
-		{"in SQL", printable("fence(name, token, grant_id, p_resource => '" + strings.ReplaceAll(one, "'", "''") + "')")},
-	})
-	fmt.Fprint(w, `
-Whoever writes to the table must pass the fence of that resource first, in the
-same transaction; other writes fail with SQLSTATE LK011. A lock that has the
-resource's name needs no WithResource and no p_resource.
-`)
-	if v.Key != "" {
-		fmt.Fprintf(w, "… is the value of column %s; TRUNCATE needs the fence of %s.\n", printable(v.Key), printable(v.Resource))
-	}
-	if v.Covered > 1 {
-		fmt.Fprint(w, `A partition that is made later guards its rows by itself. Against TRUNCATE, and
-for the rows of a child, run this command again.
-`)
-	}
-}
-
-func drawUnguarded(w io.Writer, o *options, v guardView) {
-	fmt.Fprintf(w, "table %s is not guarded any more\n\n", printable(v.Table))
-	drawFields(w, [][2]string{{"resource was", resourceText(v)}, {"covered", coveredText(v)}})
-	fmt.Fprintf(w, `
-Whoever has the rights to write to it may do so without a fence now, also a
-holder whose lease was lost. To guard it again as it was:
-%s
-`, addAgain(v, o))
-}
-
-// problemWidth is where a problem is wrapped, here and not by the table, whose cells may be wider.
-const problemWidth = 36
-
-func drawGuards(w io.Writer, o *options, v guardsView) {
-	if len(v.Guards) == 0 {
-		fmt.Fprintln(w, "no table is under guard")
-		return
-	}
-	var rows [][]string
-	var gaps []guardView
-	for _, g := range v.Guards {
-		lines := []string{"-"}
-		if g.Problem != "" {
-			lines = strings.Split(wrapped(printable(g.Problem), problemWidth), "\n")
-			gaps = append(gaps, g)
-		}
-		rows = append(rows, []string{printable(g.Table), resourceText(g), strconv.Itoa(g.Covered), lines[0]})
-		for _, line := range lines[1:] {
-			rows = append(rows, []string{"", "", "", line})
-		}
-	}
-	drawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
-	if len(gaps) > 0 {
-		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again adds what is missing:\n", len(gaps), len(v.Guards))
-		for _, g := range gaps {
-			fmt.Fprintln(w, addAgain(g, o))
-		}
-		if slices.ContainsFunc(gaps, func(g guardView) bool { return strings.Contains(g.Problem, "column ") }) {
-			fmt.Fprint(w, "\nA key column that is gone, or of a type that can be no key, needs another\nguard: guard drop, then guard add.\n")
-		}
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"time"
@@ -50,10 +49,13 @@ func newList(o *options) *cobra.Command {
 left. Holders that live renew their leases: a lease that has run far down belongs to one that is stopped or cut off.
 
 A lock that is shared, or that several may hold, has a line for each holder; its mode says "shared #2" or "limit 3 #2" for
-the holder of slot 2. WAITING is how many are queued for the lock: pglock-admin waiters shows them.`,
+the holder of slot 2. WAITING is how many are queued for the lock: pglock-admin waiters shows them.
+
+A name stands in the table so that it can be pasted behind pglock-admin show.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json`,
-		Args: cobra.NoArgs,
+		Args:        noArguments,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if limit < 0 {
 				return usageErrorf("--limit 100, or 0 for all", "--limit is %d: it must not be negative", limit)
@@ -63,13 +65,13 @@ the holder of slot 2. WAITING is how many are queued for the lock: pglock-admin 
 				if err != nil {
 					return err
 				}
-				return o.show(cmd, view, func(w io.Writer) { drawList(w, view, all) })
+				return o.show(cmd, view, func(w *page) { drawList(w, view, all) })
 			})
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "only locks whose `name` begins so")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "only locks whose names begin with this `text`")
 	cmd.Flags().BoolVar(&all, "all", false, "free locks too")
-	cmd.Flags().IntVar(&limit, "limit", 0, "at most so `many`; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most this `number`; 0 is all")
 	return cmd
 }
 
@@ -125,7 +127,7 @@ func completed(ctx context.Context, client *pglock.Client, page []pglock.Info, f
 	return page, nil
 }
 
-func drawList(w io.Writer, view listView, all bool) {
+func drawList(w *page, view listView, all bool) {
 	if len(view.Locks) == 0 {
 		if all {
 			fmt.Fprintln(w, "no locks")
@@ -138,10 +140,7 @@ func drawList(w io.Writer, view listView, all bool) {
 	for _, l := range view.Locks {
 		exclusive = exclusive && l.Mode == pglock.ModeExclusive
 	}
-	titles, right := []string{"LOCK", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}, []int{2, 3, 4, 6}
-	if !exclusive {
-		titles, right = slices.Insert(titles, 1, "MODE"), []int{3, 4, 5, 7}
-	}
+	titles := []string{"LOCK", "MODE", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE", "WAITING"}
 	var rows [][]string
 	for _, l := range view.Locks {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
@@ -151,16 +150,37 @@ func drawList(w io.Writer, view listView, all bool) {
 		if l.Waiting > 0 {
 			waiting = strconv.Itoa(l.Waiting)
 		}
-		row := []string{printable(l.Name), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting}
-		if !exclusive {
-			row = slices.Insert(row, 1, slotText(l.Info))
-		}
-		rows = append(rows, row)
+		rows = append(rows, []string{shellName(l.Name), slotText(l.Info), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
-	drawTable(w, titles, rows, right...)
+	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
+	if exclusive {
+		titles, rows = without("MODE", titles, rows)
+	}
+	if !w.fits(tableOf(titles, rows)) {
+		titles, rows = without("HELD-FOR", titles, rows) // show tells it
+	}
+	drawTable(w, titles, rows, placesOf(right, titles)...)
 	if view.More {
 		fmt.Fprintf(w, "the first %d; there are more: raise --limit, or narrow with --prefix\n", len(view.Locks))
 	}
+}
+
+// without leaves a column out.
+func without(title string, titles []string, rows [][]string) ([]string, [][]string) {
+	n := slices.Index(titles, title)
+	for i, row := range rows {
+		rows[i] = slices.Delete(row, n, n+1)
+	}
+	return slices.Delete(titles, n, n+1), rows
+}
+
+func placesOf(some, titles []string) (places []int) {
+	for _, title := range some {
+		if n := slices.Index(titles, title); n >= 0 {
+			places = append(places, n)
+		}
+	}
+	return places
 }
 
 // slotText is a lease's mode, and its slot where it has one: "exclusive", "shared #1", "limit 3 #2".

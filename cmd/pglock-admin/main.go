@@ -15,12 +15,12 @@ func main() { os.Exit(mainWithSignals()) }
 func mainWithSignals() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	return run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
 }
 
 // run executes one command line and gives the exit code. The end of ctx is an interrupt.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	o := &options{getenv: os.Getenv}
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	o := &options{getenv: getenv}
 	root := newRoot(o)
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -29,7 +29,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	p := diagnose(ctx, err, o)
+	p := o.diagnose(ctx, err)
 	p.print(stderr, o.output == outputJSON || wantsJSON(args))
 	return p.Code
 }

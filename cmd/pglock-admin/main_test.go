@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +25,24 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(mainWithSignals())
 	}
+	waitTogether()
+	// Compiling a query that runs once takes longer than the query.
+	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
+		panic(err)
+	}
 	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
+
+// waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of them
+// wait for a clock, or for a server.
+func waitTogether() {
+	flag.Parse()
+	const name = "test.parallel"
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
+	if !chosen {
+		_ = flag.Set(name, strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))) // a number it takes
+	}
 }
 
 // answer is what one command line gave.
@@ -31,10 +51,27 @@ type answer struct {
 	stdout, stderr string
 }
 
+// admin runs a command line.
 func admin(tb testing.TB, args ...string) answer {
 	tb.Helper()
+	return with(tb, os.Getenv, args...)
+}
+
+// in runs a command against a database, which the environment names.
+func in(tb testing.TB, url string, args ...string) answer {
+	tb.Helper()
+	return with(tb, func(name string) string {
+		if name == "DATABASE_URL" {
+			return url
+		}
+		return os.Getenv(name)
+	}, args...)
+}
+
+func with(tb testing.TB, getenv func(string) string, args ...string) answer {
+	tb.Helper()
 	var stdout, stderr bytes.Buffer
-	code := run(tb.Context(), args, &stdout, &stderr)
+	code := run(tb.Context(), args, getenv, &stdout, &stderr)
 	a := answer{code, stdout.String(), stderr.String()}
 	if strings.Contains(a.stdout+a.stderr, "\x1b") {
 		tb.Errorf("pglock-admin %q wrote a raw escape:\n%q\n%q", args, a.stdout, a.stderr)
@@ -46,12 +83,6 @@ func admin(tb testing.TB, args ...string) answer {
 		tb.Errorf("pglock-admin %q dumps its usage:\n%s", args, a.stderr)
 	}
 	return a
-}
-
-// in runs a command against a database.
-func in(tb testing.TB, url string, args ...string) answer {
-	tb.Helper()
-	return admin(tb, append([]string{"--database-url", url}, args...)...)
 }
 
 func (a answer) want(tb testing.TB, code int, texts ...string) answer {

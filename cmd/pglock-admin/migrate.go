@@ -2,10 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"strconv"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/migrations"
@@ -24,7 +25,7 @@ func newMigrate(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make, inspect or remove the schema",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE:  needsSubcommand,
 	}
 	yes := false
@@ -33,13 +34,14 @@ func newMigrate(o *options) *cobra.Command {
 		Short: "Remove the schema with every lock and fence in it",
 		Long: `Remove the schema: every lock, every fence and the audit. Holders lose their leases. Tokens begin again at 1 when the
 schema is made again, so nothing that an old holder may still write must be fenced by the new one.`,
-		Args: cobra.NoArgs,
+		Args:        noArguments,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
-				return usageErrorf("pglock-admin migrate down --yes"+o.sameDatabase()+", after a look at pglock-admin list",
-					"migrate down deletes every lock, every fence and the audit of schema %q: it needs --yes", o.schema)
+				return usageErrorf("pglock-admin migrate down --yes"+o.same()+", after a look at pglock-admin list"+o.same(),
+					"migrate down deletes every lock, every fence and the audit of schema %s: it needs --yes", named(o.schema))
 			}
-			return o.migrate(cmd, migrations.Down)
+			return o.migration(cmd, migrations.Down)
 		},
 	}
 	down.Flags().BoolVar(&yes, "yes", false, "yes, delete every lock, every fence and the audit")
@@ -48,24 +50,34 @@ schema is made again, so nothing that an old holder may still write must be fenc
 			Use:   "up",
 			Short: "Bring the schema to the version that this program needs",
 			Long: `Bring the schema to the version that this program needs. It is created where it is missing; where it is right already
-nothing is done. The user needs the right to create schemas and, once a cluster, the roles pglock_user and pglock_admin.`,
-			Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error { return o.migrate(cmd, migrations.Up) },
+nothing is done, and no right is needed but to look. Else the user must own the schema, or have the right to create it and,
+once a cluster, the roles pglock_user and pglock_admin.
+
+Each step is one transaction: one that fails, or that --timeout or Ctrl-C ends, is rolled back. The same command again goes
+on from there.`,
+			Args:        noArguments,
+			Annotations: usesDatabase,
+			RunE:        func(cmd *cobra.Command, _ []string) error { return o.migration(cmd, migrations.Up) },
 		},
 		down,
 		&cobra.Command{
 			Use:   "version",
 			Short: "Tell the version of the schema",
-			Long:  `Tell the version of the schema, whether a failed step left it marked dirty, and which version this program needs.`,
-			Args:  cobra.NoArgs,
+			Long: `Tell the version of the schema, and which version this program needs. Where they differ, or the schema is missing, or
+golang-migrate has noted another version than the schema has ("dirty"), the exit code is 5.`,
+			Args:        noArguments,
+			Annotations: usesDatabase,
 			RunE: func(cmd *cobra.Command, _ []string) error {
 				ctx, cancel := o.bounded(cmd.Context())
 				defer cancel()
 				view, err := o.schemaVersion(ctx)
+				if err == nil {
+					err = o.show(cmd, view, func(w *page) { drawVersion(w, view) })
+				}
 				if err != nil {
 					return because(ctx, err)
 				}
-				return o.show(cmd, view, func(w io.Writer) { drawVersion(w, o, view) })
+				return o.fits(cmd.Context(), view)
 			},
 		},
 		newForce(o),
@@ -76,87 +88,83 @@ nothing is done. The user needs the right to create schemas and, once a cluster,
 func newForce(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "force N",
-		Short: "Note a version and take the dirty mark away, running nothing",
-		Long: `Note that the schema has version N and take the dirty mark away, without running anything. This is the way back after
-a failed migrate up, whose message tells N.`,
+		Short: "Note the version that the schema has, running nothing",
+		Long: `Note for golang-migrate that the schema has version N, without running anything. This is the way back where migrate up
+says that one of them was changed by hand. N must be the version that the schema has: pglock-admin migrate version.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageErrorf("pglock-admin migrate version, to see the version", "force takes one version, not %d arguments", len(args))
 			}
 			return nil
 		},
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n, err := strconv.Atoi(args[0])
 			if err != nil {
-				return usageErrorf("pglock-admin migrate version, to see the version", "N is %q: it must be a whole number", args[0])
+				return usageErrorf("pglock-admin migrate version"+o.same()+", to see the version", "N is %q: it must be a whole number", args[0])
 			}
-			err = o.migrate(cmd, func(ctx context.Context, url string, opts ...migrations.Option) error {
-				if err := migrations.Force(ctx, url, n, opts...); err != nil {
+			return o.migration(cmd, func(ctx context.Context, to *pgx.ConnConfig, opts ...migrations.Option) error {
+				err := migrations.Force(ctx, to, n, opts...)
+				if !errors.Is(err, migrations.ErrInvalid) || n < 1 || n > migrations.Latest {
 					return err
 				}
-				version, _, err := migrations.Version(ctx, url, opts...)
-				if err == nil && version != n {
-					err = &pglock.SchemaError{Schema: o.schema, Have: version, Need: pglock.SchemaVersion}
+				if has, _, lookErr := migrations.Version(ctx, to, opts...); lookErr == nil && has == 0 {
+					return &pglock.SchemaError{Schema: o.schema, Need: migrations.Latest}
 				}
 				return err
 			})
-			return err
 		},
 	}
 }
 
-// migrate runs one of the package's functions and tells the version before and after.
-func (o *options) migrate(cmd *cobra.Command, f func(context.Context, string, ...migrations.Option) error) error {
+// migration runs one of the package's functions and tells the version before and after.
+func (o *options) migration(cmd *cobra.Command, f func(context.Context, *pgx.ConnConfig, ...migrations.Option) error) error {
 	ctx, cancel := o.bounded(cmd.Context())
 	defer cancel()
 	view, err := o.schemaVersion(ctx)
+	if err == nil {
+		before := view.Version
+		if err = f(ctx, o.config.ConnConfig, migrations.WithSchema(o.schema)); err == nil {
+			view, err = o.schemaVersion(ctx)
+			view.Before = &before
+		}
+	}
 	if err != nil {
 		return because(ctx, err)
 	}
-	if view.Version > migrations.Latest {
-		return &pglock.SchemaError{Schema: o.schema, Have: view.Version, Need: migrations.Latest}
-	}
-	before := view.Version
-	if err := f(ctx, o.url(), migrations.WithSchema(o.schema)); err != nil {
-		return because(ctx, err)
-	}
-	if view, err = o.schemaVersion(ctx); err != nil {
-		return because(ctx, err)
-	}
-	view.Before = &before
-	return o.show(cmd, view, func(w io.Writer) { drawVersion(w, o, view) })
+	return o.changed(cmd, view, func(w *page) { drawVersion(w, view) })
 }
 
 func (o *options) schemaVersion(ctx context.Context) (versionView, error) {
-	if err := o.checkURL(); err != nil {
-		return versionView{}, err
-	}
-	version, dirty, err := migrations.Version(ctx, o.url(), migrations.WithSchema(o.schema))
+	version, dirty, err := migrations.Version(ctx, o.config.ConnConfig, migrations.WithSchema(o.schema))
 	return versionView{Schema: o.schema, Version: version, Dirty: dirty, Needed: migrations.Latest}, err
 }
 
-func drawVersion(w io.Writer, o *options, v versionView) {
-	state := fmt.Sprintf("version %d", v.Version)
-	if v.Version == 0 {
-		state = "missing"
-	}
-	if v.Dirty {
-		state += ", marked dirty"
-	}
-	fmt.Fprintf(w, "schema %s: %s", printable(v.Schema), state)
+// fits says what has to be done with a schema that this program cannot work with, or that cannot be migrated.
+func (o *options) fits(ctx context.Context, v versionView) error {
 	switch {
-	case v.Before != nil && *v.Before == v.Version:
-		fmt.Fprint(w, " (as before)")
-	case v.Before != nil && *v.Before == 0:
-		fmt.Fprint(w, " (it was missing)")
-	case v.Before != nil:
-		fmt.Fprintf(w, " (it was version %d)", *v.Before)
+	case v.Version != v.Needed:
+		return &advised{text: fmt.Sprintf("this program needs version %d", v.Needed), code: exitSchema, hint: o.migrate(ctx, v.Version)}
 	case v.Dirty:
-		fmt.Fprint(w, "; a step failed and was rolled back: pglock-admin migrate up tells more")
-	case v.Version < v.Needed:
-		fmt.Fprintf(w, "; this program needs version %d: pglock-admin migrate up%s", v.Needed, o.sameDatabase())
-	case v.Version > v.Needed:
-		fmt.Fprintf(w, "; this program knows version %d: use a newer one", v.Needed)
+		return &advised{text: "golang-migrate has noted another version: it or the schema was changed by hand", code: exitSchema,
+			hint: fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed", v.Version, o.same())}
+	}
+	return nil
+}
+
+func drawVersion(w *page, v versionView) {
+	fmt.Fprintf(w, "schema %s: %s", named(v.Schema), versionText(v.Version))
+	if v.Dirty {
+		fmt.Fprint(w, ", marked dirty")
+	}
+	switch {
+	case v.Before == nil:
+	case *v.Before == v.Version:
+		fmt.Fprint(w, " (as before)")
+	case *v.Before == 0:
+		fmt.Fprint(w, " (it was missing)")
+	default:
+		fmt.Fprintf(w, " (it was version %d)", *v.Before)
 	}
 	fmt.Fprintln(w)
 }

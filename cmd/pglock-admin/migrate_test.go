@@ -2,15 +2,13 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // latest is how the commands name the version of the schema.
@@ -19,7 +17,7 @@ var latest = fmt.Sprint("version ", migrations.Latest)
 func TestMigrateMakesTellsAndRemovesTheSchema(t *testing.T) {
 	t.Parallel()
 	url := pgtest.EmptyDatabase(t).URL()
-	in(t, url, "migrate", "version").want(t, exitOK, "missing", "migrate up")
+	in(t, url, "migrate", "version").want(t, exitSchema, "schema pglock: missing", "needs "+latest, "try: pglock-admin migrate up\n")
 	in(t, url, "list").want(t, exitSchema, "try: pglock-admin migrate up")
 	in(t, url, "migrate", "up").want(t, exitOK, latest, "it was missing")
 	in(t, url, "migrate", "up").want(t, exitOK, "as before")
@@ -45,16 +43,31 @@ func TestMigrateWorksInAnotherSchema(t *testing.T) {
 	in(t, url, "migrate", "up", "--schema", strings.Repeat("x", 64)).want(t, exitUsage)
 }
 
-func TestMigrateForceIsTheWayOutOfDirty(t *testing.T) {
+func TestAMarkThatAFailedStepHasLeftIsPutRight(t *testing.T) {
 	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	in(t, db.URL(), "migrate", "up").want(t, exitOK)
+	db := pgtest.Database(t)
 	execute(t, db, "UPDATE pglock.pglock_schema_migrations SET dirty = true")
-	in(t, db.URL(), "migrate", "version").want(t, exitOK, "marked dirty")
-	in(t, db.URL(), "migrate", "up").want(t, exitSchema, fmt.Sprint("migrate force ", migrations.Latest))
-	in(t, db.URL(), "migrate", "force", "7").want(t, exitUsage)
-	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest)).want(t, exitOK)
+	in(t, db.URL(), "migrate", "version").want(t, exitOK, latest+"\n")
 	in(t, db.URL(), "migrate", "up").want(t, exitOK, "as before")
+	if dirty := ask[bool](t, db, "SELECT dirty FROM pglock.pglock_schema_migrations"); dirty {
+		t.Error("the mark is left")
+	}
+}
+
+func TestMigrateForceIsTheWayOutWhereSomethingWasChangedByHand(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, fmt.Sprintf("UPDATE pglock.pglock_schema_migrations SET version = %d, dirty = true", migrations.Latest+3))
+	force := fmt.Sprint("migrate force ", migrations.Latest)
+	in(t, db.URL(), "migrate", "version").want(t, exitSchema, latest+", marked dirty", force)
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitSchema, "changed by hand", force)
+	in(t, db.URL(), "list").want(t, exitOK) // programs work
+	in(t, db.URL(), "migrate", "up").want(t, exitOK, "as before")
+	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest+1)).want(t, exitUsage)
+	in(t, db.URL(), "migrate", "force", "0").want(t, exitUsage, fmt.Sprint("must be ", migrations.Latest))
+	in(t, db.URL(), "migrate", "force", strconv.Itoa(migrations.Latest)).want(t, exitOK)
+	in(t, db.URL(), "migrate", "version").want(t, exitOK, latest+"\n")
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitOK)
 }
 
 func TestMigrateForceOfAMissingSchemaIsRefused(t *testing.T) {
@@ -70,38 +83,13 @@ func TestASchemaOfANewerReleaseIsToldApart(t *testing.T) {
 	execute(t, db, `UPDATE pglock.pglock_schema_migrations SET version = `+strconv.Itoa(migrations.Latest+1))
 	in(t, db.URL(), "list").want(t, exitSchema, "a newer pglock-admin")
 	in(t, db.URL(), "migrate", "up").want(t, exitSchema, "a newer pglock-admin")
-	in(t, db.URL(), "migrate", "version").want(t, exitOK, "use a newer one")
+	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "a newer pglock-admin")
 }
 
-// atVersionOne makes a schema as the release before this one has left it.
-func atVersionOne(t *testing.T, db *pgtest.DB) {
-	t.Helper()
-	up, err := fs.ReadFile(migrations.Files(), "000001_foundation.up.sql")
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn := db.Conn(t)
-	for _, sql := range []string{
-		"CREATE SCHEMA pglock", "SET search_path = pglock, pg_temp", string(up),
-		"CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)",
-		"INSERT INTO pglock_schema_migrations VALUES (1, false)",
-	} {
-		if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-func TestASchemaOfAnOlderReleaseIsBroughtUp(t *testing.T) {
+// No release before this one has left a schema: what is said of one is shown without.
+func TestASchemaOfAnOlderReleaseIsNamedWithBothVersions(t *testing.T) {
 	t.Parallel()
-	db := pgtest.EmptyDatabase(t)
-	atVersionOne(t, db)
-	for _, command := range []string{"list", "show a", "waiters", "break a --reason r"} {
-		in(t, db.URL(), strings.Fields(command)...).want(t, exitSchema, "has version 1", fmt.Sprint("needs ", migrations.Latest), "try: pglock-admin migrate up\n")
+	if got, want := message(&pglock.SchemaError{Schema: "pglock", Have: 1, Need: 2}), "schema pglock has version 1, this program needs 2"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
-	in(t, db.URL(), "migrate", "version").want(t, exitOK, "version 1; this program needs "+latest+": pglock-admin migrate up")
-	execute(t, db, `SELECT pglock.acquire('a', gen_random_uuid(), gen_random_uuid(), 'old worker', '1 hour')`)
-	in(t, db.URL(), "migrate", "up").want(t, exitOK, latest+" (it was version 1)")
-	in(t, db.URL(), "list").want(t, exitOK, "old worker")
-	in(t, db.URL(), "waiters").want(t, exitOK, "nobody waits")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
@@ -20,50 +21,93 @@ const (
 	outputJSON  = "json"
 )
 
-// show writes the answer of a command: v as JSON, or what the function draws.
-func (o *options) show(cmd *cobra.Command, v any, draw func(io.Writer)) error {
+// show writes the answer of a command: v as JSON, or what the function draws; and first the place it is about.
+func (o *options) show(cmd *cobra.Command, v any, draw func(*page)) error {
 	w := cmd.OutOrStdout()
 	if o.output == outputJSON {
-		return writeJSON(w, v)
+		return o.showJSON(w, v)
 	}
-	var b strings.Builder
-	draw(&b)
-	_, err := io.WriteString(w, b.String())
+	p := &page{width: columns(w)}
+	if o.at != nil {
+		fmt.Fprintf(p, "at %s\n", o.at.now())
+	}
+	draw(p)
+	_, err := io.WriteString(w, p.String())
 	return err
 }
 
-// maxCell is where a long cell is wrapped.
-const maxCell = 56
+// page is what a command writes for people.
+type page struct {
+	strings.Builder
+	width int // of the terminal, 0 when it is not known
+}
 
-// drawTable draws rows under their titles. Every cell must have gone through printable if it holds a text from outside.
-func drawTable(w io.Writer, titles []string, rows [][]string, right ...int) {
+// showJSON puts the place beside the fields of v, which is an object.
+func (o *options) showJSON(w io.Writer, v any) error {
+	if o.at == nil {
+		return writeJSON(w, v)
+	}
+	at, err := json.Marshal(o.at.now())
+	if err != nil {
+		return err
+	}
+	all, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
+}
+
+// changed is show after something was done: that stays so, whatever becomes of the answer.
+func (o *options) changed(cmd *cobra.Command, v any, draw func(*page)) error {
+	if err := o.show(cmd, v, draw); err != nil {
+		return &advised{text: "it was done, but the answer could not be written", err: err, code: exitFailure, hint: "an output that can be written, for the next command"}
+	}
+	return nil
+}
+
+// drawTable draws rows under their titles, or where the terminal is too narrow for that, one below the other with a line for
+// each of their fields. Every cell must have gone through printable or shellName if it holds a text from outside.
+func drawTable(w *page, titles []string, rows [][]string, right ...int) {
+	if drawn := tableOf(titles, rows, right...); w.fits(drawn) {
+		fmt.Fprintln(w, drawn)
+		return
+	}
+	for n, cells := range rows {
+		if n > 0 {
+			fmt.Fprintln(w)
+		}
+		var fields [][2]string
+		for i, title := range titles {
+			fields = append(fields, [2]string{title, cells[i]})
+		}
+		drawFields(w, fields)
+	}
+}
+
+func (w *page) fits(drawn string) bool { return w.width == 0 || text.LongestLineLen(drawn) <= w.width }
+
+func tableOf(titles []string, rows [][]string, right ...int) string {
 	t := table.NewWriter()
 	t.SetStyle(plainStyle())
-	var header table.Row
-	for _, title := range titles {
-		header = append(header, title)
-	}
-	t.AppendHeader(header)
+	t.AppendHeader(cellsOf(titles))
 	for _, cells := range rows {
-		var row table.Row
-		for _, c := range cells {
-			row = append(row, c)
-		}
-		t.AppendRow(row)
+		t.AppendRow(cellsOf(cells))
 	}
 	var configs []table.ColumnConfig
-	for i := range titles {
-		c := table.ColumnConfig{Number: i + 1, WidthMax: maxCell, WidthMaxEnforcer: text.WrapHard}
-		for _, r := range right {
-			if r == i {
-				c.Align, c.AlignHeader = text.AlignRight, text.AlignRight
-			}
-		}
-		configs = append(configs, c)
+	for _, r := range right {
+		configs = append(configs, table.ColumnConfig{Number: r + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	t.SetColumnConfigs(configs)
 	t.SuppressTrailingSpaces()
-	fmt.Fprintln(w, t.Render())
+	return t.Render()
+}
+
+func cellsOf(texts []string) (row table.Row) {
+	for _, s := range texts {
+		row = append(row, s)
+	}
+	return row
 }
 
 func plainStyle() table.Style {
@@ -76,14 +120,14 @@ func plainStyle() table.Style {
 }
 
 // drawFields draws one thing, a line for each of its fields; empty ones are left out.
-func drawFields(w io.Writer, fields [][2]string) {
+func drawFields(w *page, fields [][2]string) {
 	width := 0
 	for _, f := range fields {
 		width = max(width, len(f[0]))
 	}
 	for _, f := range fields {
 		if f[1] != "" {
-			fmt.Fprintf(w, "%-*s  %s\n", width, f[0], f[1])
+			fmt.Fprintf(w, "%-*s  %s\n", width, f[0], strings.ReplaceAll(f[1], "\n", "\n"+strings.Repeat(" ", width+2)))
 		}
 	}
 }
@@ -92,6 +136,14 @@ func drawFields(w io.Writer, fields [][2]string) {
 // not print or that could be taken for a quoted text.
 func printable(s string) string {
 	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !allPrint(s) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// named is a name within a sentence: quoted where it could be taken for a part of it.
+func named(s string) string {
+	if s == "" || shellQuote(s) != s {
 		return strconv.Quote(s)
 	}
 	return s
@@ -156,10 +208,9 @@ func age(d time.Duration) string {
 	case d < 10*time.Second:
 		return d.Round(100 * time.Millisecond).String()
 	case d < 24*time.Hour:
-		return d.Round(time.Second).String()
+		return durationText(d.Round(time.Second))
 	}
-	d = d.Round(time.Hour)
-	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	return durationText(d.Round(time.Hour))
 }
 
 // moment is an instant of the server, empty when it is zero.
@@ -168,14 +219,4 @@ func moment(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05.000 UTC")
-}
-
-// shellQuote quotes an argument for a command that is suggested to the user.
-func shellQuote(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,", r)
-	}) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

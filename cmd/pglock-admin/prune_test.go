@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -36,8 +37,8 @@ func idleSince(tb testing.TB, db *pgtest.DB, ago string, names ...string) {
 	}
 }
 
-const deadWaiters = `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
-	SELECT $1, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), gen_random_uuid(), false, 'gone', '1 s', clock_timestamp() - interval '1 hour'
+const deadWaiters = `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
+	SELECT $1, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), gen_random_uuid(), false, 'gone', '1 s', 1, clock_timestamp() - interval '1 hour'
 	FROM generate_series(1, $2)`
 
 func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
@@ -57,7 +58,7 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 		SELECT clock_timestamp() - d * interval '1 day', 'break', 'x', 1 FROM unnest(ARRAY[1, 89, 91, 1000]) d`)
 
 	view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, exitOK).stdout)
-	want := pruneView{Locks: 3, Waiters: 2, Events: 2, Idle: (24 * time.Hour).Milliseconds(), Older: (90 * 24 * time.Hour).Milliseconds()}
+	want := pruneView{Locks: 3, Leftovers: 2, Events: 2, Idle: (24 * time.Hour).Milliseconds(), Older: (90 * 24 * time.Hour).Milliseconds()}
 	if view != want {
 		t.Errorf("%+v, want %+v", view, want)
 	}
@@ -71,8 +72,41 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 		t.Errorf("the held lease: %v", err)
 	}
 
-	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks    1, free for longer than 22h", "events   1, older than 2d0h", "waiters  0")
-	in(t, db.URL(), "prune").want(t, exitOK, "locks    0, free for longer than 1d0h")
+	in(t, db.URL(), "prune", "--idle", "22h", "--events", "48h").want(t, exitOK, "locks      1, free for longer than 22h", "events     1, older than 2d", "leftovers  0")
+	in(t, db.URL(), "prune").want(t, exitOK, "locks      0, free for longer than 1d")
+}
+
+// Only sweep forgets these, and it may be that nothing but prune calls it.
+func TestPruneRemovesEveryKindOfLeftover(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db, deadWaiters, "a", 1)
+	const old = ` - d * interval '1 minute' FROM unnest(ARRAY[`
+	for _, sql := range []string{ // two of each that are old enough, and one that is not
+		`INSERT INTO pglock.sessions SELECT gen_random_uuid(), 'gone', clock_timestamp()` + old + `0.1, 2, 1000]) d`,
+		`INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), clock_timestamp()` + old + `50, 70, 1000]) d`,
+		`INSERT INTO pglock.receipts SELECT gen_random_uuid(), gen_random_uuid(), clock_timestamp()` + old + `10000, 10100, 20000]) d`,
+		`INSERT INTO pglock.done_keys SELECT 'key ' || d, 'a', 1, clock_timestamp(), clock_timestamp()` + old + `1430, 1450, 2000]) d`,
+		`INSERT INTO pglock.done_keys SELECT 'for ever', 'a', 1, '-infinity'`,
+	} {
+		execute(t, db, sql)
+	}
+	in(t, db.URL(), "prune").want(t, exitOK, "leftovers  9, of dead sessions, old requests and work done once\n")
+	for table, want := range map[string]int{"waiters": 0, "sessions": 1, "spent_grants": 1, "receipts": 1, "done_keys": 2} {
+		if n := ask[int](t, db, "SELECT count(*) FROM pglock."+table); n != want {
+			t.Errorf("%d %s are left, want %d", n, table, want)
+		}
+	}
+}
+
+// As text, PostgreSQL 14 reads neither the defaults in microseconds nor the longest in seconds.
+func TestPruneTakesDurationsOfEveryLengthOnEveryServer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	idleSince(t, db, "25 h", "idle")
+	in(t, db.URL(), "prune", "--idle", "106000d", "--events", "106000d").want(t, exitOK, "locks      0,")
+	in(t, db.URL(), "prune", "--idle", "25h1s500us").want(t, exitOK, "locks      0,")
+	in(t, db.URL(), "prune").want(t, exitOK, "locks      1, free for longer than 1d", "events     0, older than 90d")
 }
 
 func TestI21_PruneLeavesFencesAndTokensGoOn(t *testing.T) {
@@ -106,7 +140,7 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tx.Exec(t.Context(), `SELECT pglock.acquire('a', gen_random_uuid(), gen_random_uuid(), 'worker', '1 hour')`); err != nil {
+	if _, err := tx.Exec(t.Context(), `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'worker', '1 hour')`); err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan answer, 1)
@@ -121,7 +155,7 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-done; waiting == 0 || a.code != exitOK || !strings.Contains(a.stdout, "locks    0,") {
+	if a := <-done; waiting == 0 || a.code != exitOK || !strings.Contains(a.stdout, "locks      0,") {
 		t.Errorf("waiting %d: %+v", waiting, a)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`); n != 1 {
@@ -129,12 +163,12 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	}
 }
 
-// sweep_waiters removes a thousand at a time.
+// sweep removes a thousand at a time.
 func TestPruneRemovesAllDeadWaitersHoweverMany(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	execute(t, db, deadWaiters, "a", 2345)
-	if view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, exitOK).stdout); view.Waiters != 2345 {
+	if view := decode[pruneView](t, in(t, db.URL(), "prune", "-o", "json").want(t, exitOK).stdout); view.Leftovers != 2345 {
 		t.Errorf("%+v", view)
 	}
 	if n := ask[int](t, db, `SELECT count(*) FROM pglock.waiters`); n != 0 {
@@ -142,10 +176,10 @@ func TestPruneRemovesAllDeadWaitersHoweverMany(t *testing.T) {
 	}
 }
 
-const manyIdle = `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-	SELECT 'job/' || to_char(i, 'FM00000'), 'worker', gen_random_uuid(), gen_random_uuid(), nextval('pglock.fencing_token_seq'), '1 s',
+const manyIdle = `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, first_token, ttl, acquired_at, renewed_at, expires_at, ended_at)
+	SELECT 'job/' || to_char(i, 'FM00000'), 'worker', gen_random_uuid(), gen_random_uuid(), i, i, '1 s',
 		clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp() - interval '2 days'
-	FROM generate_series(1, $1) i`
+	FROM (SELECT nextval('pglock.fencing_token_seq') AS i FROM generate_series(1, $1)) i`
 
 func TestPruneTakesTheTableForAThousandLocksAtATime(t *testing.T) {
 	t.Parallel()
@@ -168,10 +202,10 @@ func TestPruneGoesOnBehindLocksThatStay(t *testing.T) {
 	db := pgtest.Database(t)
 	execute(t, db, manyIdle, 1500)
 	execute(t, db, `INSERT INTO pglock.sessions VALUES ('11111111-1111-4111-8111-111111111111', 'worker', clock_timestamp() + interval '1 hour')`)
-	execute(t, db, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, enqueued_at)
-		SELECT name, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), '11111111-1111-4111-8111-111111111111', false, 'worker', '1 s', clock_timestamp()
+	execute(t, db, `INSERT INTO pglock.waiters (name, ticket, mode, grant_id, session_id, nested, holder, ttl, turns, enqueued_at)
+		SELECT name, nextval('pglock.ticket_seq'), 'exclusive', gen_random_uuid(), '11111111-1111-4111-8111-111111111111', false, 'worker', '1 s', 1, clock_timestamp()
 		FROM pglock.locks WHERE name <= 'job/01100'`)
-	in(t, db.URL(), "prune").want(t, exitOK, "locks    400,", "waiters  0,")
+	in(t, db.URL(), "prune").want(t, exitOK, "locks      400,", "leftovers  0,")
 }
 
 func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
@@ -182,7 +216,7 @@ func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
 	execute(t, db, `CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW WHEN (OLD.name > 'job/01000') EXECUTE FUNCTION public.slow()`)
 	in(t, db.URL(), "prune", "--timeout", "4s").want(t, exitFailure, "there is more to remove", "removed 1000 locks", "which goes on")
 	execute(t, db, `DROP TRIGGER slow ON pglock.locks`)
-	in(t, db.URL(), "prune").want(t, exitOK, "locks    500,")
+	in(t, db.URL(), "prune").want(t, exitOK, "locks      500,")
 }
 
 // signalWriter closes told at the first write.
@@ -232,7 +266,7 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 	var stdout bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, &stdout, stderr)
+		code <- run(t.Context(), []string{"prune", "--timeout", "1m", "--database-url", db.URL()}, os.Getenv, &stdout, stderr)
 	}()
 	select {
 	case <-stderr.told: // its first try has failed
@@ -242,7 +276,7 @@ func TestPruneWaitsForThoseWhoWriteAndSaysSo(t *testing.T) {
 		t.Fatal("it does not say that it waits")
 	}
 	done()
-	if c := <-code; c != exitOK || !strings.Contains(stdout.String(), "locks    1,") {
+	if c := <-code; c != exitOK || !strings.Contains(stdout.String(), "locks      1,") {
 		t.Errorf("exit code %d: %s%s", c, stdout.String(), stderr)
 	}
 	if text := stderr.String(); !strings.Contains(text, "the table of locks is in use") || strings.Count(text, "\n") != 1 {
@@ -256,11 +290,15 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, deadWaiters, "a", 3)
 	defer writes(t, db)()
-	a := in(t, db.URL(), "prune", "--timeout", "2500ms").want(t, exitFailure, "is in use", "removed 0 locks, 3 dead waiters and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
+	a := in(t, db.URL(), "prune", "--timeout", "2500ms").want(t, exitFailure, "is in use", "removed 0 locks, 3 leftovers and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
 	if strings.Count(a.stderr, "waiting for those who write to it") != 1 {
 		t.Errorf("it said %q", a.stderr)
 	}
-	query := a.stderr[strings.Index(a.stderr, "SELECT a.pid"):]
+	_, query, found := strings.Cut(a.stderr, "\n  SELECT a.pid")
+	if !found {
+		t.Fatalf("no query in %q", a.stderr)
+	}
+	query = "SELECT a.pid" + query
 	var mode string
 	if err := db.Conn(t).QueryRow(t.Context(), "SELECT mode FROM ("+query+") q").Scan(&mode); err != nil || mode != "RowExclusiveLock" {
 		t.Errorf("the query of the hint finds %q, %v", mode, err)
@@ -283,7 +321,7 @@ func TestPruneBoundsItsStatementsOnTheServer(t *testing.T) {
 	execute(t, db, `CREATE FUNCTION public.see() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN UPDATE public.seen SET ms = (SELECT setting FROM pg_settings WHERE name = 'statement_timeout')::int; RETURN OLD; END $$`)
 	execute(t, db, `CREATE TRIGGER see BEFORE DELETE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.see()`)
-	in(t, db.URL(), "prune", "--timeout", "30s").want(t, exitOK, "locks    1,")
+	in(t, db.URL(), "prune", "--timeout", "30s").want(t, exitOK, "locks      1,")
 	if ms := ask[int](t, db, `SELECT ms FROM public.seen`); ms < 1 || ms > 30000 {
 		t.Errorf("statement_timeout is %d ms", ms)
 	}
@@ -311,7 +349,7 @@ func TestPruneWorksWhateverTheIsolationOfTheSession(t *testing.T) {
 	db := pgtest.Database(t)
 	idleSince(t, db, "25 h", "idle")
 	execute(t, db, `ALTER DATABASE `+pgx.Identifier{db.Name()}.Sanitize()+` SET default_transaction_isolation = 'serializable'`)
-	in(t, db.URL(), "prune").want(t, exitOK, "locks    1,")
+	in(t, db.URL(), "prune").want(t, exitOK, "locks      1,")
 }
 
 func TestPruneNeedsAnOperator(t *testing.T) {
@@ -327,11 +365,12 @@ func TestPruneNeedsAnOperator(t *testing.T) {
 }
 
 func TestPruneRefusesWrongArgumentsBeforeAnythingIsDone(t *testing.T) {
+	t.Parallel()
 	for _, line := range []struct{ args, says string }{
 		{"prune extra", "extra"},
 		{"prune --idle -1s", "--idle is -1s: it must not be negative"},
 		{"prune --events -1s", "--events is -1s: it must not be negative"},
-		{"prune --idle 1day", "--idle"},
+		{"prune --idle 1day", `--idle is "1day": it must be a duration`},
 	} {
 		in(t, "postgres://me@"+closedPort(t)+"/db", strings.Fields(line.args)...).want(t, exitUsage, line.says)
 	}

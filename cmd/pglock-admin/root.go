@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
-	"fmt"
+	"errors"
+	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/spf13/pflag"
 )
 
 // options are the flags that every command has.
@@ -20,7 +18,9 @@ type options struct {
 	timeout     time.Duration
 
 	getenv  func(string) string
-	started bool // the command line was understood: an error from here on is not one of usage
+	started bool            // the command line was understood: an error from here on is not one of usage
+	config  *pgxpool.Config // of a command that speaks to a database
+	at      *target         // what it leads to
 }
 
 const defaultSchema = "pglock"
@@ -36,6 +36,10 @@ and tells what the server can and cannot do for the locks.
 The database is the one that --database-url names, else DATABASE_URL, else the PG* variables (PGHOST, PGUSER,
 PGPASSWORD, PGSERVICE, …), as libpq reads them.
 
+` + namesHelp + `
+
+A duration is as in 90s, 36h, 1d12h, 90d or 2w.
+
 ` + exitCodesHelp,
 		Example: `  pglock-admin demo                                  see what a fence is for; needs no database
   pglock-admin migrate up                            make the schema
@@ -47,21 +51,32 @@ PGPASSWORD, PGSERVICE, …), as libpq reads them.
   pglock-admin doctor                                what this server can and cannot do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          noArguments,
 		RunE:          needsSubcommand,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
 				return err
 			}
 			o.started = true
-			return nil
+			return o.aim(cmd)
 		},
 	}
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.databaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* variables)")
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table or json")
-	flags.DurationVar(&o.timeout, "timeout", 10*time.Second, "how long the command may take; the demo has its own bounds")
+	o.timeout = 10 * time.Second
+	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; the demo has its own bounds")
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpFunc(help)
+	root.SetHelpCommand(newHelp())
 	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newPrune(o), newGuard(o), newDoctor(o), newDemo(o), newDemoWorker(), newVersion(o))
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args, c.RunE = noArguments, needsSubcommand
+		}
+	}
 	return root
 }
 
@@ -78,6 +93,55 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// noArguments is for commands that take only flags, and for those that hold others.
+func noArguments(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasSubCommands():
+		text := "there is no command " + strings.TrimSpace(strings.TrimPrefix(cmd.CommandPath(), "pglock-admin")+" "+shellQuote(escapeText(args[0])))
+		cmd.SuggestionsMinimumDistance = 2
+		if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+			return usageErrorf(cmd.CommandPath()+" "+strings.Join(near, ", or "+cmd.CommandPath()+" "), "%s", text)
+		}
+		return usageErrorf(cmd.CommandPath()+" --help", "%s", text)
+	}
+	return usageErrorf(cmd.CommandPath()+" --help", "%s takes no arguments, and got %q", cmd.CommandPath(), args)
+}
+
+// flagError says which flag has which value, and what is wrong with it.
+func flagError(cmd *cobra.Command, err error) error {
+	help := cmd.CommandPath() + " --help"
+	var invalid *pflag.InvalidValueError
+	var missing *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &missing):
+		return usageErrorf(help, "--%s needs a value: %s", missing.GetFlag().Name, kindOf(missing.GetFlag()))
+	case errors.As(err, &invalid):
+		rule := "it must be " + kindOf(invalid.GetFlag())
+		if _, is := invalid.GetFlag().Value.(durationFlag); is {
+			rule = errors.Unwrap(invalid).Error()
+		}
+		return usageErrorf(help, "--%s is %q: %s", invalid.GetFlag().Name, invalid.GetValue(), rule)
+	}
+	return usageErrorf(help, "%v", err)
+}
+
+// kindOf is what a flag takes.
+func kindOf(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "int", "int64":
+		return "a whole number"
+	case "uint64":
+		return "a whole number from 0"
+	case "bool":
+		return "true or false"
+	case "string":
+		return "a text"
+	}
+	return "a " + f.Value.Type()
+}
+
 func (o *options) check() error {
 	switch {
 	case o.output != outputTable && o.output != outputJSON:
@@ -85,78 +149,7 @@ func (o *options) check() error {
 		o.output = outputTable
 		return usageErrorf("-o table, or -o json", "--output is %q: it must be table or json", value)
 	case o.timeout <= 0:
-		return usageErrorf("--timeout 10s", "--timeout is %v: it must be greater than 0", o.timeout)
+		return usageErrorf("--timeout 10s", "--timeout is %s: it must be greater than 0", durationText(o.timeout))
 	}
 	return nil
-}
-
-// url is the connection string; empty means the PG* variables.
-func (o *options) url() string {
-	if o.databaseURL != "" {
-		return o.databaseURL
-	}
-	return o.getenv("DATABASE_URL")
-}
-
-// checkURL refuses a connection string that cannot be read, before anything is done.
-func (o *options) checkURL() error {
-	if _, err := pgx.ParseConfig(o.url()); err != nil { // pgx leaves the password out
-		return usageErrorf(`--database-url "postgres://user@host:5432/database"`, "connection string: %v", err)
-	}
-	return nil
-}
-
-// bounded gives the time that the command may take.
-func (o *options) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("no answer within %v (--timeout)", o.timeout))
-}
-
-// withClient runs f with a client of the locks.
-func (o *options) withClient(ctx context.Context, f func(context.Context, *pglock.Client) error) error {
-	return o.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.onPool(ctx, pool, f) })
-}
-
-// onPool runs f with a client over the pool. The client refuses a schema that does not fit.
-func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pglock.Client) error) (err error) {
-	client, err := pglock.New(ctx, pool, pglock.WithSchema(o.schema), pglock.WithHolder(actor()))
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if closeErr := client.Close(context.WithoutCancel(ctx)); err == nil {
-			err = closeErr
-		}
-	}()
-	return f(ctx, client)
-}
-
-// withPool runs f with a pool, within the time that the command may take.
-func (o *options) withPool(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {
-	if err := o.checkURL(); err != nil {
-		return err
-	}
-	config, err := pgxpool.ParseConfig(o.url())
-	if err != nil {
-		return usageErrorf("a connection string without the pool's settings", "connection string: %v", err)
-	}
-	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "pglock-admin"
-	}
-	ctx, cancel := o.bounded(ctx)
-	defer cancel()
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return because(ctx, f(ctx, pool))
-}
-
-// because adds why ctx ended, where that is why err came.
-func because(ctx context.Context, err error) error {
-	if err != nil && ctx.Err() != nil && context.Cause(ctx) != ctx.Err() {
-		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -29,8 +28,9 @@ func newShow(o *options) *cobra.Command {
 		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its end,
 the fences that its tokens have passed, and the last events of its audit (breaks, takeovers after an expiry, refused stale
 writes, operations that were not undone). Events need the role pglock_admin.`,
-		Example: `  pglock-admin show nightly-report`,
-		Args:    oneName,
+		Example:     `  pglock-admin show nightly-report`,
+		Args:        oneName,
+		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if events < 1 || events > 10000 {
 				return usageErrorf("--events 10", "--events is %d: it must be from 1 to 10000", events)
@@ -38,18 +38,30 @@ writes, operations that were not undone). Events need the role pglock_admin.`,
 			if waiters < 1 || waiters > 10000 {
 				return usageErrorf("--waiters 20", "--waiters is %d: it must be from 1 to 10000", waiters)
 			}
+			name, err := nameOf(cmd, args, 0)
+			if err != nil {
+				return err
+			}
 			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				view, err := look(ctx, client, args[0], events, waiters)
+				view, err := look(ctx, client, name, events, waiters)
 				if err != nil {
-					return err
+					return o.noSuchLock(name, err)
 				}
-				return o.show(cmd, view, func(w io.Writer) { drawShow(w, o, view) })
+				return o.show(cmd, view, func(w *page) { drawShow(w, o, view) })
 			})
 		},
 	}
-	cmd.Flags().IntVar(&events, "events", 10, "show at most so `many` of the last events")
-	cmd.Flags().IntVar(&waiters, "waiters", 20, "show at most so `many` of those who wait")
+	cmd.Flags().IntVar(&events, "events", 10, "at most this `number` of the last events")
+	cmd.Flags().IntVar(&waiters, "waiters", 20, "at most this `number` of those who wait")
 	return cmd
+}
+
+// noSuchLock says which lock does not exist, and gives every other error back.
+func (o *options) noSuchLock(name string, err error) error {
+	if !errors.Is(err, pglock.ErrNotFound) {
+		return err
+	}
+	return &advised{text: "lock " + shellName(name) + " does not exist", code: exitNotHeld, hint: "pglock-admin list --all" + o.same() + " to see every name"}
 }
 
 func look(ctx context.Context, client *pglock.Client, name string, events, waiters int) (showView, error) {
@@ -72,7 +84,7 @@ func look(ctx context.Context, client *pglock.Client, name string, events, waite
 	view.Events, err = client.Events(ctx, name, events)
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
-		view.Note = "events are for operators: GRANT pglock_admin to this user to see them"
+		view.Note = "the events are left out: they are for members of the role pglock_admin"
 	case err != nil:
 		return showView{}, err
 	case view.Events == nil:
@@ -92,9 +104,9 @@ func heldViews(infos []pglock.Info) []lockView {
 	return views
 }
 
-func drawShow(w io.Writer, o *options, v showView) {
+func drawShow(w *page, o *options, v showView) {
 	if len(v.Holders) > 1 || v.Lock.Slot > 0 {
-		drawFields(w, [][2]string{{"lock", printable(v.Lock.Name)}, {"mode", modeText(v.Lock.Mode, v.Lock.Limit)},
+		drawFields(w, [][2]string{{"lock", shellName(v.Lock.Name)}, {"mode", modeText(v.Lock.Mode, v.Lock.Limit)},
 			{"state", "held by " + strconv.Itoa(len(v.Holders))}})
 		fmt.Fprintln(w)
 		drawHolders(w, v.Holders)
@@ -106,7 +118,7 @@ func drawShow(w io.Writer, o *options, v showView) {
 		fmt.Fprintln(w)
 		var rows [][]string
 		for _, f := range v.Fences {
-			rows = append(rows, []string{printable(f.Resource), strconv.FormatInt(int64(f.LastToken), 10), printable(f.Lock), moment(f.AdvancedAt)})
+			rows = append(rows, []string{printable(f.Resource), strconv.FormatInt(int64(f.LastToken), 10), shellName(f.Lock), moment(f.AdvancedAt)})
 		}
 		drawTable(w, []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, rows, 1)
 	}
@@ -124,13 +136,13 @@ func drawShow(w io.Writer, o *options, v showView) {
 }
 
 // drawLease tells all of one lease, or of a free lock.
-func drawLease(w io.Writer, i pglock.Info) {
-	fields := [][2]string{{"lock", printable(i.Name)}}
+func drawLease(w *page, i pglock.Info) {
+	fields := [][2]string{{"lock", shellName(i.Name)}}
 	if i.Held {
 		fields = append(fields, [2]string{"state", "held for " + age(heldFor(i))},
-			[2]string{"lease", fmt.Sprintf("%s %s of %s left", leaseBar(i.Remaining, i.TTL), age(i.Remaining), i.TTL)})
+			[2]string{"lease", fmt.Sprintf("%s %s of %s left", leaseBar(i.Remaining, i.TTL), age(i.Remaining), durationText(i.TTL))})
 	} else {
-		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", i.TTL.String()})
+		fields = append(fields, [2]string{"state", "FREE"}, [2]string{"ttl", durationText(i.TTL)})
 	}
 	holder := "holder"
 	if !i.Held {
@@ -150,7 +162,7 @@ func drawLease(w io.Writer, i pglock.Info) {
 	drawFields(w, fields)
 }
 
-func drawHolders(w io.Writer, holders []lockView) {
+func drawHolders(w *page, holders []lockView) {
 	var rows [][]string
 	for _, h := range holders {
 		rows = append(rows, []string{strconv.Itoa(h.Slot), printable(h.Holder), strconv.FormatInt(int64(h.Token), 10),
@@ -160,7 +172,7 @@ func drawHolders(w io.Writer, holders []lockView) {
 }
 
 // drawQueue pictures the queue, from who holds the lock down to the last.
-func drawQueue(w io.Writer, o *options, v showView) {
+func drawQueue(w *page, o *options, v showView) {
 	if len(v.Waiters) == 0 {
 		return
 	}
@@ -195,7 +207,7 @@ func drawQueue(w io.Writer, o *options, v showView) {
 			printable(q.Holder), dead)
 	}
 	if more > 0 {
-		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, printable(shellQuote(v.Lock.Name)), o.sameDatabase())
+		fmt.Fprintf(w, "└─ and %d more: pglock-admin waiters %s%s\n", more, shellName(v.Lock.Name), o.same())
 	}
 }
 
@@ -207,15 +219,6 @@ func tell(e pglock.Event) string {
 			printable(e.Actor), printable(e.DBUser), e.NewToken, printable(e.Reason))
 	case "takeover":
 		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor), e.NewToken)
-	case "stale write":
-		return fmt.Sprintf("token %d of %s refused at the fence of %s, where token %d had passed", e.Token,
-			printable(e.Holder), printable(e.Resource), e.NewToken)
-	case "not restored":
-		return fmt.Sprintf("what token %d of %s did to %s was not undone: %s", e.Token, printable(e.Holder), printable(e.Resource), printable(e.Reason))
-	case "guard":
-		return fmt.Sprintf("table %s put under guard by %s, resource %s", printable(e.Reason), printable(e.DBUser), printable(e.Resource))
-	case "unguard":
-		return fmt.Sprintf("guard of table %s dropped by %s", printable(e.Reason), printable(e.DBUser))
 	case "epoch":
 		return fmt.Sprintf("%s (%s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
 	case "bypass":

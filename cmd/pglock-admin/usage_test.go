@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -15,15 +16,24 @@ import (
 func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 	for _, line := range []struct{ args, says string }{
 		{"", "needs a command"},
-		{"nonsense", "unknown command"},
-		{"lits", "list"},
+		{"nonsense", "no command nonsense"},
+		{"lits", "try: pglock-admin list\n"},
 		{"list --nonsense", "unknown flag"},
 		{"list extra", "extra"},
+		{"list --limit x", `--limit is "x": it must be a whole number`},
+		{"list --limit", "--limit needs a value: a whole number"},
+		{"list --all=maybe", `--all is "maybe": it must be true or false`},
+		{"list --timeout 5", `--timeout is "5": it must be a duration such as`},
+		{"migrate upp", "try: pglock-admin migrate up\n"},
+		{"migrate version extra", "takes no arguments"},
+		{"help nonsense", "there is no command nonsense"},
+		{"version x", "takes no arguments"},
+		{"completion tcsh", "tcsh"},
 		{"list -o yaml", "table or json"},
 		{"list --timeout 0s", "--timeout"},
 		{"list --limit -1", "--limit"},
-		{"list --database-url postgres://[", "connection string"},
-		{"list --database-url pool_max_conns=x", "connection string"},
+		{"list --database-url postgres://[", "--database-url: it cannot be read as a connection string"},
+		{"list --database-url pool_max_conns=x", "--database-url: it cannot be read as a connection string: cannot parse pool_max_conns"},
 		{"show", "name of one lock"},
 		{"show a --events 0", "--events"},
 		{"show a --waiters 0", "--waiters"},
@@ -141,7 +151,20 @@ func TestAnInterruptExitsWith130(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr strings.Builder
-	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, io.Discard, &stderr); code != exitInterrupted {
+	if code := run(ctx, []string{"list", "--database-url", pgtest.Database(t).URL()}, os.Getenv, io.Discard, &stderr); code != exitInterrupted {
 		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+func TestAConnectionStringThatCannotBeReadIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, given := range []string{
+		"postgres://u:hush@ho st/db", "postgres://u:hu sh@host/db", "postgres://u:hu@hush:5x@host/db", "postgres://u:%zzhush@host/db", "host=h password=hush x",
+		"host=h password='hush x", "host=h password = hush port=x", "postgres://h/d?password=hush&sslmode=nope", "postgres:/u:hush@h/d", "u:hush@h/d",
+		"postgres://u:hush@h:5432:1/d", "postgres://u:`: hush@h:x/d", "postgres://u:x@hu sh hush@h/d",
+	} {
+		if a := in(t, given, "list").want(t, exitUsage, "DATABASE_URL: it cannot be read as a connection string: "); strings.Contains(a.stderr, "hush") {
+			t.Errorf("%s: %s", given, a.stderr)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -24,7 +23,7 @@ func newVersion(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Tell the version of this program and of the schema that it needs",
-		Args:  cobra.NoArgs,
+		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := programView{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}
 			if info, ok := debug.ReadBuildInfo(); ok {
@@ -40,7 +39,7 @@ func newVersion(o *options) *cobra.Command {
 					}
 				}
 			}
-			return o.show(cmd, v, func(w io.Writer) {
+			return o.show(cmd, v, func(w *page) {
 				revision := v.Revision
 				if v.Modified {
 					revision += " (modified)"

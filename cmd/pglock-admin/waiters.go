@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -29,7 +28,7 @@ func newWaiters(o *options) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "waiters [NAME]",
-		Short: "Show who waits for which lock, in the order in which they will be served",
+		Short: "Show who waits for which lock, in the order of their turns",
 		Long: `Show the queue of one lock, or of all: the place, the ticket, what is asked for (exclusive, shared, or one of so many),
 by whom, for how long by now, and what each waits for: the holder, or the waiter before it. A waiter whose session gives
 no sign of life is marked; it will be passed over.`,
@@ -42,26 +41,32 @@ no sign of life is marked; it will be passed over.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Annotations: usesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if limit < 1 || limit > 9999 {
 				return usageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
 			}
 			name := ""
 			if len(args) == 1 {
-				name = args[0]
+				if name, err = nameOf(cmd, args, 0); err != nil {
+					return err
+				}
 			}
 			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
 				waiters, err := client.Waiters(ctx, name, limit+1)
+				if err == nil && len(waiters) == 0 && name != "" {
+					_, err = client.Get(ctx, name) // an empty queue is one thing, and no such lock another
+				}
 				if err != nil {
-					return err
+					return o.noSuchLock(name, err)
 				}
 				view := waitersView{More: len(waiters) > limit}
 				view.Waiters = waiterViews(waiters[:min(limit, len(waiters))])
-				return o.show(cmd, view, func(w io.Writer) { drawWaiters(w, view, name) })
+				return o.show(cmd, view, func(w *page) { drawWaiters(w, view, name) })
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 1000, "at most so `many`")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "at most this `number`")
 	return cmd
 }
 
@@ -73,12 +78,12 @@ func waiterViews(waiters []pglock.Waiter) []waiterView {
 	return views
 }
 
-func drawWaiters(w io.Writer, view waitersView, name string) {
+func drawWaiters(w *page, view waitersView, name string) {
 	if len(view.Waiters) == 0 {
 		if name == "" {
 			fmt.Fprintln(w, "nobody waits for a lock")
 		} else {
-			fmt.Fprintf(w, "nobody waits for lock %s\n", printable(name))
+			fmt.Fprintf(w, "nobody waits for lock %s\n", shellName(name))
 		}
 		return
 	}
@@ -90,7 +95,7 @@ func drawWaiters(w io.Writer, view waitersView, name string) {
 	}
 	var rows [][]string
 	for _, q := range view.Waiters {
-		row := []string{printable(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit),
+		row := []string{shellName(q.Lock), strconv.Itoa(q.Place), strconv.FormatInt(q.Ticket, 10), modeText(q.Mode, q.Limit),
 			printable(q.Holder), age(q.Waiter.Waiting), waitsFor(q.Waiter)}
 		rows = append(rows, row[first:])
 	}

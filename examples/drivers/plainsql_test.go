@@ -76,7 +76,7 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 	}
 	defer listener.Release()
 	key, channel := uuid.New(), ""
-	if err := listener.QueryRow(t.Context(), `SELECT 'pglock_' || replace(pglock.session_of($1)::text, '-', '')`, key).Scan(&channel); err != nil {
+	if err := listener.QueryRow(t.Context(), `SELECT pglock.session_channel($1)`, key).Scan(&channel); err != nil {
 		t.Fatal(err)
 	}
 	for _, query := range []string{

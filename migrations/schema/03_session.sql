@@ -1,9 +1,13 @@
--- Sessions. A client proves that a session is its own by a key; what others see is a digest of it. It hears of its grants on
--- the channel pglock_ and the digest without hyphens.
+-- Sessions. A client proves that a session is its own by a key; what others see is a digest of it.
 
 CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
+
+-- session_channel is where a session hears of its grants: pglock_ and the digest without hyphens.
+CREATE FUNCTION session_channel(p_session_key uuid) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT
+AS $$ SELECT 'pglock_' || replace(session_of(p_session_key)::text, '-', '') $$;
 
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
@@ -37,10 +41,13 @@ END $$;
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  known boolean;
 BEGIN
+  DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);   -- a session before its tickets, as everywhere
+  known := FOUND;
   DELETE FROM waiters q WHERE q.session_id = session_of(p_session_key);
-  DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
-  RETURN FOUND;
+  RETURN known;
 END $$;
 
 -- sweep removes what nobody needs any more, p_limit rows of each kind at most: tickets and sessions that have been dead for

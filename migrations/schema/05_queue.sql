@@ -399,18 +399,19 @@ END $$;
 
 -- granted_before answers a request whose earlier attempt was granted. The lease is renewed rather than only read: this
 -- commit then waits for the disk and the standby that the lost answer may not have waited for.
-CREATE FUNCTION granted_before(r locks) RETURNS lease_answer
+CREATE FUNCTION granted_before(p_row locks) RETURNS lease_answer
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
+  r  locks;
 BEGIN
-  PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR NO KEY UPDATE;
+  PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = r.grant_id AND l.expires_at > clock_timestamp()
+    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp()
     RETURNING l.* INTO r;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(r.name)
+    RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
   RETURN answer_of(r);

@@ -24,7 +24,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
-    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
+    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
+    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
 BEGIN
   RETURN QUERY
     WITH asked AS MATERIALIZED (

@@ -8,7 +8,7 @@ BEGIN
     USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
                       THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
-                      ELSE 'A later holder has written: stop this work.' END;
+                      ELSE 'A greater token has written: stop this work.' END;
 END $$;
 
 -- Not every system lets a server notice that its client is gone.
@@ -175,9 +175,9 @@ DECLARE
   ok   boolean;
   a    record;
 BEGIN
-  IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 1000 THEN
+  IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 10000 THEN
     ok := refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
-                 'be 1 to 1000 that the transaction has passed the fences of');
+                 'be 1 to 10000 that the transaction has passed the fences of');
   END IF;
   FOR a IN
     SELECT r.resource, f.fence, f.lock_name FROM unnest(p_resources) AS r (resource)

@@ -14,9 +14,9 @@ BEGIN
   SELECT * INTO i FROM installation;
   RETURN QUERY
     SELECT 'owner', NOT r.rolsuper, quote_ident(r.rolname) || CASE WHEN r.rolsuper THEN ', a superuser' ELSE '' END,
-           CASE WHEN r.rolsuper THEN 'The functions run with the rights of the schema''s owner. One that is no superuser limits what a hole in them could do.'
+           CASE WHEN r.rolsuper THEN 'The functions run with the rights of their owner. One that is no superuser limits what a hole in them could do.'
                 ELSE 'The functions run with its rights, and it is no superuser.' END
-    FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = current_schema();
+    FROM pg_roles r WHERE r.rolname = current_user;   -- this function runs with the rights of its owner too
   RETURN QUERY VALUES
     ('timeline', CASE WHEN NOT pg_is_in_recovery() THEN line IS NOT NULL END,
      CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE coalesce(line::text, 'not visible') END,

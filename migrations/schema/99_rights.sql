@@ -27,7 +27,7 @@ BEGIN
                  AND p.proname = ANY (ARRAY[
         'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
         'acquire_lease', 'acquire_leases', 'renew_lease', 'renew_leases', 'check_lease', 'check_leases', 'release_lease',
-        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_of', 'end_session',
+        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_channel', 'end_session',
         'fence', 'fence_all', 'once', 'seal', 'outcome',
         'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',
         'unguard_table',

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const again = "the same command again"
+
+// advice finds the exit code of an error and what to do next.
+func (o *options) advice(ctx context.Context, err error) (code int, hint string) {
+	var own *advised
+	var step *migrations.StepError
+	switch {
+	case errors.As(err, &own):
+		return own.code, own.hint
+	case ctx.Err() != nil && errors.As(err, &step) && !step.Unknown:
+		return exitInterrupted, again + ", which goes on"
+	case ctx.Err() != nil:
+		return exitInterrupted, again + "; what was under way may or may not have been done"
+	case !o.started:
+		return exitUsage, "pglock-admin --help"
+	}
+	if code, hint := o.migrationAdvice(ctx, err); hint != "" {
+		return code, hint
+	}
+	var schema *pglock.SchemaError
+	switch {
+	case errors.As(err, &schema):
+		return exitSchema, o.migrate(ctx, schema.Have)
+	case errors.Is(err, pglock.ErrSchema):
+		return exitSchema, "what the message says, as the schema's owner"
+	case errors.Is(err, pglock.ErrNotHeld):
+		return exitNotHeld, "pglock-admin list" + o.same() + " to see what is held, and with which token"
+	case errors.Is(err, pglock.ErrNotFound):
+		return exitNotHeld, "pglock-admin list --all" + o.same() + " to see every name"
+	case errors.Is(err, pglock.ErrInvalid):
+		return exitUsage, "a value within the rule that the message tells"
+	case errors.Is(err, pglock.ErrReadOnly):
+		return exitUnreachable, primary
+	}
+	return serverAdvice(err)
+}
+
+const primary = "the primary's address, or target_session_attrs=read-write in the connection string"
+
+// migrate is how a schema of another version becomes the one that this program needs. What would be refused is not advised.
+func (o *options) migrate(ctx context.Context, have int) string {
+	up := "pglock-admin migrate up" + o.same()
+	switch {
+	case have > pglock.SchemaVersion:
+		return fmt.Sprintf("a newer pglock-admin: this one knows version %d", pglock.SchemaVersion)
+	case strings.HasPrefix(o.schema, "pg_"):
+		return "the --schema of the locks: this one belongs to PostgreSQL"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	refused := migrations.Check(ctx, o.config.ConnConfig, migrations.WithSchema(o.schema))
+	var right *migrations.RightError
+	var dirty *migrations.DirtyError
+	switch {
+	case errors.As(refused, &right) && right.Owner == "":
+		return makeRoles + "; then " + up
+	case errors.As(refused, &right) && right.Role == "":
+		return fmt.Sprintf("%s, as user %s or a superuser", up, named(right.Owner))
+	case errors.As(refused, &dirty):
+		return fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed; then %s", dirty.Before, o.same(), up)
+	case errors.Is(refused, migrations.ErrForeign):
+		return otherTool
+	}
+	return up
+}
+
+const (
+	makeRoles = "let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user"
+	otherTool = "the migration tool that made the schema, with the files of this release"
+)
+
+func (o *options) migrationAdvice(ctx context.Context, err error) (code int, hint string) {
+	var right *migrations.RightError
+	var dirty *migrations.DirtyError
+	var step *migrations.StepError
+	var late timeUp
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &right) && right.Role != "":
+		return exitPermission, fmt.Sprintf("let an administrator run: GRANT %s TO %s", right.Role, pgx.Identifier{right.User}.Sanitize())
+	case errors.As(err, &right):
+		return exitPermission, fmt.Sprintf("%s as user %s, or as a superuser", again, named(right.Owner))
+	case errors.As(err, &dirty):
+		return exitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed; then %s", dirty.Before, o.same(), again)
+	case errors.Is(err, migrations.ErrNewer):
+		return exitSchema, o.migrate(ctx, pglock.SchemaVersion+1)
+	case errors.Is(err, migrations.ErrForeign):
+		return exitSchema, otherTool
+	case errors.Is(err, migrations.ErrGuarded):
+		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each of them, when no program relies on their guards any more"
+	case errors.Is(err, migrations.ErrInvalid):
+		return exitUsage, "a value within the rule that the message tells"
+	case errors.Is(err, migrations.ErrBusy):
+		return exitUnreachable, again + " when the other one is done, or with a longer --timeout"
+	case errors.As(err, &step) && errors.As(err, &late):
+		return exitUnreachable, again + " with a longer --timeout; whoever has the tables in use keeps it waiting"
+	case errors.As(err, &step) && step.Unknown:
+		return exitUnreachable, again + ": it looks first what there is, and goes on from that"
+	case errors.As(err, &step) && errors.As(err, &pgErr):
+		code, _ = serverAdvice(err)
+		switch {
+		case pgErr.Hint != "":
+			return code, fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), again)
+		case code == exitFailure:
+			return code, "mend what the message tells, then " + again
+		}
+	}
+	return 0, ""
+}
+
+// serverAdvice is for errors that come from the server or from the way to it.
+func serverAdvice(err error) (code int, hint string) {
+	var connect *pgconn.ConnectError
+	var file *fs.PathError
+	state := stateOf(err)
+	var lack *lacking
+	var late timeUp
+	switch {
+	case errors.As(err, &file): // it looks like a network error
+		return exitFailure, "an output that can be written"
+	case errors.As(err, &lack):
+		return exitPermission, lack.hint
+	case state == "42501" && errors.As(err, &connect):
+		return exitPermission, fmt.Sprintf("let an administrator run: GRANT CONNECT ON DATABASE %s TO %s",
+			pgx.Identifier{databaseOf(connect.Config)}.Sanitize(), pgx.Identifier{connect.Config.User}.Sanitize())
+	case state == "28P01", state == "28000":
+		return exitPermission, "another user or password: --database-url, DATABASE_URL, or PGUSER and PGPASSWORD"
+	case errors.Is(err, pglock.ErrPermission), state == "42501":
+		return exitPermission, "as a user who has the right that the message names"
+	case state == "3D000":
+		return exitUnreachable, "createdb, or the name of a database that exists in --database-url or PGDATABASE"
+	case state == "25006":
+		return exitUnreachable, primary
+	case errors.As(err, &late):
+		return exitUnreachable, "a longer --timeout, or look whether the server hangs: psql -c 'SELECT 1'"
+	case state == "53300", state == "57P03": // too many connections; it starts or stops
+		return exitUnreachable, again + " in a moment"
+	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
+		return exitUsage, "other settings in the connection string or PGOPTIONS: the server has answered, and refuses them"
+	case errors.As(err, &connect):
+		return exitUnreachable, "see whether the server runs and the address is right: --database-url, DATABASE_URL, or PGHOST and PGPORT"
+	case lost(err), errors.Is(err, context.DeadlineExceeded):
+		return exitUnreachable, again + ", once the server is there: the connection to it was lost"
+	}
+	return exitFailure, again + "; if it stays, the message and the server's log tell more"
+}
+
+// lost says that the connection ended in the middle.
+func lost(err error) bool {
+	state := stateOf(err)
+	var connect *pgconn.ConnectError
+	var network net.Error
+	if errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return strings.HasPrefix(state, "08") || strings.HasPrefix(state, "57P") || errors.As(err, &network)
+}
+
+func databaseOf(c *pgconn.Config) string {
+	if c.Database == "" {
+		return c.User
+	}
+	return c.Database
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// withOptions adds what PGOPTIONS would say.
+func withOptions(t *testing.T, address, options string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("options", options)
+	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	return u.String()
+}
+
+func TestSettingsThatTheServerRefusesAreAnErrorOfUsage(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, command := range []string{"list", "migrate version"} {
+		in(t, withOptions(t, db.URL(), "-c nonsense=on"), strings.Fields(command)...).want(t, exitUsage, `unrecognized configuration parameter "nonsense"`, "try: other settings in the connection string")
+	}
+}
+
+func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
+	t.Parallel()
+	const readOnly = "-c default_transaction_read_only=on" // as on a standby
+	made, empty := withOptions(t, pgtest.Database(t).URL(), readOnly), withOptions(t, pgtest.EmptyDatabase(t).URL(), readOnly)
+	in(t, made, "migrate", "up").want(t, exitOK, "as before")
+	in(t, made, "migrate", "version").want(t, exitOK)
+	in(t, empty, "migrate", "up").want(t, exitUnreachable, "stays missing", "read-only", "target_session_attrs=read-write")
+	for _, command := range []string{"list", "break a --reason r", "prune", "guard add t", "migrate down --yes"} {
+		in(t, made, strings.Fields(command)...).want(t, exitUnreachable, "target_session_attrs=read-write")
+	}
+}
+
+func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))") // while its connection is open
+	in(t, db.URL(), "migrate", "up", "--timeout", "300ms").want(t, exitUnreachable, "another program migrates this schema: no answer within 300ms (--timeout)", "a longer --timeout")
+}
+
+// A step that waits ends with the time of the command, and is rolled back.
+func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	busy := db.Conn(t)
+	for _, sql := range []string{"BEGIN", "CREATE SCHEMA pglock"} {
+		if state := written(t, busy, sql); state != "" {
+			t.Fatal(state)
+		}
+	}
+	in(t, db.URL(), "migrate", "up", "--timeout", "500ms").want(t, exitUnreachable,
+		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 500ms (--timeout)\n", "try: the same command again with a longer --timeout")
+	if state := written(t, busy, "ROLLBACK"); state != "" {
+		t.Fatal(state)
+	}
+	in(t, db.URL(), "migrate", "version").want(t, exitSchema, "schema pglock: missing\n")
+	in(t, db.URL(), "migrate", "up").want(t, exitOK, latest)
+}
+
+// What is advised must not be refused in its turn.
+func TestNobodyIsToldToMigrateWhereThatIsRefused(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for _, command := range []string{"list", "doctor", "guard list"} {
+		if a := in(t, db.URL(), append(strings.Fields(command), "--schema", "pg_catalog")...).want(t, exitSchema, "belongs to PostgreSQL"); strings.Contains(a.stderr, "migrate up") {
+			t.Errorf("%s: %s", command, a.stderr)
+		}
+	}
+	in(t, db.URL(), "migrate", "up", "--schema", "pg_catalog").want(t, exitUsage, `schema is "pg_catalog": it must`)
+}
+
+func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	user := asUser(t, db, "pglock_user")
+	says := func(address, hint string) {
+		t.Helper()
+		for _, command := range []string{"list", "migrate version", "doctor"} {
+			in(t, address, strings.Fields(command)...).want(t, exitSchema, "try: "+hint)
+		}
+	}
+	says(db.URL(), "pglock-admin migrate up\n")
+	says(user, "pglock-admin migrate up, as user "+ask[string](t, db, "SELECT current_user")+" or a superuser\n")
+	execute(t, db, "CREATE SCHEMA pglock CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)")
+	execute(t, db, "INSERT INTO pglock.pglock_schema_migrations VALUES (3, false)")
+	says(db.URL(), "pglock-admin migrate force 0, when the schema has that version indeed; then pglock-admin migrate up\n")
+	in(t, db.URL(), "migrate", "force", "0").want(t, exitOK)
+	in(t, db.URL(), "migrate", "up").want(t, exitOK)
+	execute(t, db, "DROP TABLE pglock.pglock_schema_migrations")
+	in(t, db.URL(), "migrate", "down", "--yes").want(t, exitSchema, "the schema was made by another migration tool\n")
+}
+
+// No advice in the text of an error, no cause twice, no name of a package.
+func TestAnErrorSaysEachThingOnce(t *testing.T) {
+	t.Parallel()
+	db, empty := pgtest.Database(t), pgtest.EmptyDatabase(t)
+	hold(t, db, "worker", "a")
+	hold(t, db, "reader", "b")
+	execute(t, db, "CREATE TABLE jobs (id int)")
+	execute(t, db, "CREATE TABLE guarded (id int)")
+	execute(t, db, "CREATE VIEW seen AS SELECT 1")
+	in(t, db.URL(), "guard", "add", "guarded").want(t, exitOK)
+	for command, want := range map[string]string{
+		"show none":                        "lock none does not exist",
+		"waiters none":                     "lock none does not exist",
+		"break none --reason r":            "lock none does not exist",
+		"break a --reason r --token 99":    "lock a is held with another token than 99; nothing was broken",
+		"break a --reason r --token 0":     "token is 0: it must be greater than 0",
+		"guard add nosuch":                 `relation "nosuch" does not exist (SQLSTATE 42P01)`,
+		"guard add seen":                   "table is public.seen, which is a view: a guard needs a table of the application (SQLSTATE 42809)",
+		"guard add guarded --resource r":   "table public.guarded is guarded already, by resource 'guarded' (SQLSTATE 42710)",
+		"guard drop jobs --yes":            "table public.jobs is not guarded: there is nothing to drop (SQLSTATE 42704)",
+		"migrate down --yes":               "tables are under guard: public.guarded",
+		"migrate force 0":                  "version is 0: it must be " + strings.TrimPrefix(latest, "version ") + `, which schema "pglock" says it has`,
+		"list --schema nosuch":             "schema nosuch is missing, or has nothing of pglock in it",
+		"list --schema pg_catalog":         "schema pg_catalog is missing, or has nothing of pglock in it",
+		"migrate version --schema pg_mine": `schema is "pg_mine": it must have 1 to 63 bytes of UTF-8 and not begin with pg_`,
+	} {
+		a := in(t, db.URL(), strings.Fields(command)...)
+		text, _, _ := strings.Cut(strings.TrimPrefix(a.stderr, "pglock-admin: "), "\n")
+		if a.code == exitOK || text != want {
+			t.Errorf("%s, exit code %d: %q, want %q", command, a.code, text, want)
+		}
+	}
+	execute(t, empty, "CREATE FUNCTION public.no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today' USING HINT = 'Come tomorrow.'; END $$")
+	execute(t, empty, "CREATE EVENT TRIGGER no ON ddl_command_start WHEN TAG IN ('CREATE SEQUENCE') EXECUTE FUNCTION public.no()")
+	in(t, empty.URL(), "migrate", "up").want(t, exitFailure,
+		"pglock-admin: schema pglock stays missing, because the step to version 1 was rolled back: not today (SQLSTATE P0001)\nat: ", "\ntry: Come tomorrow; then the same command again\n")
+	execute(t, empty, "DROP EVENT TRIGGER no")
+	in(t, empty.URL(), "migrate", "up").want(t, exitOK)
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// durationFlag is a flag that understands days and weeks too.
+type durationFlag struct{ d *time.Duration }
+
+func (f durationFlag) String() string {
+	if f.d == nil {
+		return ""
+	}
+	return durationText(*f.d)
+}
+
+func (f durationFlag) Set(s string) (err error) {
+	*f.d, err = parseDuration(s)
+	return err
+}
+
+func (durationFlag) Type() string { return "duration" }
+
+// durationVar defines a duration flag, with what d holds as its default.
+func durationVar(flags *pflag.FlagSet, d *time.Duration, name string, usage string) {
+	flags.Var(durationFlag{d}, name, usage)
+}
+
+var errDuration = errors.New("it must be a duration such as 90s, 36h, 1d12h, 90d or 2w")
+
+// daysOrWeeks is what time.ParseDuration does not know, at the beginning of a duration.
+var daysOrWeeks = regexp.MustCompile(`^(\d+(?:\.\d+)?)([dw])`)
+
+func parseDuration(s string) (time.Duration, error) {
+	rest, negative := strings.CutPrefix(s, "-")
+	var total float64
+	for m := daysOrWeeks.FindStringSubmatch(rest); m != nil; m = daysOrWeeks.FindStringSubmatch(rest) {
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			return 0, errDuration
+		}
+		unit := 24 * time.Hour
+		if m[2] == "w" {
+			unit *= 7
+		}
+		total += n * float64(unit)
+		rest = rest[len(m[0]):]
+	}
+	var d time.Duration
+	if rest != "" {
+		var err error
+		if d, err = time.ParseDuration(rest); err != nil || strings.ContainsAny(rest[:1], "+-") && rest != s {
+			return 0, errDuration
+		}
+	} else if s == "" || s == "-" {
+		return 0, errDuration
+	}
+	if total+float64(d) >= math.MaxInt64 {
+		return 0, errors.New("it must be less than 292 years")
+	}
+	if d += time.Duration(total); negative {
+		d = -d
+	}
+	return d, nil
+}
+
+// durationText is a duration as parseDuration reads it.
+func durationText(d time.Duration) string {
+	if d < 24*time.Hour {
+		return shortened(d.String())
+	}
+	days := strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
+	if rest := d % (24 * time.Hour); rest > 0 {
+		days += shortened(rest.String())
+	}
+	return days
+}
+
+// shortened leaves out minutes and seconds that are 0.
+func shortened(s string) string {
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}

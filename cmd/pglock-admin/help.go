@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The widths of a help text: for a terminal that does not tell, and that no longer reads well.
+const (
+	helpWidth     = 80
+	mostHelpWidth = 100
+)
+
+// help writes what a command is for, as wide as the terminal.
+func help(cmd *cobra.Command, _ []string) {
+	out := cmd.OutOrStdout()
+	width := columns(out)
+	if width == 0 {
+		width = helpWidth
+	}
+	width = min(width, mostHelpWidth)
+	usage := cmd.UsageString()
+	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
+		if all := strings.TrimRight(flags.FlagUsages(), "\n"); all != "" {
+			usage = strings.Replace(usage, all, strings.TrimRight(flags.FlagUsagesWrapped(width), "\n"), 1)
+		}
+	}
+	about := cmd.Long
+	if about == "" {
+		about = cmd.Short
+	}
+	fmt.Fprintf(out, "%s\n\n%s", reflow(about, width), usage)
+}
+
+// reflow wraps the paragraphs of a text anew. A line that begins with a space stands for itself.
+func reflow(text string, width int) string {
+	var lines []string
+	var paragraph []string
+	end := func() {
+		if paragraph != nil {
+			lines = append(lines, wrapped(strings.Join(paragraph, " "), width))
+		}
+		paragraph = nil
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		if line == "" || line[0] == ' ' {
+			end()
+			lines = append(lines, hanging(line, width))
+			continue
+		}
+		paragraph = append(paragraph, line)
+	}
+	end()
+	return strings.Join(lines, "\n")
+}
+
+// hanging wraps a line of a list below its text, which begins behind the last gap of two spaces.
+func hanging(line string, width int) string {
+	indent := strings.LastIndex(line, "  ") + 2
+	if len(line) <= width || indent < 2 || width-indent < 20 {
+		return line
+	}
+	return line[:indent] + strings.ReplaceAll(wrapped(line[indent:], width-indent), "\n", "\n"+strings.Repeat(" ", indent))
+}
+
+// newHelp is cobra's help command, but for a topic that does not exist.
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [command]",
+		Short: "Help about any command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usageErrorf("pglock-admin --help", "there is no command %s", escapeText(strings.Join(args, " ")))
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// commands are all of them, with what they hold.
+func commands(c *cobra.Command) (all []*cobra.Command) {
+	all = []*cobra.Command{c}
+	for _, sub := range c.Commands() {
+		if !sub.Hidden && sub.Name() != "completion" {
+			all = append(all, commands(sub)...)
+		}
+	}
+	return all
+}
+
+func TestEveryFlagSaysWhatItTakesAndWhatItHasByDefault(t *testing.T) {
+	t.Parallel()
+	kinds := []string{"number", "text", "name", "duration", "string", "format", "column"}
+	for _, c := range commands(newRoot(&options{})) {
+		flags := append([]*pflag.Flag{}, flagsOf(c.LocalFlags())...)
+		for _, f := range flags {
+			kind, usage := pflag.UnquoteUsage(f)
+			if f.Value.Type() != "bool" && !slices.Contains(kinds, kind) || usage == "" || len(f.Usage) > 120 {
+				t.Errorf("%s --%s takes %q: %s", c.CommandPath(), f.Name, kind, usage)
+			}
+			if _, is := f.Value.(durationFlag); is != (kind == "duration") || strings.HasSuffix(f.DefValue, "0s") && f.DefValue != "10s" {
+				t.Errorf("%s --%s is a %s by default %s", c.CommandPath(), f.Name, kind, f.DefValue)
+			}
+		}
+	}
+	admin(t, "prune", "--help").want(t, exitOK, "--events duration ", "(default 90d)", "--idle duration ", "(default 1d)", "--timeout duration ", "(default 10s)")
+	admin(t, "list", "--help").want(t, exitOK, "--limit number ", "--prefix text ")
+	admin(t, "break", "--help").want(t, exitOK, "--token number ", "--reason text ", "--by name ")
+	admin(t, "--help").want(t, exitOK, "90d or 2w", `    pglock-admin show -- "$name"`)
+}
+
+func flagsOf(set *pflag.FlagSet) (all []*pflag.Flag) {
+	set.VisitAll(func(f *pflag.Flag) { all = append(all, f) })
+	return all
+}
+
+func TestHelpFitsATerminal(t *testing.T) {
+	t.Parallel()
+	for _, c := range commands(newRoot(&options{})) {
+		a := admin(t, append(strings.Fields(c.CommandPath())[1:], "--help")...).want(t, exitOK)
+		_, examples, _ := strings.Cut(a.stdout, "\nExamples:\n") // can be copied as they are
+		examples, _, _ = strings.Cut(examples, "\n\n")
+		answer{stdout: strings.Replace(strings.Split(a.stdout, "\nUse \"")[0], examples, "", 1)}.narrow(t)
+		if b := admin(t, append([]string{"help"}, strings.Fields(c.CommandPath())[1:]...)...).want(t, exitOK); b.stdout != a.stdout {
+			t.Errorf("help of %s is not its --help:\n%s", c.CommandPath(), b.stdout)
+		}
+	}
+}
+
+func TestATextIsWrappedAnewByParagraphs(t *testing.T) {
+	t.Parallel()
+	const text = "one two three\nfour five\n\n  0  done and\n  1  failed for a reason that is long enough to be wrapped\nsix seven"
+	want := "one two three four\nfive\n\n  0  done and\n  1  failed for a reason that is long enough to be wrapped\nsix seven"
+	if got := reflow(text, 20); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	want = "one two three four five\n\n  0  done and\n  1  failed for a reason\n     that is long enough to\n     be wrapped\nsix seven"
+	if got := reflow(text, 28); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func heldLock(name string) lockView {
+	now := time.Now()
+	return viewOf(pglock.Info{Name: name, Held: true, Holder: "host/worker[4711]", Token: 12, TTL: time.Minute, Remaining: 45 * time.Second,
+		AcquiredAt: now, ExpiresAt: now.Add(45 * time.Second), Mode: pglock.ModeLimit, Limit: 3, Slot: 2})
+}
+
+func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
+	t.Parallel()
+	drawn := func(width int) string {
+		p := &page{width: width}
+		drawList(p, listView{Locks: []lockView{heldLock("report"), heldLock("my job")}}, false)
+		return p.String()
+	}
+	for width, want := range map[int][]string{
+		0:   {"LOCK      MODE", "LEASE", "'my job'  "},
+		120: {"LOCK      MODE", "LEASE", "'my job'  "},
+		80:  {"LOCK      MODE", "LEASE       WAITING\n", "'my job'  "},
+		40:  {"LOCK        report\nMODE        limit 3 #2\nHOLDER      host/worker[4711]\n", "WAITING     -\n\nLOCK        'my job'\n"},
+	} {
+		text := drawn(width)
+		answer{stdout: text}.inOrder(t, want...)
+		for line := range strings.Lines(text) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); width > 0 && n > width {
+				t.Errorf("at %d: %d columns: %s", width, n, line)
+			}
+		}
+	}
+	if strings.Contains(drawn(80), "HELD-FOR") {
+		t.Errorf("at 80 one column is left out, which show tells:\n%s", drawn(80))
+	}
+}
+
+func TestDoctorFitsANarrowTerminal(t *testing.T) {
+	t.Parallel()
+	yes := true
+	p := &page{width: 40}
+	drawDoctor(p, doctorView{Findings: []pglock.Finding{{Item: "client_connection_check_interval", OK: &yes, Value: "can be set", Meaning: "A client that is gone is noticed while its statement runs."}}})
+	for line := range strings.Lines(p.String()) {
+		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 43 { // a single word may be longer
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+}

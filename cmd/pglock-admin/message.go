@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// message is what an error says to somebody who sees the server, the advice and nothing of the code beside it: each thing
+// once, and without the names of packages.
+func message(err error) string {
+	var own *advised
+	var late timeUp
+	var connect *pgconn.ConnectError
+	var step *migrations.StepError
+	var right *migrations.RightError
+	var dirty *migrations.DirtyError
+	var guarded *migrations.GuardedError
+	var schema *pglock.SchemaError
+	var argument *pglock.ArgumentError
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &own):
+		return own.Error()
+	case errors.As(err, &step) && step.Unknown:
+		return fmt.Sprintf("whether schema %s went from %s to %s is not known: %s", named(step.Schema), versionText(step.From), versionText(step.To), ended(err, step.Err))
+	case errors.As(err, &step):
+		return fmt.Sprintf("schema %s stays %s, because the step to %s was rolled back: %s", named(step.Schema),
+			versionText(step.From), versionText(step.To), ended(err, step.Err))
+	case errors.Is(err, migrations.ErrBusy):
+		return "another program migrates this schema: " + ended(err, err)
+	case errors.As(err, &late):
+		return late.Error()
+	case errors.As(err, &connect):
+		return fmt.Sprintf("cannot connect as user %s: %s", named(connect.Config.User), refusals(connect.Unwrap()))
+	case errors.As(err, &right) && right.Have < 0:
+		return fmt.Sprintf("user %s may not look at schema %s: it lacks %s", named(right.User), named(right.Schema), right.Lacks)
+	case errors.As(err, &right):
+		return fmt.Sprintf("schema %s is %s, and user %s may not change that: it lacks %s", named(right.Schema), versionText(right.Have), named(right.User), right.Lacks)
+	case errors.As(err, &dirty):
+		return fmt.Sprintf("schema %s is %s, and golang-migrate has noted %s for it: one of them was changed by hand",
+			named(dirty.Schema), versionText(dirty.Before), versionText(max(dirty.Version, 0)))
+	case errors.As(err, &guarded):
+		return "tables are under guard: " + guarded.Tables
+	case errors.Is(err, migrations.ErrForeign):
+		return "the schema was made by another migration tool"
+	case errors.As(err, &schema):
+		return schemaText(schema)
+	case errors.As(err, &argument):
+		return fmt.Sprintf("%s is %s: it must %s", argument.Field, argument.Value, argument.Rule)
+	case errors.As(err, &pgErr):
+		return serverText(pgErr)
+	case errors.Is(err, pglock.ErrReadOnly):
+		return "the server takes no writes: it is a standby, or the session is read-only"
+	}
+	s := strings.TrimSpace(err.Error())
+	if lost(err) {
+		s = "the connection was lost: " + innermost(err).Error()
+	}
+	for _, p := range []string{migrations.ErrInvalid.Error() + ": ", "pglock: ", "migrations: ", "fencedstore: "} {
+		s = strings.TrimPrefix(s, p)
+	}
+	return s
+}
+
+func innermost(err error) error {
+	for next := errors.Unwrap(err); next != nil; next = errors.Unwrap(err) {
+		err = next
+	}
+	return err
+}
+
+func versionText(version int) string {
+	if version == 0 {
+		return "missing"
+	}
+	return fmt.Sprintf("version %d", version)
+}
+
+func schemaText(e *pglock.SchemaError) string {
+	if e.Have == 0 {
+		return fmt.Sprintf("schema %s is missing, or has nothing of pglock in it", named(e.Schema))
+	}
+	return fmt.Sprintf("schema %s has version %d, this program needs %d", named(e.Schema), e.Have, e.Need)
+}
+
+// serverText is what the server said. Its hint is advice.
+func serverText(e *pgconn.PgError) string {
+	s := e.Message
+	if e.Detail != "" && !strings.HasPrefix(e.Code, "LK") { // of our own errors it is for programs
+		s += " (" + strings.TrimSuffix(e.Detail, ".") + ")"
+	}
+	return fmt.Sprintf("%s (SQLSTATE %s)", s, e.Code)
+}
+
+// ended is why something came to its end: the time was up, somebody interrupted it, or the cause.
+func ended(err, cause error) string {
+	var late timeUp
+	switch {
+	case errors.As(err, &late):
+		return late.Error()
+	case errors.Is(cause, context.Canceled):
+		return "interrupted"
+	}
+	return message(cause)
+}
+
+// refusal is why no connection came about.
+type refusal struct{ address, reason string }
+
+// refusals tells each reason once, and of several addresses which it was.
+func refusals(err error) string {
+	var texts []string
+	all := refusalsOf(err)
+	for _, r := range all {
+		text := r.reason
+		if r.address != "" && slices.ContainsFunc(all, func(other refusal) bool { return other.address != r.address }) {
+			text = r.address + ": " + text
+		}
+		if !slices.Contains(texts, text) { // tried with TLS and without
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, "; ")
+}
+
+// refusalsOf goes down to what the server, the network or the resolver said.
+func refusalsOf(err error) []refusal {
+	switch e := err.(type) { //nolint:errorlint // this is the unwrapping
+	case *pgconn.PgError:
+		return []refusal{{"", serverText(e)}}
+	case *net.DNSError:
+		return []refusal{{"", e.Error()}}
+	case *net.OpError:
+		var name *net.DNSError
+		if e.Addr != nil && !errors.As(e.Err, &name) {
+			return []refusal{{e.Addr.String(), e.Err.Error()}}
+		}
+	case interface{ Unwrap() []error }:
+		var all []refusal
+		for _, one := range e.Unwrap() {
+			all = append(all, refusalsOf(one)...)
+		}
+		return all
+	}
+	if next := errors.Unwrap(err); next != nil {
+		return refusalsOf(next)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return []refusal{{"", "no answer in time"}} // of connect_timeout
+	}
+	return []refusal{{"", err.Error()}}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+)
+
+const namesHelp = `A NAME can be given as it is shown: as it is where a shell takes it so, else in '…'. What begins with - or ", or holds a
+backslash or anything that does not print, is shown and read as '"…"' with escapes such as \x1b and \n. After -- a NAME is
+taken as it is, whatever it looks like, which is for scripts:
+
+    pglock-admin show -- "$name"`
+
+// shellName is a lock's name as it is shown: whoever pastes it into a shell, behind a command that takes a NAME, gives that
+// name. It neither steers the terminal nor makes a shell of any kind do anything. To some shells a backslash means something
+// between quotes too.
+func shellName(name string) string {
+	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(name, `"`) || strings.Contains(name, `\`) || !allPrint(name) {
+		return "'" + quotedName(name) + "'"
+	}
+	return shellQuote(name)
+}
+
+// quotedName is a name in double quotes, with nothing in it that means something between the single quotes of a shell.
+func quotedName(name string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := 0; i < len(name); {
+		r, size := utf8.DecodeRuneInString(name[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, name[i])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < utf8.RuneSelf && (strings.ContainsRune(`'"\`, r) || !strconv.IsPrint(r)):
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+		i += size
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// nameOf reads the nth argument of a command as the name of a lock.
+func nameOf(cmd *cobra.Command, args []string, n int) (string, error) {
+	arg := args[n]
+	if dash := cmd.ArgsLenAtDash(); dash >= 0 && n >= dash || !strings.HasPrefix(arg, `"`) {
+		return arg, nil
+	}
+	name, err := strconv.Unquote(arg)
+	if err != nil {
+		return "", usageErrorf(fmt.Sprintf("%s -- %s, for a name that really begins so", cmd.CommandPath(), shellQuote(escapeText(arg))),
+			`NAME is %s: what begins with " must be quoted as in the output of list`, quotedName(arg))
+	}
+	return name, nil
+}
+
+// shellQuote quotes an argument for a command that is suggested to the user.
+func shellQuote(s string) string {
+	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"
+	if s != "" && s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(safe, r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// as gives the connection string of another user and database of the same server.
+func as(tb testing.TB, address, user, database string) string {
+	tb.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	u.User, u.Path = url.UserPassword(user, "secret"), "/"+database
+	return u.String()
+}
+
+// A cluster without the roles: nobody is told to grant them, and what failed works once somebody has made them.
+func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil)
+	conn, err := pgx.Connect(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // nothing is lost
+	do := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, sql := range []string{"CREATE ROLE app LOGIN PASSWORD 'secret'", "CREATE ROLE other LOGIN PASSWORD 'secret'", "CREATE DATABASE mine OWNER app", "CREATE SCHEMA pglock"} {
+		do(sql)
+	}
+	app := func(code int, args string, texts ...string) {
+		t.Helper()
+		if a := in(t, as(t, server.URL(), "app", "mine"), strings.Fields(args)...).want(t, code, texts...); strings.Contains(a.stderr, "GRANT") {
+			t.Errorf("%s: %s", args, a.stderr)
+		}
+	}
+	// A schema of another program, which happens to have the name: the user may not even look into it.
+	for _, command := range []string{"list", "show a", "break a --reason r", "guard list", "doctor", "prune", "waiters"} {
+		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema, "has nothing of pglock in it", "try: pglock-admin migrate up, as user postgres or a superuser\n")
+		if strings.Contains(a.stderr, "GRANT") {
+			t.Errorf("%s: %s", command, a.stderr)
+		}
+	}
+	const first = "try: let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; then pglock-admin migrate up\n"
+	app(exitSchema, "list", first)
+	for range 2 {
+		app(exitPermission, "migrate up", "schema pglock stays missing", "user app cannot create the roles pglock_user and pglock_admin",
+			"try: Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; then the same command again")
+		app(exitSchema, "list", first)
+		app(exitSchema, "migrate version", "schema pglock: missing\n", first)
+	}
+	do("CREATE ROLE pglock_user NOLOGIN")
+	do("CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user")
+	app(exitSchema, "list", "try: pglock-admin migrate up\n")
+	app(exitOK, "migrate up", "it was missing")
+	app(exitOK, "list")
+	in(t, as(t, server.URL(), "other", "mine"), "list").want(t, exitPermission, `try: let an administrator run: GRANT pglock_user TO "other"`)
+}
+
+func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker", "a")
+	execute(t, db, "CREATE TABLE jobs ()")
+	user := asUser(t, db, "")
+	name := pgx.Identifier{db.Name() + "_user"}.Sanitize()
+	obey := func(a answer) { // does what the advice says
+		t.Helper()
+		_, advice, found := strings.Cut(a.stderr, "let an administrator run: ")
+		if !found {
+			t.Fatalf("no advice: %s", a.stderr)
+		}
+		execute(t, db, advice)
+	}
+	for _, command := range []string{"list", "show a", "waiters", "doctor", "migrate up", "migrate version", "guard list", "prune"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_user TO "+name)
+	}
+	obey(in(t, user, "list"))
+	for _, command := range []string{"list", "show a", "waiters", "doctor", "migrate up", "migrate version", "guard list"} {
+		in(t, user, strings.Fields(command)...).want(t, exitOK)
+	}
+	for _, command := range []string{"break a --reason r", "prune"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
+	}
+	me := ask[string](t, db, "SELECT current_user")
+	for _, command := range []string{"migrate down --yes", "migrate force 1"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "lacks the rights of its owner", "try: the same command again as user "+me)
+	}
+	obey(in(t, user, "prune"))
+	in(t, user, "break", "a", "--reason", "r").want(t, exitOK)
+}
+
+func TestAMemberThatDoesNotInheritIsToldToSetTheRole(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	user := asUser(t, db, "")
+	execute(t, db, fmt.Sprintf("ALTER ROLE %s NOINHERIT", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
+	execute(t, db, fmt.Sprintf("GRANT pglock_admin TO %s", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
+	in(t, user, "list").want(t, exitPermission, "try: PGOPTIONS='-c role=pglock_user'")
+	u, err := url.Parse(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set("options", "-c role=pglock_user")
+	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
+	in(t, u.String(), "list").want(t, exitOK)
+}
+
+func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	user := asUser(t, db, "pglock_user")
+	execute(t, db, "REVOKE CONNECT ON DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" FROM PUBLIC")
+	for _, command := range []string{"list", "migrate version"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission,
+			fmt.Sprintf("try: let an administrator run: GRANT CONNECT ON DATABASE %q TO %q\n", db.Name(), db.Name()+"_user"))
+	}
+}

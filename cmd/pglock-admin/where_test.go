@@ -1,0 +1,180 @@
+package main
+
+import (
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// everyCommand is every command that speaks to a database, with what it needs to succeed once the lock and the table are
+// there; in this order each of them does.
+var everyCommand = [][]string{
+	{"migrate", "up"}, {"migrate", "version"}, {"list"}, {"list", "--all"}, {"show", "my lock"}, {"waiters"}, {"waiters", "my lock"},
+	{"guard", "add", "jobs"}, {"guard", "list"}, {"doctor"}, {"guard", "drop", "jobs", "--yes"}, {"break", "my lock", "--reason", "r"}, {"prune"}, {"migrate", "down", "--yes"},
+}
+
+func TestEveryAnswerNamesTheServerAndTheDatabase(t *testing.T) {
+	t.Parallel()
+	for _, schema := range []string{defaultSchema, "My locks"} {
+		db := pgtest.EmptyDatabase(t)
+		config, err := pgx.ParseConfig(db.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		place := where{address(config.Host, config.Port), db.Name(), schema}
+		line := "at " + place.Server + ", database " + db.Name()
+		if schema != defaultSchema {
+			line += `, schema "My locks"`
+		}
+		execute(t, db, "CREATE TABLE jobs ()")
+		for _, format := range map[string][]string{defaultSchema: {"table"}, "My locks": {"table", "json"}}[schema] {
+			for _, command := range everyCommand {
+				a := in(t, db.URL(), append(command, "--schema", schema, "-o", format)...).want(t, exitOK)
+				if format == "json" {
+					if got := decode[struct{ At where }](t, a.stdout).At; got != place {
+						t.Errorf("%q is at %+v, want %+v", command, got, place)
+					}
+				} else if first, _, _ := strings.Cut(a.stdout, "\n"); first != line {
+					t.Errorf("%q begins with %q, want %q", command, first, line)
+				}
+				if strings.Count(a.stdout, db.Name()) != 1 || config.Password != "" && strings.Contains(a.stdout+a.stderr, config.Password) {
+					t.Errorf("%q tells too much:\n%s%s", command, a.stdout, a.stderr)
+				}
+				if command[0] == "migrate" && command[1] == "up" {
+					execute(t, db, "SELECT "+pgx.Identifier{schema, "acquire_lease"}.Sanitize()+"('my lock', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')")
+				}
+			}
+		}
+	}
+}
+
+func TestEveryErrorNamesTheServerAndTheDatabase(t *testing.T) {
+	t.Parallel()
+	addr := closedPort(t)
+	address := "postgres://me:hush-hush@" + addr + "/app"
+	for _, command := range append(everyCommand, []string{"migrate", "force", "1"}, []string{"migrate", "down"}, []string{"guard", "drop", "jobs"}, []string{"list", "--limit", "-1"}, []string{"prune", "--idle", "-1s"}) {
+		a := in(t, address, append(command, "--schema", "mine")...)
+		if !strings.Contains(a.stderr, "\nat: "+addr+", database app, schema mine\ntry: ") || a.code == exitOK {
+			t.Errorf("%q, exit code %d: %s", command, a.code, a.stderr)
+		}
+		p := decode[problem](t, in(t, address, append(command, "--schema", "mine", "-o", "json")...).stderr)
+		if p.At == nil || *p.At != (where{addr, "app", "mine"}) {
+			t.Errorf("%q is at %+v", command, p.At)
+		}
+		if strings.Contains(a.stderr, "hush-hush") {
+			t.Errorf("%q tells the password: %s", command, a.stderr)
+		}
+	}
+	for _, command := range []string{"version", "list --nonsense", "demo --workers 1"} { // have nothing to do with a server
+		if a := in(t, address, strings.Fields(command)...); strings.Contains(a.stdout+a.stderr, addr) {
+			t.Errorf("%s speaks of a server: %s%s", command, a.stdout, a.stderr)
+		}
+	}
+}
+
+func TestPlacesOfEveryKind(t *testing.T) {
+	t.Parallel()
+	for address, want := range map[string]string{
+		"postgres://u:p@db.example.com:5433/app":                   "db.example.com:5433, database app",
+		"postgres://u:p@db.example.com/app?sslmode=prefer":         "db.example.com:5432, database app",
+		"postgres://u:p@db.example.com/app?sslmode=disable":        "db.example.com:5432, database app",
+		"host=/run/postgresql dbname=app user=u":                   "/run/postgresql/.s.PGSQL.5432, database app",
+		"host=/run/postgresql port=5433 dbname=app user=u":         "/run/postgresql/.s.PGSQL.5433, database app",
+		"postgres://u:p@a:1,b:2/app":                               "a:1, b:2, database app",
+		"postgres://u:p@[::1]:5432/app":                            "[::1]:5432, database app",
+		"host=h user=me dbname='' password=p sslmode=disable":      "h:5432, database me",
+		"host=h user=u dbname='my app' password=p sslmode=disable": `h:5432, database "my app"`,
+	} {
+		config, err := pgx.ParseConfig(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := targetOf(config, defaultSchema).now().String(); got != want {
+			t.Errorf("%s is %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestOfSeveralServersTheOneThatAnsweredIsNamed(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(pgtest.Database(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed, open := closedPort(t), u.Host
+	u.Host = closed + "," + open
+	for _, command := range []string{"list", "migrate version"} {
+		a := in(t, u.String(), strings.Fields(command)...).want(t, exitOK)
+		host, port, _ := net.SplitHostPort(open)
+		ips, err := net.LookupHost(host)
+		if err != nil || !strings.HasPrefix(a.stdout, "at "+net.JoinHostPort(ips[0], port)+", database ") {
+			t.Errorf("%s, of %s and %s (%v): %s", command, closed, open, err, a.stdout)
+		}
+	}
+	u.Host = closed + "," + closedPort(t)
+	in(t, u.String(), "list").want(t, exitUnreachable, "at: "+strings.ReplaceAll(u.Host, ",", ", ")+", database ", closed+": connect: connection refused; ")
+}
+
+// A reason that came twice, with TLS and without, is told once, and the server stands on its own line alone.
+func TestWhyThereIsNoConnectionIsToldOnce(t *testing.T) {
+	t.Parallel()
+	addr := closedPort(t)
+	a := in(t, "postgres://me@"+addr+"/db?sslmode=prefer", "list").want(t, exitUnreachable, "pglock-admin: cannot connect as user me: connect: connection refused\nat: "+addr+", database db\n")
+	if strings.Count(a.stderr, "refused") != 1 || strings.Count(a.stderr, addr) != 1 {
+		t.Error(a.stderr)
+	}
+}
+
+// A suggested command leads to the same database, also when the environment names another one.
+func TestASuggestedCommandGoesToTheSameDatabase(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	u, err := url.Parse(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.User(u.User.Username())
+	admin(t, "list", "--database-url", db.URL(), "--schema", "my locks").want(t, exitSchema, "try: pglock-admin migrate up --schema 'my locks' --database-url "+shellQuote(u.String())+"\n")
+	for given, want := range map[string]string{
+		"postgres://u:secret@h/d":                                        "postgres://u@h/d",
+		"postgresql://u@h/d?password=secret&sslmode=disable":             "postgresql://u@h/d?sslmode=disable",
+		"postgres://u@h/d?sslpassword=secret":                            "postgres://u@h/d?",
+		"host=h password=secret dbname=d":                                "host=h dbname=d",
+		"host=h password = 'se\\'c ret' dbname=d sslpassword=secret":     "host=h dbname=d",
+		"host=h dbname=d PASSWORD=secret":                                "host=h dbname=d",
+		"host=h password=se\\ cret user=u":                               "host=h user=u",
+		"postgres://h/d":                                                 "postgres://h/d",
+		"postgres://u:a#%73ecret@h/d":                                    "host='h' port=5432 user='u' dbname='d'",
+		"postgres://u:#secret@h/d":                                       "host='h' port=5432 user='u' dbname='d'",
+		"postgres://u:secret@h/d?application_name=secret":                "host='h' port=5432 user='u' dbname='d'",
+		"user=u application_name='no password here' host=h port=5432":    "user=u application_name='no password here' host=h port=5432",
+		"postgres://u:p%40secret@h:5432/d?application_name=a&x=password": "postgres://u@h:5432/d?application_name=a&x=password",
+	} {
+		config, err := pgx.ParseConfig(given)
+		if err != nil {
+			t.Fatalf("%s: %v", given, err)
+		}
+		if got := withoutPassword(given, config); got != want && got != strings.TrimSuffix(want, "?") || strings.Contains(got, "ecret") {
+			t.Errorf("%s becomes %s, want %s", given, got, want)
+		}
+	}
+}
+
+func TestTheEnvironmentIsReadWhereNoFlagIsGiven(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	elsewhere := func(name string) string {
+		if name == "DATABASE_URL" {
+			return "postgres://me@" + closedPort(t) + "/db"
+		}
+		return os.Getenv(name)
+	}
+	with(t, elsewhere, "list").want(t, exitUnreachable)
+	with(t, elsewhere, "list", "--database-url", db.URL()).want(t, exitOK)
+}

@@ -1,0 +1,203 @@
+package migrations
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// migrating holds the lock of those who migrate for the length of the test.
+func migrating(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	mustDo(t, db.Conn(t), "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
+}
+
+func TestUpOfACurrentSchemaNeedsNoRightAndWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	mustUp(t, db.URL())
+	app, name := asUser(t, db, "_app")
+	mustDo(t, db.Conn(t), "GRANT pglock_user TO "+name)
+	migrating(t, db)
+	mustUp(t, app)
+	mustUp(t, db.URL())
+	wantVersion(t, app, Latest, false)
+
+	u, err := url.Parse(app)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := u.Query()
+	q.Set("default_transaction_read_only", "on") // as on a standby
+	u.RawQuery = q.Encode()
+	mustUp(t, u.String())
+}
+
+func TestFiftyProgramsStartAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	mustUp(t, db.URL(), ladder(t, 2, nil))
+	files := ladder(t, 3, nil)
+	app, name := asUser(t, db, "_app")
+	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	start := func(wantErr bool, addresses ...string) {
+		t.Helper()
+		var all sync.WaitGroup
+		for n := range 50 {
+			all.Go(func() {
+				err := Up(t.Context(), addresses[n%len(addresses)], files)
+				var right *RightError
+				if wantErr && !errors.As(err, &right) || !wantErr && err != nil {
+					t.Errorf("program %d: %v", n, err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	start(true, app)
+	wantVersion(t, db.URL(), 2, false)
+	start(false, db.URL())
+	wantVersion(t, db.URL(), 3, false)
+	start(false, db.URL(), app)
+}
+
+// Programs that may not migrate start while one that may is at it: they wait, and find nothing left to do.
+func TestProgramsWithoutRightsWaitForTheOneThatMigrates(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	mustUp(t, db.URL(), ladder(t, 1, nil))
+	app, name := asUser(t, db, "_app")
+	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	keepBusy(t, conn)
+	files := ladder(t, 2, map[int]string{2: "LOCK TABLE public.busy"})
+	done := make(chan error, 2)
+	go func() { done <- Up(t.Context(), db.URL(), files) }()
+	blocked(t, db, 1)
+	go func() { done <- Up(t.Context(), app, files) }()
+	blocked(t, db, 2)
+	mustDo(t, conn, "COMMIT")
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestUpWithoutARightSaysWhichAndWhoHasIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	app, name := asUser(t, db, "_app")
+	me := conn.Config().User
+	wants := func(when string, err error, have int, texts ...string) {
+		t.Helper()
+		var right *RightError
+		if !errors.As(err, &right) || right.Have != have || right.User != name || right.Owner != me {
+			t.Errorf("%s: %v, want a RightError about version %d", when, err, have)
+			return
+		}
+		for _, text := range append(texts, `"`+name+`"`) {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: no %q in %v", when, text, err)
+			}
+		}
+	}
+	wants("no schema", Up(t.Context(), app), 0, `"pglock" is missing`, `CREATE on database "`+db.Name()+`"`, `let "`+me+`" run`)
+	mustDo(t, conn, "CREATE SCHEMA pglock")
+	wants("empty schema", Up(t.Context(), app), 0, `"pglock" is missing`, "CREATE on it", `let "`+me+`" run`)
+	mustDo(t, conn, "DROP SCHEMA pglock")
+
+	mustUp(t, db.URL())
+	_, _, err := Version(t.Context(), app)
+	for what, err := range map[string]error{"Version": err, "Up": Up(t.Context(), app), "Down": Down(t.Context(), app), "Force": Force(t.Context(), app, Latest)} {
+		wants(what+" without any right", err, -1, "may not be looked at", "the right to use it", `GRANT pglock_user TO "`+name+`"`)
+	}
+	mustDo(t, conn, "DROP SCHEMA pglock CASCADE")
+	mustUp(t, db.URL(), ladder(t, 2, nil))
+	files := ladder(t, 3, nil)
+	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	for what, err := range map[string]error{"Up": Up(t.Context(), app, files), "Down": Down(t.Context(), app, files), "Force": Force(t.Context(), app, 2, files)} {
+		wants(what, err, 2, "has version 2", `the rights of its owner "`+me+`"`, `let "`+me+`" run`)
+	}
+	wantVersion(t, db.URL(), 2, false)
+}
+
+func TestANewerSchemaIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	mustUp(t, db.URL(), ladder(t, 3, nil))
+	files := ladder(t, 2, nil)
+	for what, err := range map[string]error{"Up": Up(t.Context(), db.URL(), files), "Down": Down(t.Context(), db.URL(), files)} {
+		if !errors.Is(err, ErrNewer) || !strings.Contains(err.Error(), "has version 3") || !strings.Contains(err.Error(), "knows 2") {
+			t.Errorf("%s: %v, want ErrNewer", what, err)
+		}
+	}
+	wantVersion(t, db.URL(), 3, false)
+}
+
+func TestAConfigurationServesAsWellAsAConnectionString(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	config := db.Pool(t).Config().ConnConfig
+	before := config.ConnString() + config.DefaultQueryExecMode.String()
+	files := ladder(t, 2, nil)
+	mustUp(t, config, files)
+	if err := Force(t.Context(), config, 2, files); err != nil {
+		t.Errorf("Force: %v", err)
+	}
+	if version, dirty, err := Version(t.Context(), config); version != 2 || dirty || err != nil {
+		t.Errorf("Version = %d, %v, %v", version, dirty, err)
+	}
+	if err := Down(t.Context(), config, files); err != nil {
+		t.Errorf("Down: %v", err)
+	}
+	if after := config.ConnString() + config.DefaultQueryExecMode.String(); after != before {
+		t.Errorf("the caller's configuration has changed to %s", after)
+	}
+	for what, wrong := range map[string]*pgx.ConnConfig{"nil": nil, "made by hand": {}} {
+		if err := Up(t.Context(), wrong); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "pgx.ParseConfig") {
+			t.Errorf("%s: %v, want ErrInvalid that names the rule", what, err)
+		}
+	}
+}
+
+func TestCheckSaysWhatUpWouldRefuse(t *testing.T) {
+	t.Parallel()
+	db := pgtest.EmptyDatabase(t)
+	conn := db.Conn(t)
+	app, name := asUser(t, db, "_app")
+	files := ladder(t, 3, nil)
+	wants := func(when, address string, right bool) {
+		t.Helper()
+		err := Check(t.Context(), address, files)
+		var lacks *RightError
+		if errors.As(err, &lacks) != right || !right && err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+		if up := Up(t.Context(), address, ladder(t, 3, nil)); (up != nil) != right {
+			t.Errorf("%s: Check says %v, and Up %v", when, err, up)
+		}
+	}
+	wants("missing, no right", app, true)
+	mustUp(t, db.URL(), ladder(t, 2, nil))
+	mustDo(t, conn, "GRANT USAGE ON SCHEMA pglock TO "+name)
+	wants("older, no right", app, true)
+	wants("older, the owner", db.URL(), false)
+	wants("current, no right", app, false)
+	mustDo(t, conn, "UPDATE pglock.pglock_schema_migrations SET version = 1")
+	if err := Check(t.Context(), db.URL(), files); err != nil {
+		t.Errorf("current, whatever is noted: %v", err)
+	}
+	var dirty *DirtyError
+	if err := Check(t.Context(), db.URL(), ladder(t, 4, nil)); !errors.As(err, &dirty) {
+		t.Errorf("older than another release, and noted by hand: %v", err)
+	}
+}

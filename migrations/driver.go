@@ -1,0 +1,82 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/golang-migrate/migrate/v4"
+	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/jackc/pgx/v5"
+)
+
+// driver is what golang-migrate works with: a transaction that somebody else begins, commits, and guards against other
+// migrations. golang-migrate's own driver notes a version, runs the step and notes the version again in three transactions,
+// so that a step that failed leaves a dirty mark; here they are one.
+type driver struct {
+	ctx     context.Context //nolint:containedctx // golang-migrate passes none on
+	tx      pgx.Tx
+	table   string // quoted
+	version int
+}
+
+// oneStep runs the next file up or down.
+func oneStep(d *driver, c config, by int) error {
+	source, err := iofs.New(c.source, ".")
+	if err != nil {
+		return err
+	}
+	m, err := migrate.NewWithInstance("embedded", source, "pglock", d)
+	if err != nil {
+		return errors.Join(err, source.Close())
+	}
+	err = m.Steps(by) // one: of several, golang-migrate leaves goroutines behind when one fails
+	sourceErr, driverErr := m.Close()
+	return errors.Join(err, sourceErr, driverErr)
+}
+
+func (d *driver) Run(step io.Reader) error {
+	sql, err := io.ReadAll(step)
+	if err != nil {
+		return err
+	}
+	_, err = d.tx.Exec(d.ctx, string(sql), pgx.QueryExecModeSimpleProtocol) // many statements
+	return err
+}
+
+func (d *driver) Version() (version int, dirty bool, err error) {
+	if d.version == 0 {
+		return database.NilVersion, false, nil
+	}
+	return d.version, false, nil
+}
+
+// SetVersion notes the version that a step has reached. Nobody would see the dirty mark before it.
+func (d *driver) SetVersion(version int, dirty bool) error {
+	if dirty {
+		return nil
+	}
+	d.version = max(version, 0)
+	return note(d.ctx, d.tx, d.table, d.version)
+}
+
+// note replaces what golang-migrate's table says, in a form that its own driver reads.
+func note(ctx context.Context, tx pgx.Tx, table string, version int) error {
+	sql := "CREATE TABLE IF NOT EXISTS " + table + " (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL); DELETE FROM " + table
+	if version > 0 {
+		sql += fmt.Sprintf("; INSERT INTO %s VALUES (%d, false)", table, version)
+	}
+	_, err := tx.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+func (d *driver) Lock() error   { return nil }
+func (d *driver) Unlock() error { return nil }
+func (d *driver) Close() error  { return nil }
+
+var errNotHere = errors.New("migrations: not in this driver")
+
+func (d *driver) Open(string) (database.Driver, error) { return nil, errNotHere }
+func (d *driver) Drop() error                          { return errNotHere }

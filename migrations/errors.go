@@ -1,0 +1,107 @@
+package migrations
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+var (
+	// ErrInvalid: an argument breaks a rule; nothing was changed.
+	ErrInvalid = errors.New("migrations: invalid argument")
+	// ErrGuarded: tables are under guard, which without the schema nobody could write to; nothing was changed. errors.As with
+	// **GuardedError tells which.
+	ErrGuarded = errors.New("migrations: tables are under guard")
+	// ErrForeign: the schema was made from the plain files, by another migration tool; nothing was changed.
+	ErrForeign = errors.New("migrations: schema was made by another migration tool")
+	// ErrBusy: another program migrated the schema for longer than the context allowed to wait; nothing was changed.
+	ErrBusy = errors.New("migrations: another program migrates this schema")
+	// ErrNewer: the schema is of a newer release than this program; nothing was changed.
+	ErrNewer = errors.New("migrations: schema is newer than this program")
+)
+
+// GuardedError names the tables that are under guard. It is an ErrGuarded.
+type GuardedError struct {
+	Tables string // as list_guards shows them
+}
+
+func (e *GuardedError) Error() string {
+	return ErrGuarded.Error() + ": " + e.Tables + ": drop the guards first, with `pglock-admin guard drop TABLE`"
+}
+
+// Is reports whether target is ErrGuarded.
+func (e *GuardedError) Is(target error) bool { return target == ErrGuarded }
+
+// RightError says which right the user lacks, and who has it; nothing was changed.
+type RightError struct {
+	Schema string
+	Have   int // the version of the schema, 0 when it is missing, -1 when the user may not even look
+	User   string
+	Lacks  string // the right, in words
+	Owner  string // who has it; nobody but administrators where it is ""
+	Role   string // the role that gives it, where there is one
+}
+
+func (e *RightError) Error() string {
+	state := "may not be looked at"
+	switch {
+	case e.Have == 0:
+		state = "is missing"
+	case e.Have > 0:
+		state = fmt.Sprintf("has version %d", e.Have)
+	}
+	s := fmt.Sprintf("migrations: schema %q %s: user %q lacks %s: ", e.Schema, state, e.User, e.Lacks)
+	switch {
+	case e.Role != "":
+		return s + fmt.Sprintf("GRANT %s TO %s", e.Role, pgx.Identifier{e.User}.Sanitize())
+	case e.Owner == "":
+		return s + "let an administrator make them"
+	case e.Have < 0:
+		return s + fmt.Sprintf("ask %q, who owns it", e.Owner)
+	}
+	return s + fmt.Sprintf("let %q run `pglock-admin migrate` or call this package", e.Owner)
+}
+
+// StepError says which change of the version failed. It was rolled back, and the schema has the version From, unless Unknown
+// says that neither the answer to its COMMIT came nor could the server be asked again. It is done whole or not at all, and
+// whoever migrates again goes on from what there is.
+type StepError struct {
+	Schema   string
+	From, To int
+	Unknown  bool
+	Err      error
+}
+
+func (e *StepError) Error() string {
+	s := fmt.Sprintf("migrations: schema %q: the change from version %d to %d failed and was rolled back: ", e.Schema, e.From, e.To)
+	if e.Unknown {
+		s = fmt.Sprintf("migrations: schema %q: whether the change from version %d to %d was done is not known; migrate again: ", e.Schema, e.From, e.To)
+	}
+	s += e.Err.Error()
+	var pgErr *pgconn.PgError
+	if errors.As(e.Err, &pgErr) {
+		for _, more := range []string{pgErr.Detail, pgErr.Hint} {
+			if more != "" {
+				s += " (" + more + ")"
+			}
+		}
+	}
+	return s
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+// DirtyError says that golang-migrate's table contradicts the schema in a way that no step explains which failed or was
+// interrupted: somebody has changed one of them by hand. Nothing was changed. Force puts the table right.
+type DirtyError struct {
+	Schema  string
+	Version int // what the table says
+	Before  int // what the schema says of itself, 0 when it says nothing
+}
+
+func (e *DirtyError) Error() string {
+	return fmt.Sprintf("migrations: schema %q has version %d, and golang-migrate has noted %d: look which of them was changed by hand, "+
+		"then run `pglock-admin migrate force %[2]d` or migrations.Force, and migrate again", e.Schema, e.Before, e.Version)
+}

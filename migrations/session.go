@@ -1,0 +1,241 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/golang-migrate/migrate/v4/database"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// session is a connection that migrates.
+type session struct {
+	config
+	conn *pgx.Conn
+}
+
+const versionTable = "pglock_schema_migrations"
+
+// parse gives a configuration of our own. It prepares no statements: a pooler that shares connections loses them.
+func parse[D Database](database D) (*pgx.ConnConfig, error) {
+	var to *pgx.ConnConfig
+	switch d := any(database).(type) {
+	case string:
+		parsed, err := pgx.ParseConfig(d)
+		if err != nil {
+			return nil, fmt.Errorf("migrations: %w", err) // pgx leaves passwords out
+		}
+		to = parsed
+	case *pgx.ConnConfig:
+		if d == nil || !made(d) {
+			return nil, fmt.Errorf("%w: database is a *pgx.ConnConfig that is nil or made by hand: it must be made by pgx.ParseConfig", ErrInvalid)
+		}
+		to = d.Copy()
+	}
+	to.DefaultQueryExecMode = pgx.QueryExecModeExec
+	return to, nil
+}
+
+// made reports whether pgx would take the configuration; it panics on any that ParseConfig has not made.
+func made(config *pgx.ConnConfig) (ok bool) {
+	defer func() { ok = recover() == nil }()
+	ctx, cancel := context.WithCancel(context.Background()) // ended before it is used
+	cancel()
+	if conn, err := pgx.ConnectConfig(ctx, config.Copy()); err == nil {
+		_ = conn.Close(ctx)
+	}
+	return true
+}
+
+func (c config) connected(ctx context.Context, to *pgx.ConnConfig, f func(session) error) error {
+	conn, err := pgx.ConnectConfig(ctx, to)
+	if err != nil {
+		return fmt.Errorf("migrations: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is lost
+	return f(session{c, conn})
+}
+
+// up takes step after step, each in a transaction of its own. A schema that is current is looked at and left alone.
+func (s session) up(ctx context.Context) error {
+	there, err := s.look(ctx, s.conn)
+	if err != nil {
+		return err
+	}
+	current := func(f found) bool { return f.version == s.latest && !(f.outdated() && f.mayChange) }
+	for done := current(there); !done; {
+		err := s.change(ctx, func(tx pgx.Tx, there found, to func(int)) error {
+			if done = current(there); done {
+				return nil
+			}
+			if there.version == s.latest {
+				return note(ctx, tx, s.quoted(versionTable), there.version)
+			}
+			if err := s.check(there); err != nil {
+				return err
+			}
+			to(there.version + 1)
+			return s.step(ctx, tx, there, 1)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// down takes step after step, the last one together with what is left then.
+func (s session) down(ctx context.Context) error {
+	there, err := s.look(ctx, s.conn)
+	if err != nil || !there.made && !there.table {
+		return err
+	}
+	if err := s.check(there); err != nil {
+		return err
+	}
+	if err := s.refuseGuarded(ctx); err != nil {
+		return err
+	}
+	for done := false; !done; {
+		err := s.change(ctx, func(tx pgx.Tx, there found, to func(int)) error {
+			if err := s.check(there); err != nil {
+				return err
+			}
+			done = there.version <= 1
+			if there.made {
+				to(there.version - 1)
+				if err := s.step(ctx, tx, there, -1); err != nil {
+					return err
+				}
+			}
+			if done && there.schema {
+				return s.dropRest(ctx, tx)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s session) force(ctx context.Context, version int) error {
+	_, err := s.alone(ctx, func(tx pgx.Tx, there found) error {
+		err := s.check(there)
+		var dirty *DirtyError
+		switch {
+		case err != nil && !errors.As(err, &dirty):
+			return err
+		case there.version != version && there.version == 0:
+			return fmt.Errorf("%w: version is %d: it must be 0, because schema %q is missing", ErrInvalid, version, s.schema)
+		case there.version != version:
+			return fmt.Errorf("%w: version is %d: it must be %d, which schema %q says it has", ErrInvalid, version, there.version, s.schema)
+		case !there.table:
+			return nil
+		}
+		return note(ctx, tx, s.quoted(versionTable), version)
+	})
+	return err
+}
+
+// change runs f, which changes the version to what it says, alone and in one transaction.
+func (s session) change(ctx context.Context, f func(tx pgx.Tx, there found, to func(int)) error) error {
+	var step *StepError
+	sent, err := s.alone(ctx, func(tx pgx.Tx, there found) error {
+		return f(tx, there, func(to int) { step = &StepError{Schema: s.schema, From: there.version, To: to} })
+	})
+	if err != nil && step != nil {
+		step.Unknown, step.Err = sent, err
+		return step
+	}
+	return err
+}
+
+// step runs the next file. One that does not change what the schema says of itself would be run again for ever.
+func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error {
+	if err := s.prepare(ctx, tx, there); err != nil {
+		return err
+	}
+	if err := oneStep(&driver{ctx: ctx, tx: tx, table: s.quoted(versionTable), version: there.version}, s.config, by); err != nil {
+		return err
+	}
+	after, err := s.look(ctx, tx)
+	if err == nil && after.version != there.version+by {
+		err = fmt.Errorf("schema_version() answers %d after the file of version %d", after.version, there.version+max(by, 0))
+	}
+	return err
+}
+
+// prepare makes the schema where it is missing, and makes it the one in which the files work.
+func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
+	name := pgx.Identifier{s.schema}.Sanitize()
+	sql := ""
+	if !there.schema {
+		sql = "CREATE SCHEMA " + name + "; COMMENT ON SCHEMA " + name + " IS '" + ownComment + "'; "
+	}
+	_, err := tx.Exec(ctx, sql+"SET LOCAL search_path = "+name+", pg_temp", pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// alone runs f in a transaction during which nobody else migrates this schema, and tells it what there is by then. Other
+// programs with this package wait for the first lock, golang-migrate's own driver for the second. sent says that the
+// transaction may have been committed although there is an error.
+func (s session) alone(ctx context.Context, f func(pgx.Tx, found) error) (sent bool, err error) {
+	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return false, fmt.Errorf("migrations: %w", err)
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // after a commit, or on a connection that is closed
+	if err := s.takeTurn(ctx, tx); err != nil && ctx.Err() != nil {
+		return false, fmt.Errorf("%w: %w", ErrBusy, err)
+	} else if err != nil {
+		return false, fmt.Errorf("migrations: %w", err)
+	}
+	there, err := s.look(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	if err := f(tx, there); err != nil {
+		return false, err
+	}
+	err = tx.Commit(ctx)
+	var refused *pgconn.PgError
+	return err != nil && !errors.As(err, &refused) && !errors.Is(err, pgx.ErrTxCommitRollback), err
+}
+
+func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
+	var name string
+	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", "pglock migrations "+s.schema)
+	if err == nil {
+		err = tx.QueryRow(ctx, "SELECT current_database()").Scan(&name)
+	}
+	if err != nil {
+		return err
+	}
+	theirs, err := database.GenerateAdvisoryLockId(name, s.schema, versionTable)
+	if err == nil {
+		_, err = tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::text::bigint)", theirs)
+	}
+	return err
+}
+
+// patience bounds how long the server is asked what became of a step.
+const patience = 5 * time.Second
+
+// resolve asks the server again what became of a step whose COMMIT was not answered, and reports whether it was done.
+func (c config) resolve(ctx context.Context, to *pgx.ConnConfig, step *StepError) (done bool) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := c.connected(ctx, to, func(s session) error {
+		_, err := s.alone(ctx, func(_ pgx.Tx, there found) error { // its session may be at it still
+			step.Unknown, done = false, there.version != step.From
+			return nil
+		})
+		return err
+	})
+	return err == nil && done
+}

@@ -1,0 +1,142 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// found is what there is. The version is what the function schema_version() says, which every step replaces; what
+// golang-migrate has noted beside it is for other tools.
+type found struct {
+	schema, made, table bool // there is a schema, the functions of pglock in it, and golang-migrate's table
+	version             int  // 0 without functions, or when the user may not call them
+	noted               *int // nil where nothing is noted, or the user may not read it
+	dirty               bool
+
+	user, owner, right         string // the right that the owner has, and that changes need
+	callable, mayChange, roles bool
+	mayMakeRoles               bool // or has them already
+}
+
+const facts = `SELECT n.oid IS NOT NULL, v.oid IS NOT NULL, t.oid IS NOT NULL,
+	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_function_privilege(v.oid, 'EXECUTE'), false),
+	coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(t.oid, 'SELECT'), false),
+	CASE WHEN v.oid IS NOT NULL THEN pg_has_role(v.proowner, 'USAGE')
+		WHEN n.oid IS NOT NULL THEN has_schema_privilege(n.oid, 'CREATE')
+		ELSE has_database_privilege(d.oid, 'CREATE') END,
+	current_user, d.datname, pg_get_userbyid(coalesce(v.proowner, n.nspowner, d.datdba)), to_regrole('pglock_user') IS NOT NULL,
+	to_regrole('pglock_user') IS NOT NULL AND to_regrole('pglock_admin') IS NOT NULL OR r.rolsuper OR r.rolcreaterole
+FROM pg_database d
+	JOIN pg_roles r ON r.rolname = current_user
+	LEFT JOIN pg_namespace n ON n.nspname = $1
+	LEFT JOIN pg_proc v ON v.pronamespace = n.oid AND v.proname = 'schema_version' AND v.pronargs = 0
+		AND EXISTS (SELECT FROM pg_proc s WHERE s.pronamespace = n.oid AND s.proname = 'start_client' AND s.pronargs = 0)
+	LEFT JOIN pg_class t ON t.relnamespace = n.oid AND t.relname = '` + versionTable + `'
+WHERE d.datname = current_database()`
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// look finds out what there is, as far as the user may know it. It takes no lock and changes nothing.
+func (c config) look(ctx context.Context, db querier) (found, error) {
+	f, err := c.lookOnce(ctx, db)
+	if vanished(err) { // another migration came between two of its questions
+		f, err = c.lookOnce(ctx, db)
+	}
+	if err != nil {
+		return found{}, fmt.Errorf("migrations: look at schema %q: %w", c.schema, err)
+	}
+	return f, nil
+}
+
+func (c config) lookOnce(ctx context.Context, db querier) (f found, err error) {
+	var readable bool
+	var database string
+	err = db.QueryRow(ctx, facts, c.schema).Scan(&f.schema, &f.made, &f.table, &f.callable, &readable, &f.mayChange, &f.user, &database, &f.owner, &f.roles, &f.mayMakeRoles)
+	if err != nil {
+		return found{}, err
+	}
+	switch {
+	case f.made:
+		f.right = fmt.Sprintf("the rights of its owner %q", f.owner)
+	case f.schema:
+		f.right = "the right CREATE on it"
+	default:
+		f.right = fmt.Sprintf("the right CREATE on database %q", database)
+	}
+	if f.made && f.callable {
+		if err := db.QueryRow(ctx, "SELECT "+c.quoted("schema_version")+"()").Scan(&f.version); err != nil {
+			return found{}, err
+		}
+	}
+	if readable {
+		if err := db.QueryRow(ctx, "SELECT version, dirty FROM "+c.quoted(versionTable)+" LIMIT 1").Scan(&f.noted, &f.dirty); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return found{}, err
+		}
+	}
+	return f, nil
+}
+
+func vanished(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && slices.Contains([]string{"3F000", "42883", "42P01"}, pgErr.Code)
+}
+
+func (c config) quoted(name string) string { return pgx.Identifier{c.schema, name}.Sanitize() }
+
+// contradicted says that what is noted can be explained neither by what there is, nor by a step that failed: such a one is
+// rolled back, and golang-migrate's own driver leaves a dirty mark at the version to which it led.
+func (f found) contradicted() bool {
+	if f.noted == nil {
+		return false
+	}
+	apart := max(*f.noted, 0) - f.version
+	return apart != 0 && !(f.dirty && (apart == 1 || apart == -1))
+}
+
+// outdated says that what is noted has to be put right, which takes nobody's decision.
+func (f found) outdated() bool { return f.noted != nil && f.dirty && !f.contradicted() }
+
+func (c config) mayLook(f found) error {
+	if !f.made || f.callable {
+		return nil
+	}
+	e := &RightError{Schema: c.schema, Have: -1, User: f.user, Lacks: "the right to use it", Owner: f.owner}
+	if f.roles {
+		e.Role = "pglock_user"
+	}
+	return e
+}
+
+// checkRoles says that the first step would be refused, which says so by itself.
+func (c config) checkRoles(f found) error {
+	if f.made || f.mayMakeRoles {
+		return nil
+	}
+	return &RightError{Schema: c.schema, User: f.user, Lacks: "the right CREATEROLE, which the roles pglock_user and pglock_admin need"}
+}
+
+// check says why a schema must not be changed, or cannot be.
+func (c config) check(f found) error {
+	if err := c.mayLook(f); err != nil {
+		return err
+	}
+	switch {
+	case f.version > c.latest:
+		return fmt.Errorf("%w: %q has version %d, this program knows %d", ErrNewer, c.schema, f.version, c.latest)
+	case !f.mayChange:
+		return &RightError{Schema: c.schema, Have: f.version, User: f.user, Lacks: f.right, Owner: f.owner}
+	case f.made && !f.table: // golang-migrate would run the files again
+		return fmt.Errorf("%w: %q: go on with that tool", ErrForeign, c.schema)
+	case f.contradicted():
+		return &DirtyError{Schema: c.schema, Version: *f.noted, Before: f.version}
+	}
+	return nil
+}
