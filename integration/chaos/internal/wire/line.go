@@ -69,10 +69,11 @@ func Listen(upstream string) (*Line, error) {
 }
 
 // listenBelowEphemeral takes a port that the system does not give to outgoing connections: while connections are refused, a
-// client that tries one might be given that very port for its own end, and connect to itself.
+// client that tries one might be given that very port for its own end, and connect to itself. Nor one that servers choose from
+// (20000 and up): one that is killed must find its own free when it comes back.
 func listenBelowEphemeral() (listener net.Listener, err error) {
 	for range 100 {
-		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))); err == nil {
+		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(10000+rand.IntN(10000)))); err == nil {
 			return listener, nil
 		}
 	}
