@@ -419,12 +419,12 @@ func TestI1_ALineBesideCallsOfEveryOtherKind(t *testing.T) {
 }
 
 // Ten thousand callers of one client wait for a hundred locks with a ticket or two for each lock, and are served.
-func TestTenThousandWaitInLines(t *testing.T) {
+func TestThousandsWaitInLines(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	var count counter
 	c := newClient(t, newPool(t, db.URL(), maxConnections(4), func(config *pgxpool.Config) { count.on(config) }))
-	const names, each = 100, 100
+	names, each := 100, inThousands(100)
 	var holders []*pglock.Lease
 	for n := range names {
 		holders = append(holders, mustTry(t, c, fmt.Sprint("n", n)))
@@ -447,14 +447,14 @@ func TestTenThousandWaitInLines(t *testing.T) {
 		}
 	}
 	eventually(t, "two tickets for each lock", func() bool {
-		return waiting.Load() == names*each && one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == 2*names
+		return int(waiting.Load()) == names*each && one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == 2*names
 	})
 	before, began := count.statements.Load(), time.Now()
 	mustRelease(t, holders...)
 	wg.Wait()
 	statements := count.statements.Load() - before
 	t.Logf("%d turns in %v with %d statements", served.Load(), time.Since(began), statements)
-	if statements > names*each/4 {
+	if int(statements) > names*each/4 {
 		t.Errorf("%d statements for %d turns", statements, names*each)
 	}
 	wantFree(t, look)

@@ -161,6 +161,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 // Failovers in a row, of which the second loses, and the third keeps, what the primary before had put on record about its
 // own promotion: tokens of four timelines in one order.
 func TestI22_TokensAscendAfterASecondFailover(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // it has servers of its own
 	records := []string{"lost", "kept"}
 	if testing.Short() {
@@ -222,6 +223,7 @@ func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
 // rolled back, so that the next is the first again. Before that another client is granted a lock: it waits for nobody, and
 // comes to the same epoch by itself.
 func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // it has servers of its own
 	const (
 		hold = `SELECT pglock.acquire_lease('x', '10000000-0000-0000-0000-000000000000', gen_random_uuid(), 'holder', '1 h'); `
@@ -293,6 +295,7 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 // failovers too that lose what the server had put on record: the tokens of all of these go on ascending, for locks that came along and for new ones,
 // and the fences that came along let the new holders through.
 func TestI22_TokensAscendAfterARestore(t *testing.T) {
+	inLongTier(t)
 	if testing.Short() {
 		t.Skip("five servers, one after the other")
 	}

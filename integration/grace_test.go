@@ -25,6 +25,7 @@ type letIn struct {
 // both. Who asks without a grace is let in while it does. Who asks with a grace of the TTL is let in when it believes no
 // more: so long after the first grant on the new primary noticed the failover, by the server's clock.
 func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // it has servers of its own
 	const ttl = 5 * time.Second
 	const grace = ttl

@@ -85,11 +85,10 @@ func useOnce(t *testing.T, c *pglock.Client, first, last int) {
 
 // A name of 24 bytes that stays anywhere costs 24, and 16 for the string that points to it; a grant ID 16.
 func TestNamesThatWereUsedOnceLeaveNothingBehind(t *testing.T) {
-	t.Parallel()
 	if testing.Short() {
 		t.Skip("uses 20,000 names")
 	}
-	const names, most = 20_000, 16 // bytes each
+	names, most := inThousands(40_000), 16.0 // bytes each
 	c := newClient(t, openPool(t, pgtest.Database(t), 8))
 	useOnce(t, c, 1, names/10) // maps and buffers have grown to what so many callers need
 	before := weigh(t)
@@ -97,7 +96,7 @@ func TestNamesThatWereUsedOnceLeaveNothingBehind(t *testing.T) {
 	left := weigh(t).since(before)
 	t.Logf("%d names have left %v: %.2f bytes each", names, left, left.each(names))
 	if left.each(names) >= most {
-		t.Errorf("%.1f bytes are left of each name, want less than %d", left.each(names), most)
+		t.Errorf("%.1f bytes are left of each name, want less than %.0f", left.each(names), most)
 	}
 	if left.goroutines > 4 { // those of a connection that was opened again
 		t.Errorf("%d goroutines are left of %d names", left.goroutines, names)
@@ -127,7 +126,6 @@ func holdMany(t *testing.T, c *pglock.Client, leases []*pglock.Lease) {
 }
 
 func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
-	t.Parallel()
 	const many, most = 2000, 2 << 10
 	c := newClient(t, openPool(t, pgtest.Database(t), 8))
 	useOnce(t, c, 1, 500)
@@ -162,7 +160,6 @@ func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
 }
 
 func TestAWaiterCostsNoGoroutineButItsCallersAndLessThanTwoKiB(t *testing.T) {
-	t.Parallel()
 	const many, rounds, most = 500, 8, 2 << 10
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

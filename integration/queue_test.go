@@ -91,11 +91,11 @@ func TestI9_WaitersAreServedInTicketOrder(t *testing.T) {
 	checkGrants(t, look)
 }
 
-func TestTenThousandWaitWithFourConnections(t *testing.T) {
+func TestThousandsWaitWithFourConnections(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t, maxConnections(4)), pglock.WithTurns(1, 0)) // a ticket for each call
-	const names, each = 100, 100
+	names, each := 100, inThousands(100)
 	var wg sync.WaitGroup
 	var holders []*pglock.Lease
 	for n := range names {
@@ -119,7 +119,7 @@ func TestTenThousandWaitWithFourConnections(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, "10,000 in the queue", func() bool {
+	eventually(t, "all to be in the queue", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == names*each
 	})
 	t.Logf("%d queued in %v", names*each, time.Since(began))

@@ -247,6 +247,7 @@ func clientProgram(t *testing.T, of *node, name string) string {
 // A client over a failover that lost commits, with both hosts in its connection string: the holder of a lost grant is told
 // by its first heartbeat that reaches the new primary, other leases go on, and so do calls that wait.
 func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)
@@ -304,6 +305,7 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 // With a synchronous standby every answered grant is on the new primary, and a grant that waited for the standby when the
 // primary died is asked for again there: its holder hears of one grant, and it is the new primary's.
 func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)

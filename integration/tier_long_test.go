@@ -1,0 +1,5 @@
+//go:build long
+
+package integration
+
+const long = true

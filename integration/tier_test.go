@@ -1,0 +1,29 @@
+package integration
+
+import (
+	"hash/fnv"
+	"testing"
+)
+
+// inLongTier leaves a test to the long tier: it takes long, or much memory, and what it shows is shown in small by another.
+func inLongTier(t *testing.T) {
+	t.Helper()
+	if !long {
+		t.Skip("in the long tier: go test -tags long ./integration")
+	}
+}
+
+// inThousands is how many there are of what comes in thousands: a fifth outside the long tier.
+func inThousands(n int) int {
+	if long {
+		return n
+	}
+	return n / 5
+}
+
+// inTurn chooses the cases of a product of two: outside the long tier each of the first comes with one of the second.
+func inTurn(first string, second bool) bool {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(first))
+	return long || (h.Sum32()%2 == 0) == second
+}
