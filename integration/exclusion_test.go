@@ -20,7 +20,7 @@ func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), lasting(2*time.Second))
 	defer cancel()
 	var wg sync.WaitGroup
 	for i := range 8 {

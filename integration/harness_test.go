@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(playRole(role)) // this process is a worker of a test
 	}
-	_ = flag.Set("test.parallel", "6") // tests that are parallel mostly wait; the command line says it better
+	_ = flag.Set("test.parallel", "10") // tests that are parallel mostly wait; the command line says it better
 	pgtest.Main(m, pgtest.PreferDocker(),
 		// A link of the fault proxy that was silenced does not always end with its connection.
 		pgtest.IgnoreLeaks(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")),

@@ -103,7 +103,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), lasting(2*time.Second))
 	defer cancel()
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })
 	store := fencedstore.New(pool)

@@ -55,7 +55,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	}
 	pruner := newPeer(t, db.URL())
 	pruned := 0
-	for began := time.Now(); ctx.Err() == nil && (pruned < 15 || time.Since(began) < 2*time.Second); {
+	for began := time.Now(); ctx.Err() == nil && (pruned < 15 || time.Since(began) < lasting(2*time.Second)); {
 		var n int
 		err := pruner.QueryRow(context.Background(), `SELECT removed FROM pglock.prune_locks('0')`).Scan(&n)
 		if err != nil && state(err) != "55P03" {

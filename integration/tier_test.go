@@ -3,6 +3,7 @@ package integration
 import (
 	"hash/fnv"
 	"testing"
+	"time"
 )
 
 // inLongTier leaves a test to the long tier: it takes long, or much memory, and what it shows is shown in small by another.
@@ -19,6 +20,14 @@ func inThousands(n int) int {
 		return n
 	}
 	return n / 5
+}
+
+// lasting is how long there is load of a kind: half as long outside the long tier.
+func lasting(d time.Duration) time.Duration {
+	if long {
+		return d
+	}
+	return d / 2
 }
 
 // inTurn chooses the cases of a product of two: outside the long tier each of the first comes with one of the second.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -51,7 +52,11 @@ func (c *cluster) migrated() (string, error) {
 
 func (c *cluster) create(ctx context.Context, name, template string) error {
 	return c.admin(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "create database "+quote(name)+" template "+quote(template))
+		sql := "create database " + quote(name) + " template " + quote(template)
+		if version, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), "."); version != "14" {
+			sql += " strategy file_copy" // a throwaway server has no use for the copy in its log
+		}
+		_, err := conn.Exec(ctx, sql)
 		return err
 	})
 }
