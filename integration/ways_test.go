@@ -358,9 +358,11 @@ func TestI6_NoWayGrantsASpentID(t *testing.T) {
 				p.mustReleaseBy(t, "release_lease", p.mustGrantBy(t, way, name)) // others are not refused
 			}
 		}
-		used := freed(t, p, known)
-		if g, err := p.grantBy(t.Context(), way, known, used.id); state(err) != "LK008" {
-			t.Errorf("I6: %s, again: %+v, %v", known, g, err)
+		for _, name := range []string{known, way + ", of which none was given up"} {
+			used := freed(t, p, name)
+			if g, err := p.grantBy(t.Context(), way, name, used.id); state(err) != "LK008" {
+				t.Errorf("I6: %s, again: %+v, %v", name, g, err)
+			}
 		}
 	}
 }
