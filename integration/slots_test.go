@@ -247,3 +247,27 @@ func TestI5_OnlyTheOwnerReleasesASlot(t *testing.T) {
 		}
 	}
 }
+
+// A slot that is over, but locked by somebody who looks at it, is not made up for by one above the limit.
+func TestNoSlotIsAboveItsLimit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	for _, before := range []string{"shared", "limit 3"} {
+		for range 3 {
+			p.mustAsk(t, before, before)
+		}
+		p.exec(t, `SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = $1 AND slot > 0`, before)
+		look.exec(t, `BEGIN`)
+		look.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND slot = 1 FOR KEY SHARE`, before)
+		limit := map[string]string{"shared": "limit 1", "limit 3": "limit 3"}[before]
+		for range map[string]int{"shared": 0, "limit 3": 2}[before] {
+			p.mustAsk(t, before, limit)
+		}
+		if g, err := p.ask(t, before, limit, false); err != nil || g.granted {
+			t.Errorf("%s after %s, with slot 1 locked: %+v, %v", limit, before, g, err)
+		}
+		look.exec(t, `COMMIT`)
+		p.mustAsk(t, before, limit)
+	}
+}

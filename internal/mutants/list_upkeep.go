@@ -33,7 +33,7 @@ var ofUpkeep = []mutant{
 		{schema, "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin", "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xmin"},
 	}, integration, "^TestDoctorSees"},
 	{"a migration does not look whether there is anything to do", []edit{
-		{"migrations/session.go", "\tfor done := current(there); !done; {\n", "\tfor done := false; !done; {\n"},
+		{"migrations/session.go", "\tfor done := current(there); !done; {\n", "\tfor done := current(there) && false; !done; {\n"},
 	}, migrating, "^TestUpOfACurrent"},
 	{"a migration does not look again when its turn has come", []edit{
 		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn nil\n\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
