@@ -91,8 +91,8 @@ var ofRequests = []mutant{
 	{"a release goes by its name behind a pooler that loses names", []edit{
 		{"pglock/pgstore.go", "\t\tif s.isNameless(conn) {\n\t\t\treturn s.query(", "\t\tif false {\n\t\t\treturn s.query("},
 	}, integration, "^TestI20_"},
-	{"a watch goes on after an error that will not pass", []edit{
-		{"pglock/watch.go", "\t\tcase ctx.Err() == nil && lasting(err):\n", "\t\tcase false && lasting(err):\n"},
+	{"a watch that cannot go on ends without a word", []edit{
+		{"pglock/watch.go", "\t\t\treplace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf(\"pglock: watch lock %q: %w\", w.name, ErrorFromSQL(err, w.name, 0))})\n", ""},
 	}, library, "^TestWatchThatIsRefused"},
 	{"a watch ends with an error that passes", []edit{
 		{"pglock/watch.go", "\t\tcase ctx.Err() == nil && lasting(err):\n", "\t\tcase ctx.Err() == nil:\n"},

@@ -50,7 +50,7 @@ var ofFences = []mutant{
 	}, integration, "^TestI16_"},
 	{"I16 the wait at the fence is not bounded", []edit{
 		{schema, "set_config('lock_timeout', p_ms::text, true)", "''"},
-	}, integration, "^TestI16_"},
+	}, integration, "^TestI16_FenceBounds|^TestI16_WaitAt"},
 	{"I16 a fence raises a lower limit of the user", []edit{
 		{schema, "     || coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN", "     || coalesce(current_setting('transaction_timeout', true), '0') IS NOT NULL THEN"},
 	}, integration, "^TestI16_"},
@@ -61,7 +61,7 @@ var ofFences = []mutant{
 	}, integration, "^TestI17_Lost"},
 	{"I17 a write of many fences leaves no receipt", []edit{
 		{schema, "    ok := write_receipt(p_receipt_id, p_write_id);\n  END IF;\nEND $$;", "    NULL;\n  END IF;\nEND $$;"},
-	}, integration, "^TestI17_"},
+	}, integration, "^TestI17_ManyFences"},
 	{"I17 any receipt is that of the write", []edit{
 		{schema, "  RETURN found_ = p_write_id;", "  RETURN found_ IS NOT NULL;"},
 	}, integration, "^TestI17_ACrash|^TestI17_WriteLost"},
