@@ -71,7 +71,7 @@ var ofEnds = []mutant{
 	}, integration, "^TestI24_ReleaseIs"},
 	{"I20 a release changes its session", []edit{
 		{"pglock/queries.go", "`pg_catalog.set_config('synchronous_commit', 'off', true)`", "`pg_catalog.set_config('synchronous_commit', 'off', false)`"},
-	}, integration, "^TestI20_Everything"},
+	}, integration, "^TestI24_ReleaseLeaves"},
 	{"I10 I18 a break draws no token", []edit{
 		{schema, "  UPDATE locks l SET token = break_lock.new_token, first_token = break_lock.new_token, expires_at", "  UPDATE locks l SET expires_at"},
 	}, integration, "^TestI10_"},

@@ -96,7 +96,7 @@ var ofFences = []mutant{
 		{"fencedstore/reversible.go", "min(lease.TTL()/3, checking, time.Until(by)))\n", "min(lease.TTL()/3, checking, time.Until(lease.Deadline())))\n"},
 		{"fencedstore/reversible.go", "\t\ttimer := time.NewTimer(min(pause, time.Until(by)))\n", "\t\ttimer := time.NewTimer(pause)\n"},
 		{"fencedstore/reversible.go", "\tby := lease.Deadline()\n", ""},
-	}, store, "^TestI7_Operation"},
+	}, store, "^TestI7_OperationIsUndone"},
 	{"an operation that the server does not confirm stands", []edit{
 		{"fencedstore/reversible.go", "\tif err := confirm(working, r.lease); err != nil {\n", "\tif err := confirm(working, r.lease); errors.Is(err, pglock.ErrLost) {\n"},
 	}, store, "^TestI7_Operation|^TestOperation|^TestEnd"},
