@@ -68,9 +68,6 @@ var ofFences = []mutant{
 	{"I17 an outcome is told while the transaction is open", []edit{
 		{schema, "  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), clock_timestamp())\n    ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING r.write_id INTO found_;\n  RETURN found_ = p_write_id;", "  SELECT r.write_id INTO found_ FROM receipts r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
 	}, store, "^TestOutcome"},
-	{"I17 a write whose outcome is not known leaves its receipt to the next", []edit{
-		{"fencedstore/store.go", "\tif over {\n", "\tif over || true {\n"},
-	}, integration, "^TestI17_"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/store.go", "\tover, err := s.resolve(ctx, receipt, err)\n\tif over {\n\t\ts.receipts.putBack(receipt)\n\t}\n\treturn err\n", "\treturn err\n"},
 	}, integration, "^TestI17_Lost"},
@@ -80,9 +77,6 @@ var ofFences = []mutant{
 	{"I17 a commit of the application is taken for the write's", []edit{
 		{"fencedstore/store.go", "\t_ = pglock.Unconfirmed(conn.Conn()) // of a commit that was the application's own\n", ""},
 	}, integration, "^TestI17_Unconfirmed"},
-	{"I17 a grant without its standby is answered", []edit{
-		{"pglock/query.go", "\t\treturn errUnconfirmed\n", "\t\treturn nil\n"},
-	}, integration, "^TestI17_Grant"},
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
 	}, integration, "^TestOnce"},
