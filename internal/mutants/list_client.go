@@ -85,9 +85,6 @@ var ofRequests = []mutant{
 	{"statements go by their names behind a pooler that loses them", []edit{
 		{"pglock/query.go", "|| time.Now().UnixNano() < e.nameless.until.Load()\n", "\n"},
 	}, library, "^TestStatementsGo"},
-	{"a release goes by its name behind a pooler that loses names", []edit{
-		{"pglock/pgstore.go", "\t\tif s.isNameless(conn) {\n\t\t\treturn s.query(", "\t\tif false {\n\t\t\treturn s.query("},
-	}, integration, "^TestI20_"},
 	{"a watch that cannot go on ends without a word", []edit{
 		{"pglock/watch.go", "\t\t\treplace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf(\"pglock: watch lock %q: %w\", w.name, ErrorFromSQL(err, w.name, 0))})\n", ""},
 	}, library, "^TestWatchThatIsRefused"},

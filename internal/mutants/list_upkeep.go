@@ -8,18 +8,9 @@ var ofUpkeep = []mutant{
 	{"I21 prune forgets the greatest token", []edit{
 		{schema, "  UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)\n    WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);\n", ""},
 	}, integration, "^TestI21_PruneKeeps"},
-	{"I21 prune removes locks that somebody queues for", []edit{
-		{schema, "          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)\n", ""},
-	}, integration, "^TestPruneLeaves|^TestI21_PruneNever|^TestI21_PruneWaits|^TestI21_PruneBeside|^TestI21_PruneKeeps"},
-	{"I21 prune removes locks with readers", []edit{
-		{schema, "          AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0\n                          AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))\n", ""},
-	}, integration, "^TestPruneLeaves|^TestI21_PruneNever|^TestI21_PruneWaits|^TestI21_PruneBeside|^TestI21_PruneKeeps"},
 	{"I21 prune removes a lock that was granted while it waited for the table", []edit{
 		{schema, "WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at) AND GREATEST(i.ended_at, i.expires_at) <= since\n", "WHERE i.name = c.name AND i.slot = 0\n"},
 	}, command, "^TestI21_PruneLeaves"},
-	{"trap 9: prune removes a lock of which a grant ID was given up lately", []edit{
-		{schema, "          AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())\n        FOR UPDATE OF i", "        FOR UPDATE OF i"},
-	}, integration, "^TestPruneLeaves|^TestTrap9_Late|^TestI6_NoWay"},
 	{"prune goes through the names from the beginning again", []edit{
 		{schema, "    next := names[p_limit];", "    next := p_after;"},
 	}, command, "^TestPruneGoesOn|^TestPruneTakesTheTable"},
