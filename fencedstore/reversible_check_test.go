@@ -90,3 +90,28 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 	}
 	wantCalls(t, calls, "capture apply restore")
 }
+
+// The heartbeat goes on over a connection of its own while no check gets one of the pool: the operation does not wait for that.
+func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, func(c *pgxpool.Config) { c.MaxConns = 1 }, pglock.WithTTL(3*time.Second))
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var calls []string
+	var conn *pgxpool.Conn
+	held := false
+	err := s.store.Run(ctx, s.lease, told(&calls, func(ctx context.Context) (err error) {
+		conn, err = s.pool.Acquire(ctx)
+		return err
+	}, func(context.Context) error {
+		held = s.lease.Valid()
+		return nil
+	}))
+	if conn != nil {
+		conn.Release()
+	}
+	if !errors.Is(err, fencedstore.ErrUnconfirmed) || !errors.Is(err, fencedstore.ErrUndone) || !held {
+		t.Errorf("%v, held is %v; want ErrUnconfirmed and ErrUndone while it is held", err, held)
+	}
+	wantCalls(t, calls, "capture apply restore")
+}

@@ -19,6 +19,7 @@ import (
 // stage is a lock with its holder, and a store.
 type stage struct {
 	db     *pgtest.DB
+	pool   *pgxpool.Pool
 	client *pglock.Client
 	store  *fencedstore.Store
 	lease  *pglock.Lease
@@ -36,7 +37,7 @@ func newStage(t *testing.T, change func(*pgxpool.Config), opts ...pglock.Acquire
 	if s.lease, err = client.TryAcquire(t.Context(), "report", opts...); err != nil {
 		t.Fatal(err)
 	}
-	s.client, s.store = client, fencedstore.New(pool)
+	s.pool, s.client, s.store = pool, client, fencedstore.New(pool)
 	return s
 }
 

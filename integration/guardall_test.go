@@ -415,3 +415,22 @@ func TestI11_FenceAllRefusesWrongArrays(t *testing.T) {
 		t.Errorf("I11: %d fences", n)
 	}
 }
+
+// A write under several fences leaves one receipt, which tells what became of it.
+func TestI17_ManyFencesLeaveAReceipt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newHastyPeer(t, db.URL())
+	a, b := p.mustAcquire(t, "a", time.Minute), p.mustAcquire(t, "b", time.Minute)
+	for _, end := range []string{"ROLLBACK", "COMMIT"} {
+		receipt, write := uuid.New(), uuid.New()
+		p.exec(t, `BEGIN`)
+		p.exec(t, `SELECT pglock.fence_all('{a,b}', $1, $2, p_receipt_id => $3, p_write_id => $4)`,
+			[]int64{a.token, b.token}, []uuid.UUID{a.id, b.id}, receipt, write)
+		p.exec(t, end)
+		var committed bool
+		if err := p.QueryRow(t.Context(), `SELECT coalesce(pglock.outcome($1, $2), false)`, receipt, write).Scan(&committed); err != nil || committed != (end == "COMMIT") {
+			t.Errorf("I17: after %s the outcome is %v, %v", end, committed, err)
+		}
+	}
+}

@@ -249,3 +249,32 @@ func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
 		t.Errorf("I21: token %d after %d", again.token, last.token)
 	}
 }
+
+// A request for a name that prune removes at that moment draws its token after prune, and so after every token that was pruned.
+func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	prune, p, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	for { // again where the request has waited for too long, on a busy machine
+		prune.exec(t, `BEGIN; LOCK TABLE pglock.locks IN SHARE ROW EXCLUSIVE MODE`)
+		done := make(chan error, 1)
+		var g grant
+		go func() {
+			var err error
+			g, err = p.grantBy(t.Context(), "acquire_lease", "x", uuid.New())
+			done <- err
+		}()
+		eventually(t, "the request to wait for the table", func() bool {
+			return len(done) > 0 || one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pglock.locks'::regclass AND NOT granted)`)
+		})
+		pruned := prune.mustAcquire(t, "x", time.Minute)
+		prune.exec(t, `DELETE FROM pglock.locks; COMMIT`)
+		switch err := <-done; {
+		case state(err) == "55P03":
+			continue
+		case err != nil || !g.granted || g.token <= pruned.token:
+			t.Errorf("I21: %+v, %v; the token that was pruned is %d", g, err, pruned.token)
+		}
+		return
+	}
+}

@@ -192,3 +192,82 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// A lock that a writer has left is shared by those who ask to share it.
+func TestWhatAWriterHasLeftIsShared(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newHastyPeer(t, db.URL())
+	for _, mode := range []string{"shared", "limit 2"} {
+		freed(t, p, mode)
+		first, second := p.mustAsk(t, mode, mode), p.mustAsk(t, mode, mode)
+		if other, err := p.ask(t, mode, "exclusive", false); err != nil || other.granted || !isHeld(t, p, first) || !isHeld(t, p, second) {
+			t.Errorf("I1: a writer beside two of %q: %+v, %v", mode, other, err)
+		}
+	}
+}
+
+// A try that is refused for those who queue keeps nobody waiting.
+func TestI13_TryThatTheQueueRefusesLocksNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	for _, mode := range []string{"shared", "limit 2"} {
+		look.mustAsk(t, mode, mode)
+		look.mustEnqueue(t, mode, "exclusive", nil)
+		p.exec(t, `BEGIN`)
+		if g, err := p.ask(t, mode, mode, false); err != nil || g.granted {
+			t.Errorf("I9: %s beside a writer that queues: %+v, %v", mode, g, err)
+		}
+		look.exec(t, `SELECT FROM pglock.locks WHERE name = $1 FOR UPDATE NOWAIT`, mode)
+		p.exec(t, `ROLLBACK`)
+	}
+}
+
+func TestI5_OnlyTheOwnerReleasesASlot(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newHastyPeer(t, db.URL())
+	for _, mode := range []string{"shared", "limit 2"} {
+		g, other := p.mustAsk(t, mode, mode), p.mustAsk(t, mode, mode)
+		for what, forged := range map[string]grant{
+			"another grant ID":         {name: mode, token: g.token, id: uuid.New()},
+			"the grant ID of another":  {name: mode, token: g.token, id: other.id},
+			"another token":            {name: mode, token: g.token + 1000, id: g.id},
+			"another name's grant IDs": {name: mode + " not", token: g.token, id: g.id},
+		} {
+			for way := range releaseWays {
+				if released, err := p.releaseBy(t.Context(), way, forged); err != nil || released || !isHeld(t, p, g) || !isHeld(t, p, other) {
+					t.Errorf("I5: %s of %s with %s: %v, %v", way, mode, what, released, err)
+				}
+			}
+			if one[bool](t, p, `SELECT released FROM pglock.release_lease($1, $2, $3, 1)`, forged.name, forged.token, forged.id.String()) || !isHeld(t, p, g) || !isHeld(t, p, other) {
+				t.Errorf("I5: slot 1 of %s was released with %s", mode, what)
+			}
+		}
+	}
+}
+
+// A slot that is over, but locked by somebody who looks at it, is not made up for by one above the limit.
+func TestNoSlotIsAboveItsLimit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	for _, before := range []string{"shared", "limit 3"} {
+		for range 3 {
+			p.mustAsk(t, before, before)
+		}
+		p.exec(t, `SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = $1 AND slot > 0`, before)
+		look.exec(t, `BEGIN`)
+		look.exec(t, `SELECT FROM pglock.locks WHERE name = $1 AND slot = 1 FOR KEY SHARE`, before)
+		limit := map[string]string{"shared": "limit 1", "limit 3": "limit 3"}[before]
+		for range map[string]int{"shared": 0, "limit 3": 2}[before] {
+			p.mustAsk(t, before, limit)
+		}
+		if g, err := p.ask(t, before, limit, false); err != nil || g.granted {
+			t.Errorf("%s after %s, with slot 1 locked: %+v, %v", limit, before, g, err)
+		}
+		look.exec(t, `COMMIT`)
+		p.mustAsk(t, before, limit)
+	}
+}

@@ -285,6 +285,12 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 				}
 				p.exec(t, `ROLLBACK`)
 			}
+			g := p.mustGrantBy(t, way, before+" again "+way)
+			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = `+before)
+			if again, err := p.grantBy(t.Context(), way, g.name, g.id); err != nil || again.token != g.token || setting() != durable {
+				t.Errorf("I12: %s: %+v again: %+v, %v; synchronous_commit is %s", way, g, again, err, setting())
+			}
+			p.exec(t, `ROLLBACK`)
 		}
 		for way := range releaseWays {
 			g := p.mustAcquire(t, before+" release "+way, time.Minute)
@@ -377,17 +383,34 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
-	other.exec(t, `BEGIN; SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	_, err := p.Exec(ctx, `SELECT pglock.acquire_leases('{a,new}', ARRAY[gen_random_uuid(), gen_random_uuid()], $1, '{p,p}', '{1 min,1 min}', '{NULL,NULL}',
-		'{false,false}', '{exclusive,exclusive}', '{NULL,NULL}', '{true,true}', '10 s', '{NULL,NULL}', '{false,false}', '{1,1}')`, p.key.String())
-	if state(err) != "55P03" {
-		t.Errorf("acquire_leases: %v; want 55P03", err)
+	leases := map[string]uuid.UUID{"a": uuid.New(), "b": uuid.New()}
+	for name, id := range leases {
+		if _, err := p.grantBy(t.Context(), "acquire_lease", name, id); err != nil {
+			t.Fatal(err)
+		}
 	}
-	other.exec(t, `ROLLBACK`)
-	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.locks) + (SELECT count(*) FROM pglock.waiters)`); n != 0 {
-		t.Errorf("%d rows", n)
+	acquire := `SELECT pglock.acquire_leases('{%s}', ARRAY[gen_random_uuid(), gen_random_uuid()], '` + p.key.String() + `', '{p,p}', '{1 min,1 min}', '{NULL,NULL}',
+		'{false,false}', '{exclusive,exclusive}', '{NULL,NULL}', '{true,true}', '10 s', '{NULL,NULL}', '{false,false}', '{1,1}')`
+	lockB := `SELECT FROM pglock.locks WHERE name = 'b' FOR UPDATE`
+	for what, c := range map[string]struct{ held, call string }{
+		"acquire_leases": {`SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`, fmt.Sprintf(acquire, "c,new")},
+		"release_leases": {lockB, `SELECT pglock.release_leases(array_agg(name ORDER BY name), array_agg(token ORDER BY name), array_agg(grant_id ORDER BY name), '{0,0}') FROM pglock.locks WHERE name IN ('a', 'b')`},
+		"give_up":        {lockB, `SELECT pglock.give_up('` + p.key.String() + `', '{a,b}', ARRAY[gen_random_uuid(), gen_random_uuid()])`},
+	} {
+		p.exec(t, `BEGIN`) // the first call of a session takes its time
+		p.exec(t, c.call)
+		p.exec(t, `ROLLBACK`)
+		other.exec(t, `BEGIN`)
+		other.exec(t, c.held)
+		p.exec(t, `SET statement_timeout = '1900 ms'`)
+		if _, err := p.Exec(t.Context(), c.call); state(err) != "55P03" {
+			t.Errorf("%s: %v; want 55P03", what, err)
+		}
+		p.exec(t, `RESET statement_timeout`)
+		other.exec(t, `ROLLBACK`)
+	}
+	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()) + (SELECT count(*) FROM pglock.waiters)`); n != len(leases) {
+		t.Errorf("%d leases and tickets, want %d", n, len(leases))
 	}
 }
 

@@ -328,15 +328,17 @@ func TestI7_AllWaysKnowWhenALeaseHasRunOut(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
-	g := p.mustGrantBy(t, "acquire_lease", "x")
-	endNow(t, p, "x")
-	if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.check_leases('{x}', $1, $2, '{0}') WHERE reason <> 'expired')
-			+ (SELECT count(*) FROM pglock.release_leases('{x}', $1, $2, '{0}') WHERE (answer).released)
-			+ (SELECT count(*) FROM pglock.renew_leases('{x}', $1, $2, '{0}') WHERE outcome <> 'expired')`, []int64{g.token}, []uuid.UUID{g.id}); n != 0 {
-		t.Errorf("%d functions take it for a lease", n)
-	}
-	if released, err := p.releaseBy(t.Context(), "release_lease", g); err != nil || released {
-		t.Errorf("release_lease: %v, %v", released, err)
+	for slot, mode := range []string{"exclusive", "shared"} {
+		g := p.mustAsk(t, mode, mode)
+		p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND slot = $2`, mode, slot)
+		if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.check_leases($1, $2, $3, $4) WHERE reason IS DISTINCT FROM 'expired')
+				+ (SELECT count(*) FROM pglock.release_leases($1, $2, $3, $4) WHERE (answer).released)
+				+ (SELECT count(*) FROM pglock.renew_leases($1, $2, $3, $4) WHERE outcome <> 'expired')`, []string{mode}, []int64{g.token}, []uuid.UUID{g.id}, []int{slot}); n != 0 {
+			t.Errorf("%d functions take %s for a lease", n, mode)
+		}
+		if released, err := p.releaseBy(t.Context(), "release_lease", g); err != nil || released {
+			t.Errorf("release_lease of %s: %v, %v", mode, released, err)
+		}
 	}
 }
 
@@ -358,9 +360,11 @@ func TestI6_NoWayGrantsASpentID(t *testing.T) {
 				p.mustReleaseBy(t, "release_lease", p.mustGrantBy(t, way, name)) // others are not refused
 			}
 		}
-		used := freed(t, p, known)
-		if g, err := p.grantBy(t.Context(), way, known, used.id); state(err) != "LK008" {
-			t.Errorf("I6: %s, again: %+v, %v", known, g, err)
+		for _, name := range []string{known, way + ", of which none was given up"} {
+			used := freed(t, p, name)
+			if g, err := p.grantBy(t.Context(), way, name, used.id); state(err) != "LK008" {
+				t.Errorf("I6: %s, again: %+v, %v", name, g, err)
+			}
 		}
 	}
 }

@@ -1,97 +1,126 @@
 package main
 
-func init() { all = append(all, ofTheQueue...) }
-
-// ofTheQueue are the faults of waiting: of tickets, hints, modes and circles.
+// ofTheQueue are the faults of waiting: of tickets, turns in the queue, hints and circles.
 var ofTheQueue = []mutant{
 	{"I8 trap 7: a ticket is written without the head's lock", []edit{
-		{queue, "AND l.top_slot = 0 FOR SHARE;", "AND l.top_slot = 0;"},
-		{queue, "SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR SHARE;", "SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;"},
-	}, integration, "^TestI8_Release|^TestI8_WaiterLooks"},
-	{"I8 a release does not wait for a ticket that is being written", []edit{
-		{speed, "          AND current_setting('transaction_isolation') = 'read committed'\n        FOR UPDATE) f;", "          AND current_setting('transaction_isolation') = 'read committed'\n        FOR KEY SHARE) f;"},
+		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1;\n    ELSE"},
 	}, integration, "^TestI8_"},
-	{"I8 a release of a slot does not wait for a ticket that is being written", []edit{
-		{queue, "  IF p_slot > 0 THEN\n    PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR UPDATE;\n  END IF;\n", ""},
-	}, integration, "^TestI8_Release"},
+	{"I8 the head does not say that somebody queues", []edit{
+		{schema, "    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0 AND NOT l.queued;\n", "    NULL;\n"},
+	}, integration, "^TestI8_Release|^TestI9_NoWay"},
+	{"I8 who finds that all of the queue is dead queues unseen", []edit{
+		{schema, "  IF NOT p_head.queued OR p_head.expires_at <= clock_timestamp() THEN ", "  IF NOT p_head.queued THEN "},
+	}, library, "^TestI8_I9_"},
 	{"I8 a look that misses a ticket is not told", []edit{
 		{"pglock/queue.go", "\t\t\tw.tell(news{ask: true}) // granted, or passed over\n", ""},
 	}, integration, "^TestI8_LostHints"},
 	{"I8 the first in the queue has no timer", []edit{
 		{"pglock/queue.go", "\tif !w.first {\n\t\treturn n, never", "\tif !w.first || true {\n\t\treturn n, never"},
 	}, integration, "^TestI8_Crashed"},
-	{"I7 a hint tells the TTL instead of what is left", []edit{
-		{speed, "hint(l.grant_id, l.token, l.slot, l.expires_at - clock_timestamp(), l.block) AS payload", "hint(l.grant_id, l.token, l.slot, l.ttl, l.block) AS payload"},
-	}, integration, "^TestI7_Trust"},
 	{"I9 last come, first served", []edit{
-		{speed, "(SELECT min(o.ticket) FROM waiters o WHERE o.name = p_name AND", "(SELECT max(o.ticket) FROM waiters o WHERE o.name = p_name AND"},
+		{schema, "AND q.ticket > w.ticket ORDER BY q.ticket LIMIT 1;", "AND q.ticket > w.ticket ORDER BY q.ticket DESC LIMIT 1;"},
 	}, integration, "^TestI9_Waiters"},
 	{"I9 a newcomer overtakes the queue", []edit{
-		{queue, "                               OR EXISTS (SELECT FROM waiters q WHERE q.name = p_name)) THEN", "                               ) THEN"},
-	}, integration, "^TestNewcomer"},
+		{schema, "    IF nxt.ticket IS NULL THEN\n      queued := false; ", "    IF nxt.ticket IS NULL OR w.ticket IS NOT NULL THEN\n      queued := queued AND nxt.ticket IS NOT NULL; "},
+	}, integration, "^TestI9_NoWay|^TestI9_Newcomer"},
+	{"I9 a free lock is granted over the queue", []edit{
+		{schema, freeHead, "AND l.slot = 0 AND l.expires_at = '-infinity'\n"},
+	}, integration, "^TestI9_NoWay|^TestI8_"},
+	{"I9 a ticket is below those that were served", []edit{
+		{schema, "  w.ticket := CASE WHEN w.ticket > p_head.ticket THEN w.ticket ELSE p_head.ticket + w.ticket END;\n", ""},
+	}, integration, "^TestI9_Tickets"},
+	{"I9 who has a ticket is served twice", []edit{
+		{schema, "  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,\n", "  granted := serve(head, w,\n"},
+	}, integration, "^TestI9_|^TestLimitIs"},
 	{"I9 every acquisition asks twice", []edit{
 		{"pglock/wait.go", "left >= q.ttl/2 {", "left >= 2*q.ttl {"},
 	}, integration, "^TestI9_OneRequest"},
-	{"I14 a ticket keeps the holder's row locked over a flush", []edit{
-		{queue, "AND l.top_slot = 0 FOR SHARE;", "AND l.top_slot = 0 FOR NO KEY UPDATE;"},
-		{speed, "      FOR SHARE OF l;", "      FOR NO KEY UPDATE OF l;"},
-		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire_lease(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire_lease("},
-		{"pglock/queries.go", "THEN pg_catalog.set_config('synchronous_commit', 'off', true) END\n\t\t\tFROM {{schema}}.acquire_each(", "THEN NULL::text END\n\t\t\tFROM {{schema}}.acquire_each("},
-	}, integration, "^TestI14_"},
-	{"I20 a release changes its session", []edit{
-		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', false) END"},
-	}, integration, "^TestI20_"},
-	{"I12 a hand-over does not wait for the disk", []edit{
-		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN pg_catalog.set_config('synchronous_commit', 'off', true) END", "pg_catalog.set_config('synchronous_commit', 'off', true)"},
-	}, integration, "^TestI12_HandOver"},
-	{"trap 9: who leaves keeps a grant that came at that moment", []edit{
-		{queue, "  IF FOUND THEN\n    SELECT e.released, e.handed", "  IF false THEN\n    SELECT e.released, e.handed"},
-	}, integration, "^TestLeaveAgainst"},
-	{"trap 9: a late ticket is not refused", []edit{
-		{queue, "  ELSIF EXISTS (SELECT FROM spent_grants s", "  ELSIF false AND EXISTS (SELECT FROM spent_grants s"},
-	}, integration, "^TestTrap9_LateTicket"},
-	{"trap 9: a ticket that is being written is not waited for", []edit{
-		{queue, "clock_timestamp())\n    ON CONFLICT (grant_id) DO NOTHING;\n  SELECT e.ended", "clock_timestamp() + NULL)\n    ON CONFLICT (grant_id) DO NOTHING;\n  SELECT e.ended"},
-	}, integration, "^TestTrap9_LateTicket"},
-	{"modes: one holder too many", []edit{
-		{queue, "CASE WHEN count(*) >= p_capacity", "CASE WHEN count(*) > p_capacity"},
-	}, integration, "^TestLimitIsNever"},
-	{"modes: readers overtake a waiting writer", []edit{
-		{queue, "until := free_at(p_name, coalesce(nxt.mode, p_mode), CASE WHEN nxt.name IS NULL THEN p_capacity ELSE nxt.capacity END);", "until := free_at(p_name, p_mode, p_capacity);"},
-		{queue, "IF NOT FOUND AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = p_name) AND free_at(", "IF NOT FOUND AND free_at("},
-	}, integration, "^TestShared"},
-	{"modes: a writer that gives up keeps readers waiting", []edit{
-		{queue, "    IF unblocks THEN\n      SELECT h.handed", "    IF false THEN\n      SELECT h.handed"},
-		{"pglock/queue.go", "\t\t\t\tif w.askAt = now.add(s.remaining); !was {\n", "\t\t\t\tif w.askAt = now.add(time.Hour); !was {\n"},
-	}, integration, "^TestReadersBehind"},
+	{"I9 who comes during the last COMMIT waits in the server", []edit{
+		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1 FOR UPDATE;\n    ELSE"},
+	}, integration, "^TestI9_Whoever"},
+	{"I9 who comes during the last COMMIT is refused", []edit{
+		{schema, "    a := refusal(w);\n    IF p_wait THEN\n", "    a := refusal(w);\n    IF p_wait AND a.holder IS NOT NULL THEN\n"},
+	}, integration, "^TestI9_Whoever"},
+	{"sessions: dead waiters are served", []edit{
+		{schema, "  RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());", "  RETURN true;"},
+	}, integration, "^TestDeadWaiters"},
+	{"I7 a hint tells the TTL instead of what is left", []edit{
+		{schema, "concat_ws(' ', r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token)", "concat_ws(' ', r.ticket, r.token, r.slot, microseconds(r.ttl), r.first_token)"},
+	}, integration, "^TestI7_Trust"},
+	{"I7 a hint of an earlier ticket revives trust", []edit{
+		{"pglock/queue.go", "\tif a.ticket != w.ticket || w.news.hint == nil {", "\tif w.news.hint == nil {"},
+	}, library, "^TestI7_LateHint"},
+	{"I7 a hint is for whichever call waits", []edit{
+		{"pglock/queue.go", "\tw := c.queue.tickets[h.ticket]\n\tif w == nil {\n", "\tw := c.queue.tickets[h.ticket]\n\tfor _, any := range c.queue.tickets {\n\t\tw = any\n\t}\n\tif w == nil {\n"},
+	}, library, "^TestI7_LateHint"},
+	{"a hint is believed whoever tells it", []edit{
+		{"pglock/queue.go", "\tif proof != digest(said, w.grantID) {\n\t\treturn\n\t}\n", "\t_ = proof\n"},
+	}, library, "^TestForged"},
+	{"I20 the server's hints have another digest than the client's", []edit{
+		{schema, "convert_to(said, 'UTF8') || uuid_send(r.grant_id)", "uuid_send(r.grant_id) || convert_to(said, 'UTF8')"},
+	}, library, "Digests"},
 	{"circles: an owner may wait for itself", []edit{
-		{queue, "l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "false LIMIT 1;"},
+		{schema, "AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "AND false LIMIT 1;"},
+	}, integration, "^TestSelfDeadlock"},
+	{"circles: a refused try of an owner that holds the lock does not say so", []edit{
+		{schema, "    IF w.nested AND r.expires_at > clock_timestamp() THEN\n      PERFORM refuse_own", "    IF false THEN\n      PERFORM refuse_own"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: nobody looks for them", []edit{
 		{"pglock/queue.go", "\t\t\tl.nested = append(l.nested, ticket)\n", "\t\t\t_ = ticket\n"},
 	}, integration, "^TestCircle"},
 	{"circles: one stuck holder of a semaphore is enough", []edit{
-		{queue, "p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false\n", "false, false\n"},
+		{schema, "p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false\n", "false, false\n"},
 	}, integration, "^TestHolderOfASemaphore"},
 	{"circles: readers behind a writer without locks wait for nobody", []edit{
-		{queue, "l.mode = 'shared' AND NOT b.behind)", "l.mode = 'shared')"},
-		{queue, "l.mode = 'limit' AND NOT b.behind, false", "l.mode = 'limit', false"},
+		{schema, "l.mode = 'shared' AND NOT b.behind)", "l.mode = 'shared')"},
+		{schema, "l.mode = 'limit' AND NOT b.behind, false", "l.mode = 'limit', false"},
 	}, integration, "^TestCircleThroughAWriter"},
-	{"I1 I21 a request goes on without the head that was pruned", []edit{
-		{queue, "      IF NOT FOUND THEN\n        acquire_in_turn.granted := NULL;\n        RETURN;\n      END IF;\n", ""},
-	}, integration, "^TestI21_PruneBeside"},
-	{"I9 grants in slots are not announced on suspicion", []edit{
-		{"pglock/statements.go", "if h.watched = false; told > 0 {", "if h.watched = false; told >= 0 {"},
-	}, integration, "^TestI9_Readers"},
 	{"circles: the search reads at different moments", []edit{
-		{queue, "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql STABLE", "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql VOLATILE"},
-		{queue, "LANGUAGE plpgsql STABLE SET jit = off   -- the planner", "LANGUAGE plpgsql VOLATILE SET jit = off   -- the planner"},
+		{schema, "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql STABLE", "RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)\nLANGUAGE sql VOLATILE"},
+		{schema, "LANGUAGE plpgsql STABLE SET jit = off   -- the planner", "LANGUAGE plpgsql VOLATILE SET jit = off   -- the planner"},
 	}, integration, "^TestHandOversDuring"},
-	{"sessions: dead waiters are served", []edit{
-		{queue, "RETURNING (SELECT s.alive_until > clock_timestamp() FROM", "RETURNING (SELECT true FROM"},
-		{speed, "AND EXISTS (SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())", ""},
-	}, integration, "^TestDeadWaiters|^TestI9_ShortRelease"},
-	{"sessions: dead waiters are served in the short way", []edit{
-		{speed, "AND EXISTS (SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp())", ""},
-	}, integration, "^TestDeadWaiters|^TestI9_ShortRelease"},
+	{"a place in a long queue is counted to its end", []edit{
+		{schema, "AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;", "AND q.ticket < enqueue.ticket) ahead;"},
+	}, integration, "^TestEveryFunctionReads"},
+	{"whether anybody queues is found by counting them", []edit{
+		{schema, "  PERFORM FROM waiters q WHERE q.name = p_batch[1].name AND q.ticket > p_batch[cardinality(p_batch)].ticket\n    ORDER BY q.ticket LIMIT 1;\n  RETURN FOUND;", "  RETURN (SELECT count(*) > 0 FROM waiters q WHERE q.name = p_batch[1].name);"},
+	}, integration, "^TestEveryFunctionReads"},
+	{"the place of each that leaves is counted to the end of the queue", []edit{
+		{schema, "WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead);", "WHERE q.name = p_name AND q.ticket < t) ahead);"},
+	}, integration, "^TestTheWorkGrows"},
+}
+
+// ofModes are the faults of readers, and of limits.
+var ofModes = []mutant{
+	{"modes: readers overtake a waiting writer", []edit{
+		{schema, "    IF nxt.ticket IS NULL THEN\n      queued := false; ", "    IF nxt.ticket IS NULL OR w.mode = 'shared' THEN\n      queued := queued AND nxt.ticket IS NOT NULL; "},
+	}, integration, "^TestShared"},
+	{"modes: a limit has one holder too many", []edit{
+		{schema, "ELSE nxt.capacity - s.limited END);", "ELSE nxt.capacity - s.limited + 1 END);"},
+		{schema, "LEAST(top + p_most - coalesce(cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
+	}, integration, "^TestLimitIs|^TestI1_ASemaphore"},
+	{"modes: slots go beyond the limit", []edit{
+		{schema, "LEAST(top + p_most - coalesce(cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
+	}, integration, "^TestNoSlotIsAbove"},
+	{"modes: a slot above the limit is used again", []edit{
+		{schema, "AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND is_over", "AND l.slot > 0 AND is_over"},
+	}, integration, "^TestNoSlotIsAbove"},
+	{"I1 a slot is granted without its row's lock", []edit{
+		{schema, "    ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;", "    ORDER BY l.slot LIMIT GREATEST(p_most, 0)) f;"},
+	}, integration, "^TestI1_ASemaphore|^TestI1_NoGrant|^TestI4_|^TestI1_I13_"},
+	{"I1 what is decided about slots goes by the clock alone", []edit{
+		{schema, "FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.token, l.expires_at > clock_timestamp() AS held FROM"},
+	}, integration, "^TestI1_NoGrant|^TestI1_ASemaphore"},
+	{"I1 two limits are in use at once", []edit{
+		{schema, " AND (w.mode <> 'limit' OR name_limit(head, w.capacity));", ";"},
+	}, integration, "^TestI1_TwoLimits|^TestLimitMust"},
+	{"I1 the limit is read before the head is locked", []edit{
+		{schema, "  IF p_head.limit_named IS DISTINCT FROM p_capacity AND refuse_limit(", "  IF false AND refuse_limit("},
+	}, integration, "^TestI1_TwoLimits"},
+	{"I21 a request goes on without the head that was pruned", []edit{
+		{schema, "    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);", "    EXIT WHEN true;"},
+	}, integration, "^TestI21_PruneBeside|^TestShared"},
+	{"I9 grants in slots are not announced", []edit{
+		{"pglock/pgstore.go", "\t\tif s != 0 {\n\t\t\tothers", "\t\tif false {\n\t\t\tothers"},
+	}, integration, "^TestI9_Readers"},
 }

@@ -50,25 +50,29 @@ func run(ctx context.Context, words []string) error {
 		return fmt.Errorf("find the module: %w", err)
 	}
 	root := strings.TrimSpace(string(out))
-	var alive []string
+	var alive, unfit []string
 	for _, m := range all {
 		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return strings.Contains(m.name, w) }) {
 			continue
 		}
 		began := time.Now()
 		failed, err := m.run(ctx, root)
-		if err != nil {
-			return fmt.Errorf("%s: %w", m.name, err)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
 		verdict := "killed by " + failed
-		if failed == "" {
+		switch {
+		case err != nil:
+			verdict = "TELLS NOTHING: " + err.Error()
+			unfit = append(unfit, m.name)
+		case failed == "":
 			verdict = "LIVES, in spite of " + m.test
 			alive = append(alive, m.name)
 		}
-		fmt.Printf("%-62s %s (%.1fs)\n", m.name, verdict, time.Since(began).Seconds())
+		fmt.Printf("%-78s %s (%.1fs)\n", m.name, verdict, time.Since(began).Seconds())
 	}
-	if len(alive) > 0 {
-		return fmt.Errorf("%d live: %s", len(alive), strings.Join(alive, "; "))
+	if len(alive)+len(unfit) > 0 {
+		return fmt.Errorf("%d live: %s; %d tell nothing: %s", len(alive), strings.Join(alive, "; "), len(unfit), strings.Join(unfit, "; "))
 	}
 	return nil
 }
@@ -103,7 +107,7 @@ func (m mutant) run(ctx context.Context, root string) (string, error) {
 	if err := os.WriteFile(overlayFile, data, 0o600); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayFile, "-count=1", "-timeout=150s", "-v", "-run", m.test, m.pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayFile, "-count=1", "-timeout=100s", "-v", "-run", m.test, m.pkg)
 	cmd.Dir = root
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output

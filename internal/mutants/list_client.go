@@ -1,0 +1,136 @@
+package main
+
+// ofTrust are the faults of how long a holder believes in its lease.
+var ofTrust = []mutant{
+	{"I7 trust counts from the answer", []edit{
+		{"pglock/acquire.go", "\tl.extend(g.seen, verdict{", "\tl.extend(c.now(), verdict{"},
+	}, library, "^TestI7_"},
+	{"I7 the wall clock is ignored", []edit{
+		{"pglock/clock.go", "return i.mono >= t.mono || !i.wall.Before(t.wall)", "return i.mono >= t.mono"},
+		{"pglock/clock.go", "return min(t.mono-i.mono, t.wall.Sub(i.wall))", "return t.mono - i.mono"},
+	}, library, "^TestI7_"},
+	{"I7 a lease is valid until somebody has noticed its end", []edit{
+		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && expired && false {"},
+	}, library, "^TestI7_"},
+	{"I7 a holder believes in its grace", []edit{
+		{"pglock/lease.go", "trustDeadline(sent, l.ttl, v.remaining-l.grace)", "trustDeadline(sent, l.ttl+l.grace, v.remaining)"},
+	}, library, "Grace"},
+	{"I22 a grant after a failover does not wait for its grace", []edit{
+		{"pglock/grace.go", "case !changed || left <= 0:", "case changed || !changed:"},
+	}, library, "Grace"},
+	{"trap 8: a late renewal revives", []edit{
+		{"pglock/lease.go", "\tif l.ended != nil {\n\t\treturn\n\t}\n\tdeadline", "\tl.ended = nil\n\tdeadline"},
+	}, library, "^TestTrap8_"},
+	{"a release says after a loss that it has released", []edit{
+		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},
+	}, library, "^TestErrorOfALease|^TestRelease"},
+	{"a release that is repeated after a lost answer hears of no loss", []edit{
+		{"pglock/lease.go", "\tcase reason == ReasonReleased && repeated:\n", "\tcase repeated:\n"},
+	}, library, "^TestRelease"},
+}
+
+// ofRequests are the faults of asking the server, and of taking requests back.
+var ofRequests = []mutant{
+	{"I6 each retry has a grant ID of its own", []edit{
+		{"pglock/acquire.go", "\t\tif giveUp == nil {\n", "\t\tq.grantID, _ = newGrantID()\n\t\tif giveUp == nil {\n"},
+	}, integration, "^TestI6_LostAnswerYields"},
+	{"I6 a refused retry forgets the attempt before", []edit{
+		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.giveUp(q)", "\tif err != nil && q.lost {\n\t\tc.giveUp(q)"},
+	}, library, "^TestI6_"},
+	{"I11 the client does not check the name", []edit{
+		{"pglock/options.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn request{}, err\n\t}\n", ""},
+	}, library, "^TestI11_"},
+	{"I11 the server does not check the TTL", []edit{
+		{schema, "  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN", "  IF false THEN"},
+	}, library, "^TestI11_"},
+	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
+		{"pglock/giveup.go", "\tc.giveUp(&asked{request: q.request, grantID: q.grantID, lost: err != nil || q.retry})\n", ""},
+	}, integration, "^TestTrap9_Cancelled|^TestTrap9_CallsCancelled"},
+	{"trap 9: a cancelled wait keeps its ticket", []edit{
+		{"pglock/wait.go", "\tif c.hasLeft(w) || !answered && !w.lost {\n", "\tif true || c.hasLeft(w) || !answered && !w.lost {\n"},
+	}, integration, "^TestCancelledWaiter"},
+	{"trap 9: requests whose attempts may be on their way are not spent", []edit{
+		{"pglock/giveup.go", "grantID: q.grantID, spend: q.lost, done:", "grantID: q.grantID, spend: false, done:"},
+	}, library, "^TestRequestsAre|^TestTrap9_"},
+	{"requests are taken back one by one", []edit{
+		{"pglock/giveup.go", "\tgiveUpMost = 500\n", "\tgiveUpMost = 1\n"},
+	}, library, "^TestRequestsAre|^TestCloseLeaves"},
+	{"a request that could not be taken back is forgotten", []edit{
+		{"pglock/giveup.go", "\t\t\tg.ups = append(g.ups, u)\n", ""},
+	}, library, "^TestWhatCannot"},
+	{"one request that cannot be taken back keeps the others", []edit{
+		{"pglock/giveup.go", "\t\tif len(ups) == 1 || connectionLost(err) || ctx.Err() != nil {\n", "\t\tif true {\n"},
+	}, library, "^TestOneRequestThat"},
+	{"grants that a taking back makes possible are not told", []edit{
+		{"pglock/giveup.go", "\tannounce(ctx, byName, c.store.announceBeating)\n\treturn nil, nil\n", "\treturn nil, nil\n"},
+	}, library, "^TestGrantsThat"},
+	{"a call that gives up waits for the server", []edit{
+		{"pglock/wait.go", "\tcase <-timer.C:\n\tcase <-c.ctx.Done():\n", "\tcase <-c.ctx.Done():\n"},
+	}, library, "^TestQueueIsLeft"},
+	{"trap 9: a ticket of a call that is about to hear of it is taken back", []edit{
+		{"pglock/stray.go", "\t\tcase again && len(c.givingUp.ups) == 0 && !q.askingSince(since):\n", "\t\tcase len(c.givingUp.ups) == 0:\n"},
+	}, library, "^TestTrap9_TicketThat"},
+	{"trap 9: a ticket that nobody waits for stays", []edit{
+		{"pglock/heartbeat.go", "\tc.giveUpStrays(ctx, strays)\n", "\t_ = strays\n"},
+	}, library, "^TestTrap9_TicketThat"},
+	{"AcquireAll that fails keeps what it has", []edit{
+		{"pglock/acquireall.go", "\t\tif l != nil && l.end(ErrReleased) {\n", "\t\tif l != nil && l.end(ErrReleased) && false {\n"},
+	}, library, "^TestAcquireAllThatFails"},
+	{"AcquireAll that fails waits until all is given back", []edit{
+		{"pglock/acquireall.go", "\ttimer := time.NewTimer(leavePatience)\n", "\ttimer := time.NewTimer(100 * leavePatience)\n"},
+	}, library, "^TestAcquireAllComesBack"},
+	{"a statement that was lost is asked for by its name again", []edit{
+		{"pglock/query.go", "\tif nameless || !statementLost(err) {\n", "\tif true {\n"},
+	}, library, "^TestStatementsGo"},
+	{"statements go by their names behind a pooler that loses them", []edit{
+		{"pglock/query.go", "|| time.Now().UnixNano() < e.nameless.until.Load()\n", "\n"},
+	}, library, "^TestStatementsGo"},
+	{"a watch that cannot go on ends without a word", []edit{
+		{"pglock/watch.go", "\t\t\treplace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf(\"pglock: watch lock %q: %w\", w.name, ErrorFromSQL(err, w.name, 0))})\n", ""},
+	}, library, "^TestWatchThatIsRefused"},
+	{"a watch ends with an error that passes", []edit{
+		{"pglock/watch.go", "\t\tcase ctx.Err() == nil && lasting(err):\n", "\t\tcase ctx.Err() == nil:\n"},
+	}, library, "^TestWatchThatCannot"},
+}
+
+// ofTheBeat are the faults of renewing.
+var ofTheBeat = []mutant{
+	{"every lease wakes the heartbeat", []edit{
+		{"pglock/heartbeat.go", "c.queue.untilLook(now), now.stillTo(c.plannedBeat))", "c.queue.untilLook(now))"},
+	}, library, "^TestLeasesThatComeAndGo"},
+	{"every lease wakes the watch of the deadlines", []edit{
+		{"pglock/heartbeat.go", "\tnext = min(next, now.stillTo(c.plannedDeadline))\n", ""},
+	}, library, "^TestLeasesThatComeAndGo"},
+	{"a lease whose row is locked is not asked for by itself", []edit{
+		{"pglock/heartbeat.go", "\t\t\tbusy = append(busy, l)\n", "\t\t\tl.renewLater(errBusy)\n"},
+	}, library, "^TestBusyRow"},
+	{"a locked row holds up the renewals of other leases", []edit{
+		{"pglock/heartbeat.go", "min(shortest/12, busyWait))\n", "shortest/3)\n"},
+	}, library, "^TestLockedRow|^TestBeatWaits"},
+	{"a lease that the server calls lost goes on", []edit{
+		{"pglock/heartbeat.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.outcome)})\n", "\t\t\tl.renewLater(errBusy)\n"},
+	}, library, "^TestLossThatTheServer"},
+	{"a renewal that hangs takes the time of the next", []edit{
+		{"pglock/heartbeat.go", "\tlimit := min(shortest/3, patience)\n", "\tlimit := patience\n"},
+	}, library, "^TestRenewalThatHangs"},
+}
+
+// ofClose are the faults of closing a client.
+var ofClose = []mutant{
+	{"Close says nothing of what it could not take back", []edit{
+		{"pglock/giveup.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests"},
+	}, library, "^TestClose"},
+	{"Close says nothing of leases that it could not release", []edit{
+		{"pglock/client.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases"},
+	}, library, "^TestClose"},
+	{"Close waits for whoever has the pool", []edit{
+		{"pglock/client.go", "\tcase <-returned:\n\tcase <-ctx.Done():\n\t}\n", "\tcase <-returned:\n\t}\n"},
+		{"pglock/lane.go", "\tif l.boards != nil {\n\t\tl.boards()\n\t}\n\twaiting := l.waiting\n", "\twaiting := l.waiting\n"},
+	}, integration, "^TestCloseComesBack"},
+	{"a lane that is shut waits for a connection", []edit{
+		{"pglock/lane.go", "\tif l.boards != nil {\n\t\tl.boards()\n\t}\n\twaiting := l.waiting\n", "\twaiting := l.waiting\n"},
+	}, library, "^TestLaneThatIsShut"},
+	{"Close takes for lost what the heartbeat's connection did not say", []edit{
+		{"pglock/giveup.go", "\tif connectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
+	}, library, "^TestCloseTriesAgain"},
+}

@@ -1,0 +1,97 @@
+package main
+
+// ofFences are the faults of fenced writes: of the fence, of the check inside COMMIT, of what a write is told, and of
+// operations outside the database.
+var ofFences = []mutant{
+	{"I3 a token passes the fence again", []edit{
+		{schema, "      WHERE f.last_token < p_token\n", "      WHERE f.last_token <= p_token\n"},
+	}, integration, "^TestI3_NoWrite"},
+	{"I3 every token passes the fence", []edit{
+		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id\n", ""},
+	}, integration, "^TestI3_NoWrite"},
+	{"I3 the fence does not look again after it has waited", []edit{
+		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();", "WHERE l.name = p_name AND l.slot = r.slot;"},
+	}, integration, "^TestI16_Wait|^TestI3_"},
+	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
+		{schema, "    WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;", "    WHERE l.name = f.lock_name AND l.slot = f.slot;"},
+	}, integration, "^TestI4_I18_|^TestI4_NoTakeover"},
+	{"I4 COMMIT of a turn reads the lease plainly: a release slips in", []edit{
+		{schema, "    WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;", "    WHERE l.name = f.lock_name AND l.slot = f.slot;"},
+	}, integration, "^TestI4_NobodyEnds"},
+	{"I4 session_replication_role switches the check inside COMMIT off", []edit{
+		{schema, "ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;", ""},
+	}, integration, "^TestI4_I18_|^TestI4_A5_Nothing"},
+	{"I4 trap 3: COMMIT goes by the time at which it began", []edit{
+		{schema, "     OR r.expires_at <= clock_timestamp() THEN\n    PERFORM raise_lost(f.lock_name", "     OR r.expires_at <= now() THEN\n    PERFORM raise_lost(f.lock_name"},
+	}, integration, "^TestI4_I18_|^TestI4_A5_Late"},
+	{"I4 what was deferred before the fence is done after the check", []edit{
+		{schema, "  SET CONSTRAINTS fence_commit DEFERRED;", "  --"},
+	}, integration, "^TestI4_"},
+	{"I4 the last check holds nothing", []edit{
+		{schema, "    ok := hold_lease(a.fence);\n", ""},
+	}, integration, "^TestI4_Seal|^TestI4_Constraints"},
+	{"I4 the last check takes the fence of any transaction", []edit{
+		{schema, "WHERE o.resource = r.resource AND o.fenced_xact = xact\n          AND o.advanced_at >= transaction_timestamp() OFFSET 0", "WHERE o.resource = r.resource OFFSET 0"},
+	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
+	{"I4 the last check takes what a callback has said for the fence's row", []edit{
+		{schema, "    IF a.lock_name IS NULL THEN\n      RAISE", "    CONTINUE WHEN a.lock_name IS NULL;\n    IF a.lock_name IS NULL THEN\n      RAISE"},
+	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
+	{"I25 the last check holds leases as they are named", []edit{
+		{schema, "    ORDER BY f.lock_name NULLS FIRST, f.slot\n", ""},
+	}, integration, "^TestI25_CommitOfMany|^TestI25_NoDeadlock"},
+	{"I25 fences are taken as they are named", []edit{
+		{schema, "    ORDER BY 6\n", ""},
+	}, integration, "^TestI25_FencesAreTaken"},
+	{"I16 trap 10: a transaction may be idle for ever", []edit{
+		{schema, "set_config('idle_in_transaction_session_timeout', p_ms::text, true)", "''"},
+	}, integration, "^TestI16_"},
+	{"I16 trap 10: a statement may last for ever", []edit{
+		{schema, "set_config('statement_timeout', p_ms::text, true)", "''"},
+	}, integration, "^TestI16_"},
+	{"I16 the wait at the fence is not bounded", []edit{
+		{schema, "set_config('lock_timeout', p_ms::text, true)", "''"},
+	}, integration, "^TestI16_FenceBounds|^TestI16_WaitAt"},
+	{"I16 a fence raises a lower limit of the user", []edit{
+		{schema, "     || coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN", "     || coalesce(current_setting('transaction_timeout', true), '0') IS NOT NULL THEN"},
+	}, integration, "^TestI16_"},
+
+	// What a write is told.
+	{"I17 a write leaves no receipt", []edit{
+		{schema, "    ok := write_receipt(p_receipt_id, p_write_id);\n  END IF;\n\n", "    NULL;\n  END IF;\n\n"},
+	}, integration, "^TestI17_Lost"},
+	{"I17 a write of many fences leaves no receipt", []edit{
+		{schema, "    ok := write_receipt(p_receipt_id, p_write_id);\n  END IF;\nEND $$;", "    NULL;\n  END IF;\nEND $$;"},
+	}, integration, "^TestI17_ManyFences"},
+	{"I17 any receipt is that of the write", []edit{
+		{schema, "  RETURN found_ = p_write_id;", "  RETURN found_ IS NOT NULL;"},
+	}, integration, "^TestI17_ACrash|^TestI17_WriteLost"},
+	{"I17 an outcome is told while the transaction is open", []edit{
+		{schema, "  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), clock_timestamp())\n    ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING r.write_id INTO found_;\n  RETURN found_ = p_write_id;", "  SELECT r.write_id INTO found_ FROM receipts r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
+	}, store, "^TestOutcome"},
+	{"I17 an unanswered COMMIT is called a failure", []edit{
+		{"fencedstore/store.go", "\tover, err := s.resolve(ctx, receipt, err)\n\tif over {\n\t\ts.receipts.putBack(receipt)\n\t}\n\treturn err\n", "\treturn err\n"},
+	}, integration, "^TestI17_Lost"},
+	{"I17 a commit without its standby is called done", []edit{
+		{"fencedstore/store.go", "\tcase err == nil && pglock.Unconfirmed(conn.Conn()):\n", "\tcase err == nil && pglock.Unconfirmed(conn.Conn()) && false:\n"},
+	}, integration, "^TestI17_Cancelled"},
+	{"I17 a commit of the application is taken for the write's", []edit{
+		{"fencedstore/store.go", "\t_ = pglock.Unconfirmed(conn.Conn()) // of a commit that was the application's own\n", ""},
+	}, integration, "^TestI17_Unconfirmed"},
+	{"I3 the same key is done twice", []edit{
+		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
+	}, integration, "^TestOnce"},
+	{"a key that was forgotten is done again", []edit{
+		{schema, "  IF p_of + p_keep <= clock_timestamp() THEN", "  IF false THEN"},
+	}, integration, "^TestOnceRefuses"},
+
+	// Outside the database.
+	{"I7 an operation waits for a deadline that the heartbeat moves", []edit{
+		{"fencedstore/reversible.go", "\tfor pause := firstPause; time.Until(by) > 0; pause", "\tfor pause := firstPause; time.Until(lease.Deadline()) > 0; pause"},
+		{"fencedstore/reversible.go", "min(lease.TTL()/3, checking, time.Until(by)))\n", "min(lease.TTL()/3, checking, time.Until(lease.Deadline())))\n"},
+		{"fencedstore/reversible.go", "\t\ttimer := time.NewTimer(min(pause, time.Until(by)))\n", "\t\ttimer := time.NewTimer(pause)\n"},
+		{"fencedstore/reversible.go", "\tby := lease.Deadline()\n", ""},
+	}, store, "^TestI7_OperationIsUndone"},
+	{"an operation that the server does not confirm stands", []edit{
+		{"fencedstore/reversible.go", "\tif err := confirm(working, r.lease); err != nil {\n", "\tif err := confirm(working, r.lease); errors.Is(err, pglock.ErrLost) {\n"},
+	}, store, "^TestI7_Operation|^TestOperation|^TestEnd"},
+}

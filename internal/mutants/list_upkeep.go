@@ -1,0 +1,38 @@
+package main
+
+// ofUpkeep are the faults of what operators do: pruning, migrating, looking.
+var ofUpkeep = []mutant{
+	{"I21 prune takes no lock of the table", []edit{
+		{schema, "  LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;\n", ""},
+	}, integration, "^TestI21_PruneNever|^TestI21_PruneWaits|^TestI21_PruneBeside|^TestI21_PruneKeeps"},
+	{"I21 prune forgets the greatest token", []edit{
+		{schema, "  UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)\n    WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);\n", ""},
+	}, integration, "^TestI21_PruneKeeps"},
+	{"I21 prune removes a lock that was granted while it waited for the table", []edit{
+		{schema, "WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at) AND GREATEST(i.ended_at, i.expires_at) <= since\n", "WHERE i.name = c.name AND i.slot = 0\n"},
+	}, command, "^TestI21_PruneLeaves"},
+	{"prune goes through the names from the beginning again", []edit{
+		{schema, "    next := names[p_limit];", "    next := p_after;"},
+	}, command, "^TestPruneGoesOn|^TestPruneTakesTheTable"},
+	{"sweep removes keys on the day they are kept no longer", []edit{
+		{schema, "WHERE o.keep_until < clock_timestamp() - interval '1 day'\n", "WHERE o.keep_until < clock_timestamp()\n"},
+	}, integration, "^TestOnceForgets"},
+	{"I25 sweep waits for what others have locked", []edit{
+		{schema, "      ORDER BY o.keep_until LIMIT p_limit FOR UPDATE SKIP LOCKED) old", "      ORDER BY o.keep_until LIMIT p_limit FOR UPDATE) old"},
+	}, integration, "^TestI25_Sweeping"},
+	{"the doctor passes over a transaction that has written", []edit{
+		{schema, "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin", "min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xmin"},
+	}, integration, "^TestDoctorSees"},
+	{"a migration does not look whether there is anything to do", []edit{
+		{"migrations/session.go", "\tfor done := current(there); !done; {\n", "\tfor done := current(there) && false; !done; {\n"},
+	}, migrating, "^TestUpOfACurrent"},
+	{"a migration does not look again when its turn has come", []edit{
+		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn nil\n\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
+	}, migrating, "^TestManyProcesses|^TestFifty"},
+	{"a name that is shown steers a shell", []edit{
+		{"cmd/pglock-admin/names.go", "|| strings.Contains(name, `\\`) || !allPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},
+	}, command, "^TestANameThatIsShown"},
+	{"a name that is shown is taken for a flag", []edit{
+		{"cmd/pglock-admin/names.go", "\tif name == \"\" || strings.HasPrefix(name, \"-\") ||", "\tif name == \"\" ||"},
+	}, command, "^TestANameThatIsShown|^TestEveryName"},
+}
