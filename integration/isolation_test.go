@@ -103,8 +103,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
-	ctx, cancel := context.WithTimeout(t.Context(), lasting(2*time.Second))
-	defer cancel()
+	ctx := underLoad(t, 2*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })
 	store := fencedstore.New(pool)
 	var wg sync.WaitGroup

@@ -278,3 +278,27 @@ func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 		return
 	}
 }
+
+// Prune leaves a lock that somebody queues for, one that a reader holds or has just released, and one with a grant ID that was
+// given up and may yet arrive.
+func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, waits := newPeer(t, db.URL()), newPeer(t, db.URL())
+	p.mustAcquire(t, "queued for", time.Hour)
+	waits.mustEnqueue(t, "queued for", "exclusive", nil)
+	endNow(t, p, "queued for") // nobody has found that out yet
+	p.mustAsk(t, "read", "shared")
+	freed(t, p, "given up")
+	p.exec(t, `SELECT pglock.give_up(gen_random_uuid(), '{given up}', ARRAY[gen_random_uuid()], true)`)
+	freed(t, p, "free")
+	p.exec(t, `SELECT pglock.prune_locks('0')`)
+	if got := one[string](t, p, `SELECT string_agg(DISTINCT name, ', ' ORDER BY name) FROM pglock.locks`); got != "given up, queued for, read" {
+		t.Errorf("I21: prune has left %s", got)
+	}
+	p.exec(t, `SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = 'read' AND slot > 0`)
+	p.exec(t, `SELECT pglock.prune_locks('1 h')`)
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.locks WHERE name = 'read'`); n == 0 {
+		t.Error("I21: prune has removed a lock that was read a moment ago")
+	}
+}

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"hash/fnv"
 	"testing"
 	"time"
@@ -35,4 +36,25 @@ func inTurn(first string, second bool) bool {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(first))
 	return long || (h.Sum32()%2 == 0) == second
+}
+
+// underLoad ends when there was load for so long, half as long outside the long tier, and p's query says that it was enough
+// to show something: a busy machine needs longer. It ends within patience. Nobody else uses p before it has ended.
+func underLoad(t *testing.T, d time.Duration, p *peer, enough string) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		defer cancel()
+		for began := time.Now(); time.Since(began) < patience && ctx.Err() == nil; {
+			time.Sleep(10 * time.Millisecond) // between two looks
+			var yes bool
+			if time.Since(began) >= lasting(d) && (p.QueryRow(ctx, enough).Scan(&yes) != nil || yes) {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-over })
+	return ctx
 }

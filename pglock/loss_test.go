@@ -256,12 +256,16 @@ func TestErrorOfALeaseStays(t *testing.T) {
 func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onRelease = func(context.Context, claim) (bool, error) { return false, nil }
 		s.onCheck = func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
 		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		var before error
+		s.onRelease = func(context.Context, claim) (bool, error) { before = l.Err(); return false, nil }
 		var lost *LostError
 		if err := l.Release(t.Context()); !errors.As(err, &lost) || lost.Reason != ReasonExpired {
 			t.Errorf("Release = %v, want an expired lease", err)
+		}
+		if l.Err() != before || context.Cause(l.Context()) != before {
+			t.Errorf("Err was %v and is %v, the cause is %v: both are final", before, l.Err(), context.Cause(l.Context()))
 		}
 		if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
 			t.Errorf("second Release = %v, want the loss again", err)

@@ -2,6 +2,9 @@ package main
 
 // ofEnds are the faults of releases, renewals, checks, breaks and of giving up.
 var ofEnds = []mutant{
+	{"the end of a lease is another one after its release was answered", []edit{
+		{"pglock/lease.go", "\tl.mu.Lock()\n\tl.lost = lost\n\tl.mu.Unlock()\n", "\tl.mu.Lock()\n\tl.lost, l.ended = lost, lost\n\tl.mu.Unlock()\n"},
+	}, library, "^TestReleaseOfALease"},
 	{"I5 a release needs no grant ID", []edit{
 		{schema, "        AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token\n      ORDER BY", "        AND p_token BETWEEN l.first_token AND l.token\n      ORDER BY"},
 	}, integration, "^TestI5_"},

@@ -71,6 +71,12 @@ var ofFences = []mutant{
 	{"I17 an unanswered COMMIT is called a failure", []edit{
 		{"fencedstore/store.go", "\tover, err := s.resolve(ctx, receipt, err)\n\tif over {\n\t\ts.receipts.putBack(receipt)\n\t}\n\treturn err\n", "\treturn err\n"},
 	}, integration, "^TestI17_Lost"},
+	{"I17 a later write overwrites the receipt of an unknown outcome", []edit{
+		{"fencedstore/store.go", "\t\tknown = false\n\t\treturn &OutcomeUnknownError{", "\t\treturn &OutcomeUnknownError{"},
+	}, integration, "^TestI17_CancelledStandby"},
+	{"I17 a grant without its standby is answered", []edit{
+		{"pglock/query.go", "\tif Unconfirmed(conn) && err == nil {\n\t\treturn errUnconfirmed\n\t}\n", "\t_ = Unconfirmed(conn)\n"},
+	}, integration, "^TestI17_GrantWaits"},
 	{"I17 a commit without its standby is called done", []edit{
 		{"fencedstore/store.go", "\tcase err == nil && pglock.Unconfirmed(conn.Conn()):\n", "\tcase err == nil && pglock.Unconfirmed(conn.Conn()) && false:\n"},
 	}, integration, "^TestI17_Cancelled"},

@@ -11,6 +11,15 @@ var ofUpkeep = []mutant{
 	{"I21 prune removes a lock that was granted while it waited for the table", []edit{
 		{schema, "WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at) AND GREATEST(i.ended_at, i.expires_at) <= since\n", "WHERE i.name = c.name AND i.slot = 0\n"},
 	}, command, "^TestI21_PruneLeaves"},
+	{"I21 prune removes a lock that is queued for", []edit{
+		{schema, "          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)\n          AND (i.spent", "          AND (i.spent"},
+	}, integration, "^TestI21_PruneLeaves"},
+	{"I21 prune removes a lock with readers", []edit{
+		{schema, "          AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0\n                          AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))\n", ""},
+	}, integration, "^TestI21_PruneLeaves"},
+	{"I21 prune forgets grant IDs that were given up", []edit{
+		{schema, "          AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())\n        FOR UPDATE OF i SKIP LOCKED) f),", "        FOR UPDATE OF i SKIP LOCKED) f),"},
+	}, integration, "^TestI21_PruneLeaves"},
 	{"prune goes through the names from the beginning again", []edit{
 		{schema, "    next := names[p_limit];", "    next := p_after;"},
 	}, command, "^TestPruneGoesOn|^TestPruneTakesTheTable"},
