@@ -94,10 +94,12 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 		}()
 	}
 	eventually(t, "the checks to be under way", func() bool { return runtime.NumGoroutine() >= goroutines+len(leases) })
-	began := time.Now()
-	err := c.Close(context.Background())
-	if took := time.Since(began); took > 10*time.Second { // it promises five, and a loaded machine has time to spare
-		t.Errorf("Close came back after %v: %v", took, err)
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close(context.Background()) }()
+	select {
+	case <-closed:
+	case <-time.After(2 * 5 * time.Second): // it promises five, and a busy machine needs longer
+		t.Fatal("Close does not come back")
 	}
 	for range leases {
 		select {

@@ -47,7 +47,7 @@ var ofGrants = []mutant{
 		{schema, "  head := lock_head(w.name, p_wait OR p_retry);", "  head := lock_head(w.name, p_wait);"},
 	}, integration, "^TestI6_RetryWaits"},
 	{"I12 a grant that is answered again leaves synchronous_commit off", []edit{
-		{schema, "  ok boolean := require_durable_commit();\nBEGIN\n  PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR NO KEY UPDATE;", "BEGIN\n  PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR NO KEY UPDATE;"},
+		{schema, "  ok boolean := require_durable_commit();\n  r  locks;\nBEGIN\n  PERFORM FROM locks l WHERE l.name = p_row.name", "  r  locks;\nBEGIN\n  PERFORM FROM locks l WHERE l.name = p_row.name"},
 	}, integration, "^TestI12_I24_AllWays"},
 	{"I13 a try for a free lock waits for its row", []edit{
 		{schema, lockedFree, "        FOR UPDATE) f ON true;"},

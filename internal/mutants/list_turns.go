@@ -66,7 +66,7 @@ var ofTurns = []mutant{
 	}, library, "^TestI9_AWaiter"},
 	{"I9 a block of turns lasts for seconds", []edit{
 		{"pglock/validate.go", "DefaultTurnsWithin = 20 * time.Millisecond", "DefaultTurnsWithin = 2 * time.Second"},
-	}, integration, "^TestI9_AWaiterBehind"},
+	}, library, "^TestI9_AWaiterOfAnother"},
 	{"a line whose only other call has given up keeps its agent", []edit{
 		{"pglock/line.go", "\tcase ln.agent:\n\t\tsignal(ln.wake) // also when", "\tcase ln.agent && len(ln.calls) == 0:\n\tcase ln.agent:\n\t\tsignal(ln.wake) // also when"},
 	}, library, "^TestLineWhose"},
