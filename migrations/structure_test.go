@@ -1,14 +1,12 @@
 package migrations_test
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -86,12 +84,4 @@ func firstDifference(got, want string) string {
 		}
 	}
 	return ""
-}
-
-func wantState(t *testing.T, what string, err error, state string) {
-	t.Helper()
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) || pgErr.Code != state {
-		t.Errorf("%s: %v, want %s", what, err, state)
-	}
 }
