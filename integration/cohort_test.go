@@ -289,7 +289,6 @@ func TestI9_AWaiterBehindALineWaitsForTheBound(t *testing.T) {
 // The history of calls that wait in lines, of calls with a ticket each, and of tries is that of a mutex whose tokens strictly
 // increase.
 func TestI2_HistoryOfTurnsIsLinearizable(t *testing.T) {
-	t.Parallel()
 	db := pgtest.Database(t)
 	began := time.Now()
 	var mu sync.Mutex

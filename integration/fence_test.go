@@ -88,8 +88,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
 	look.exec(t, `CREATE TABLE account (balance int); INSERT INTO account VALUES (0)`)
-	ctx, cancel := context.WithTimeout(t.Context(), lasting(3*time.Second))
-	defer cancel()
+	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
 	var mu sync.Mutex
 	acknowledged := 0
 	var wg sync.WaitGroup

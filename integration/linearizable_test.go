@@ -46,7 +46,6 @@ var fencedMutex = porcupine.Model{
 
 // The history of tries and releases of 8 clients is that of a mutex whose tokens strictly increase.
 func TestI2_HistoryIsLinearizable(t *testing.T) {
-	t.Parallel()
 	db := pgtest.Database(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 	defer cancel()

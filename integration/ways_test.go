@@ -83,7 +83,6 @@ func isHeld(t *testing.T, look *peer, g grant) bool {
 
 // The history of all ways beside each other is that of one mutex.
 func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
-	t.Parallel()
 	db := pgtest.Database(t)
 	var acquire []func(p *peer) (grant, error)
 	for way := range grantWays {
