@@ -96,6 +96,12 @@ type turnstile struct {
 	turns   []int // by client, in order
 }
 
+func (ts *turnstile) count() int {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return len(ts.turns)
+}
+
 // pass takes a turn: nobody else has the lock meanwhile, and the token is greater than every one before.
 func (ts *turnstile) pass(client int, l *pglock.Lease, work time.Duration) {
 	if n := ts.holders.Add(1); n != 1 {
