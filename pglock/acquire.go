@@ -36,8 +36,8 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 
 // Acquire takes the lock, waiting in its queue while it is held: first come, first served. It holds no connection while it
 // waits. ctx bounds the wait, never the lease. A wait that ctx ends leaves the queue, gives a grant that came in that
-// moment to the next, and fails with an error that is both ctx's error and ErrHeld (HeldError: who held it, and the
-// place in the queue). Other errors are those of TryAcquire, and ErrDeadlock (DeadlockError); a server that cannot be
+// moment to the next, and fails with an error that is ctx's error, and ErrHeld too once the server has answered (HeldError: who
+// held it, and the place in the queue). Other errors are those of TryAcquire, and ErrDeadlock (DeadlockError); a server that cannot be
 // reached is borne for half a minute.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)

@@ -2,6 +2,8 @@ package pglock_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -140,6 +142,21 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 			if after := rows(t, conn); after != before {
 				t.Fatalf("%s as %s: rows before:\n%s\nafter:\n%s", sql, role, before, after)
 			}
+		}
+	}
+}
+
+// Whoever uses SQL alone hears of their grants: the channel of a session needs no more than the role.
+func TestAUserIsToldTheChannelOfTheirSession(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	key := uuid.New()
+	sum := sha256.Sum256(key[:])
+	for _, role := range []string{"pglock_user", "pglock_admin"} {
+		var channel string
+		if err := db.Pool(t, login(t, db, role)).QueryRow(t.Context(), "SELECT pglock.session_channel($1)", key.String()).Scan(&channel); err != nil ||
+			channel != "pglock_"+hex.EncodeToString(sum[:16]) {
+			t.Errorf("%s: %q, %v", role, channel, err)
 		}
 	}
 }
