@@ -12,6 +12,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// longTurns lets a block last as long as a busy machine needs to pass a turn on; then its line asks for the next.
+var longTurns = pglock.WithTurns(pglock.DefaultTurns, 500*time.Millisecond)
+
 // waysOfTurns are how a call gets its lease from a line: passed on in memory, as the first turn of a block, or alone.
 var waysOfTurns = map[string]func(t *testing.T, look *peer, c *pglock.Client, name string) (*pglock.Lease, chan fetched){
 	"passed on": func(t *testing.T, look *peer, c *pglock.Client, name string) (*pglock.Lease, chan fetched) {
@@ -54,7 +57,7 @@ func TestOwnerOfATurnThatAsksForItsOwnLockIsToldAtOnce(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
-			c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
+			c, other := newClient(t, db.Pool(t), longTurns), newClient(t, db.Pool(t), longTurns)
 			for what, ask := range map[string]func(ctx context.Context, name string) error{
 				"Acquire": func(ctx context.Context, name string) error {
 					_, err := c.Acquire(ctx, name, pglock.WithMaxWait(patience/4))
@@ -91,7 +94,7 @@ func TestCircleOfTurnsIsFoundWithinASecond(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
-			a, b := newClient(t, db.Pool(t), pglock.WithHolder("a")), newClient(t, db.Pool(t), pglock.WithHolder("b"))
+			a, b := newClient(t, db.Pool(t), longTurns, pglock.WithHolder("a")), newClient(t, db.Pool(t), longTurns, pglock.WithHolder("b"))
 			x, behindX := take(t, look, a, "x")
 			y, behindY := take(t, look, b, "y")
 			awaitQueue(t, look, "y", 1)
