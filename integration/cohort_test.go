@@ -153,7 +153,9 @@ func TestI1_I2_I9_ManyCallersOfSeveralClientsTakeTurns(t *testing.T) {
 			})
 		}
 	}
-	time.Sleep(1500 * time.Millisecond) // of load
+	for began := time.Now(); time.Since(began) < 1500*time.Millisecond || ts.count() < 1500 && time.Since(began) < patience; {
+		time.Sleep(10 * time.Millisecond) // of load
+	}
 	stop.Store(true)
 	wg.Wait()
 	// The clients begin one after another, and end so: what is between is the load of all.
