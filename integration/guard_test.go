@@ -182,6 +182,9 @@ func TestI3_I18_OnlyThisTransactionsFenceProvesAGuardedWrite(t *testing.T) {
 				if level != pgx.ReadCommitted && strings.Contains(what, "with this transaction's ID") || what == "event of another kind" && level != pgx.ReadCommitted {
 					continue // a snapshot does not see what another session forges
 				}
+				if !inTurn(what+"/"+string(level), keyed) {
+					continue
+				}
 				t.Run(form+"/"+what+"/"+string(level), func(t *testing.T) {
 					t.Parallel()
 					v := newVault(t, db, keyed)
@@ -218,6 +221,9 @@ func TestFenceInTheStatementOfTheWrite(t *testing.T) {
 			"fence first": `WITH f AS MATERIALIZED (SELECT xact FROM %s) UPDATE accounts SET balance = balance + 1 FROM f WHERE id = 1 AND f.xact IS NOT NULL`,
 			"write first": `WITH w AS (UPDATE accounts SET balance = balance + 1 WHERE id = 1 RETURNING id) SELECT f.xact FROM w, %s f`,
 		} {
+			if !inTurn(what, keyed) {
+				continue
+			}
 			t.Run(form+"/"+what, func(t *testing.T) {
 				v := newVault(t, db, keyed)
 				v.guard(t)
@@ -241,6 +247,9 @@ func TestI4_GuardedWritesAreRefusedInCommitWhenTheLeaseHasEnded(t *testing.T) {
 			`UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1`: "LK001",
 			`SELECT FROM pglock.break_lock($1, 'test', 'test')`:                      "LK003",
 		} {
+			if !inTurn(want, keyed) {
+				continue
+			}
 			t.Run(form+"/"+want, func(t *testing.T) {
 				v := newVault(t, db, keyed)
 				v.guard(t)
@@ -292,6 +301,9 @@ func TestGuardedWritesInAPreparedTransaction(t *testing.T) {
 	server := migrated(t, map[string]string{"max_prepared_transactions": "10"})
 	for form, keyed := range guardForms {
 		for what, bypassed := range map[string]bool{"fence": false, "bypass": true} {
+			if !inTurn(what, keyed) {
+				continue
+			}
 			t.Run(form+"/"+what, func(t *testing.T) {
 				v := newVaultAt(t, server.URL(), keyed)
 				v.guard(t)
