@@ -221,6 +221,7 @@ func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
 
 // A statement whose calls are all cancelled, and that hangs, ends on the server in ten seconds, and nothing stays held.
 func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
+	inLongTier(t)
 	db := pgtest.Database(t)
 	look, b := newPeer(t, db.URL()), newBarrier(t, db)
 	c := newCrowd(t, db.URL(), 5)
