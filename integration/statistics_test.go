@@ -137,6 +137,9 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 		"a page of locks":                  {`SELECT pglock.list_locks('l', true, '', 10)`, 60},
 		"a page of waiters":                {`SELECT pglock.list_waiters('dominant', 10)`, 100},
 		"a page of the audit":              {`SELECT pglock.list_events('', 10)`, 20},
+		"tickets that nobody waits for":    {`SELECT pglock.own_tickets('` + p.key.String() + `', ARRAY[1, 2, 3])`, 20},
+		"several fences":                   {`SELECT pglock.fence_all(ARRAY['held'], ARRAY[` + fmt.Sprint(held.token) + `], ARRAY['` + held.id.String() + `'::uuid])`, 20},
+		"a step of a prune":                {`SELECT pglock.prune_locks('0', 10)`, 300},
 	} {
 		for call := 1; call <= 7; call++ {
 			rows, whole := p.rowsRead(t, c.sql)
