@@ -94,6 +94,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 		}()
 	}
 	eventually(t, "the checks to be under way", func() bool { return runtime.NumGoroutine() >= goroutines+len(leases) })
+	time.Sleep(2 * time.Second) // by then those behind the first wait for a connection together, in a statement that is no single call's
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close(context.Background()) }()
 	select {
