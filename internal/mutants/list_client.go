@@ -126,7 +126,7 @@ var ofClose = []mutant{
 		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases"},
 	}, library, "^TestClose"},
 	{"a coalescer that is shut waits for a connection", []edit{
-		{"internal/coalesce/coalescer.go", "\tif g.boarding != nil {\n\t\tg.boarding()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
+		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
 		{"pglock/close.go", "\tif protocol.ConnectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
