@@ -4,7 +4,8 @@
 // block or its time is used up. Only then does the line take its next ticket: so a call of another client that queues meanwhile
 // comes before it, and one that queues after it waits for one block of this line at most.
 //
-// This package does no I/O and reads no clock. It does not know what a call and a lease are.
+// This package does no I/O, and reads no clock but for the timer of a line that nobody is in. It does not know what a call and a
+// lease are.
 package handoff
 
 import (
