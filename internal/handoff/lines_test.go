@@ -2,6 +2,7 @@ package handoff
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,9 +152,9 @@ func TestRequestOfAnEmptyLineIsTakenBackAfterAWhile(t *testing.T) {
 		ls.FirstDone(line)
 		line, _ = ls.Join(key, "a")
 		ls.Queued(line, protocol.Answer{Ticket: 1})
-		left := 0
+		var left atomic.Int64
 		ls.Join(key, "b")
-		ls.Plan(line, at(0), false, func() { left++ })
+		ls.Plan(line, at(0), false, func() { left.Add(1) })
 		for _, call := range []string{"b", "c"} {
 			if call != "b" {
 				ls.Join(key, call)
@@ -161,13 +162,13 @@ func TestRequestOfAnEmptyLineIsTakenBackAfterAWhile(t *testing.T) {
 			ls.StepOut(line, call)
 			time.Sleep(lingering - 1)
 		}
-		if left != 0 {
+		if left.Load() != 0 {
 			t.Error("taken back although a call came")
 		}
 		time.Sleep(1)
 		synctest.Wait()
-		if left != 1 {
-			t.Errorf("taken back %d times", left)
+		if n := left.Load(); n != 1 {
+			t.Errorf("taken back %d times", n)
 		}
 	})
 }
