@@ -36,7 +36,7 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 	if err != nil {
 		return nil, err
 	}
-	r.wait = true
+	r.Wait = true
 	return c.acquire(ctx, context.WithoutCancel(ctx), r)
 }
 
@@ -52,7 +52,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 	if fn == nil {
 		return &ArgumentError{"fn", "nil", "be a function"}
 	}
-	r.wait = true
+	r.Wait = true
 	lease, err := c.acquire(ctx, ctx, r)
 	if err != nil {
 		return err
@@ -70,8 +70,8 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error) {
 	switch {
 	case r.maxWait == 0:
-		r.wait = false
-	case r.wait && r.maxWait > 0:
+		r.Wait = false
+	case r.Wait && r.maxWait > 0:
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
 		defer cancel()
@@ -82,7 +82,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 	}
 	if c.sharesTurns(q) {
 		call := &turnCall{request: q.request, parent: parent, done: make(chan struct{})}
-		line, first := c.lines.Join(handoff.Key{Name: q.name, Holder: q.holder, TTL: q.ttl}, call)
+		line, first := c.lines.Join(handoff.Key{Name: q.Name, Holder: q.Holder, TTL: q.TTL}, call)
 		if !first {
 			return c.waitForTurn(ctx, q, line, call)
 		}
@@ -90,7 +90,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 		defer c.lines.FirstDone(line)
 	}
 	l, err := c.obtain(ctx, parent, q)
-	if err == nil && q.grace > 0 {
+	if err == nil && q.Grace > 0 {
 		return c.settle(ctx, q, l)
 	}
 	return l, err
@@ -99,7 +99,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 // obtain asks for a grant of the call's own, and makes a lease of it.
 func (c *Client) obtain(ctx, parent context.Context, q *asked) (*Lease, error) {
 	if !c.calls.begin(q, c.now()) {
-		return nil, closedError(q.name)
+		return nil, closedError(q.Name)
 	}
 	defer c.calls.end(q)
 	g, err := c.getGrant(ctx, q)
@@ -128,15 +128,15 @@ func (c *Client) getGrant(ctx context.Context, q *asked) (granted, error) {
 	switch {
 	case err == nil && a.Granted:
 		return grantOf(a, sent), nil
-	case err == nil && q.wait:
+	case err == nil && q.Wait:
 		return c.waitInQueue(ctx, q, a, sent)
 	case err == nil:
-		err = heldError(a, q.name)
-	case q.wait:
+		err = heldError(a, q.Name)
+	case q.Wait:
 		return granted{}, c.leaveQueue(q, protocol.Answer{}, err)
 	}
 	if q.lost {
-		c.takeBack(q.named(), true, q.ttl) // it may have been granted, or may yet be: nobody would know that they hold it
+		c.takeBack(q.Request, true, q.TTL) // it may have been granted, or may yet be: nobody would know that they hold it
 	}
 	return granted{}, err
 }
@@ -148,24 +148,24 @@ func heldError(a protocol.Answer, name string) *HeldError {
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
 // it is no lease any more.
 func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, error) {
-	l := newLease(c, parent, q.request, q.grantID, Token(g.first), g.slot)
+	l := newLease(c, parent, q.request, q.GrantID, Token(g.first), g.slot)
 	l.row, l.queued = g.token, q.queued
-	if q.byAgent {
-		l.unnamed = true
-		q.owner.has(l)
-	}
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
-		c.takeBack(q.named(), q.lost, q.ttl)
+		c.takeBack(q.Request, q.lost, q.TTL)
 		return nil, l.Err()
 	}
 	if q.line != nil {
 		l.turn = c.lines.Hold(q.line, l, g.first, g.token, c.now().Add(c.config.turnsWithin))
 	}
+	if q.byAgent {
+		l.unnamed = true
+		q.owner.has(l)
+	}
 	if !c.adopt(l) {
 		l.end(ErrReleased)
-		c.takeBack(q.named(), q.lost, q.ttl)
-		return nil, closedError(q.name)
+		c.takeBack(q.Request, q.lost, q.TTL)
+		return nil, closedError(q.Name)
 	}
 	return l, nil
 }

@@ -29,7 +29,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	if first.owner, err = ownerOf(ctx); err != nil {
 		return nil, err
 	}
-	first.apart, first.wait = true, true
+	first.apart, first.Wait = true, true
 	parent := context.WithoutCancel(ctx)
 	if first.maxWait > 0 {
 		var cancel context.CancelFunc
@@ -45,7 +45,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	leases := make([]*Lease, len(names))
 	for _, i := range order {
 		r := first
-		r.name = names[i]
+		r.Name = names[i]
 		if leases[i], err = c.acquire(ctx, parent, r); err != nil {
 			c.giveBack(leases)
 			return nil, err

@@ -44,7 +44,7 @@ type backend interface {
 // database is a server that also tells of locks what people want to know.
 type database struct{ *server.Server }
 
-// Start asks whether the schema fits this library.
+// start asks whether the schema fits this library.
 func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUID, err error) {
 	var version int
 	var id, isolation string
@@ -79,7 +79,7 @@ func (d database) rows(ctx context.Context, sql string, args []any, scan func(pg
 // Watch tells how a lock is, and makes the server tell of changes for a while, on a channel.
 func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error) {
 	err = d.rows(ctx, d.Queries.Watch, []any{name, protocol.Interval(lasting)}, func(rows pgx.Rows) error {
-		i, err := scanInfo(rows, &channel, nil)
+		i, err := scanInfoAnd(rows, &channel, nil)
 		infos = append(infos, i)
 		return err
 	})

@@ -11,14 +11,14 @@ import (
 func (c *Client) settle(ctx context.Context, q *asked, l *Lease) (*Lease, error) {
 	for {
 		since, changed, err := c.backend.Timeline(ctx)
-		left := q.grace - since
+		left := q.Grace - since
 		switch {
 		case err != nil:
-			err = fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, l.token))
+			err = fmt.Errorf("pglock: acquire lock %q: %w", q.Name, ErrorFromSQL(err, q.Name, l.token))
 		case !changed || left <= 0:
 			return l, nil
-		case !q.wait:
-			err = &HeldError{Name: q.name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
+		case !q.Wait:
+			err = &HeldError{Name: q.Name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
 		default:
 			err = c.sitOut(ctx, l, left)
 		}

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -81,14 +82,11 @@ func (c *Client) Holders(ctx context.Context, name string) ([]Info, error) {
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return nil, err
 	}
-	infos, err := c.infos(ctx, c.pg.Queries.Get, name)
-	if err != nil {
-		return nil, fmt.Errorf("pglock: get lock %q: %w", name, err)
+	infos, err := collect(ctx, c, fmt.Sprintf("get lock %q", name), c.pg.Queries.Get, []any{name}, scanInfo)
+	if err == nil && len(infos) == 0 {
+		err = fmt.Errorf("%w: %q", ErrNotFound, name)
 	}
-	if len(infos) == 0 {
-		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
-	}
-	return infos, nil
+	return infos, err
 }
 
 // ListOptions choose what List returns. The zero value asks for the first 1,000 held locks.
@@ -104,38 +102,49 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]Info, error) {
 	if o.Limit == 0 {
 		o.Limit = 1000
 	}
-	if o.Limit < 1 || o.Limit > 10000 {
-		return nil, &ArgumentError{"limit", fmt.Sprint(o.Limit), "be from 1 to 10000"}
+	if err := cmp.Or(checkLimit(o.Limit), checkOptional("prefix", o.Prefix), checkOptional("after", o.After)); err != nil {
+		return nil, err
 	}
-	for field, text := range map[string]string{"prefix": o.Prefix, "after": o.After} {
-		if text != "" {
-			if err := checkText(field, text, MaxNameBytes); err != nil {
-				return nil, err
-			}
-		}
-	}
-	infos, err := c.infos(ctx, c.pg.Queries.List, o.Prefix, o.Free, o.After, o.Limit)
-	if err != nil {
-		return nil, fmt.Errorf("pglock: list locks: %w", err)
-	}
-	return infos, nil
+	return collect(ctx, c, "list locks", c.pg.Queries.List, []any{o.Prefix, o.Free, o.After, o.Limit}, scanInfo)
 }
 
-func (c *Client) infos(ctx context.Context, sql string, args ...any) ([]Info, error) {
+// collect runs a statement that people read, and makes something of each row.
+func collect[T any](ctx context.Context, c *Client, what, sql string, args []any, scan func(pgx.Rows) (T, error)) (all []T, err error) {
 	if c.isClosed() {
 		return nil, ErrClosed
 	}
-	var infos []Info
-	err := c.pg.rows(ctx, sql, args, func(rows pgx.Rows) error {
-		i, err := scanInfo(rows)
-		infos = append(infos, i)
+	err = c.pg.rows(ctx, sql, args, func(rows pgx.Rows) error {
+		v, err := scan(rows)
+		all = append(all, v)
 		return err
 	})
-	return infos, ErrorFromSQL(err, "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("pglock: %s: %w", what, ErrorFromSQL(err, "", 0))
+	}
+	return all, nil
 }
 
-// scanInfo reads a row of the columns that every view of locks has, and what comes after them.
-func scanInfo(rows pgx.Rows, more ...any) (Info, error) {
+// checkLimit refuses a limit of rows.
+func checkLimit(limit int) error {
+	if limit < 1 || limit > 10000 {
+		return &ArgumentError{"limit", fmt.Sprint(limit), "be from 1 to 10000"}
+	}
+	return nil
+}
+
+// checkOptional is checkText for a name that may be left out.
+func checkOptional(field, text string) error {
+	if text == "" {
+		return nil
+	}
+	return checkText(field, text, MaxNameBytes)
+}
+
+// scanInfo reads a row of the columns that every view of locks has.
+func scanInfo(rows pgx.Rows) (Info, error) { return scanInfoAnd(rows) }
+
+// scanInfoAnd also reads what comes after them.
+func scanInfoAnd(rows pgx.Rows, more ...any) (Info, error) {
 	var i Info
 	var ttl, remaining int64
 	var acquiredAt, renewedAt, expiresAt, endedAt *int64
@@ -188,10 +197,7 @@ func BreakActor(who string) BreakOption {
 // Errors: ErrNotHeld when there is nothing to break, or it has another token, ErrInvalid, ErrPermission, ErrClosed.
 func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
 	r := breakRequest{actor: c.config.holder}
-	if err := checkText("name", name, MaxNameBytes); err != nil {
-		return Broken{}, err
-	}
-	if err := checkText("reason", reason, MaxReasonBytes); err != nil {
+	if err := cmp.Or(checkText("name", name, MaxNameBytes), checkText("reason", reason, MaxReasonBytes)); err != nil {
 		return Broken{}, err
 	}
 	if strings.TrimSpace(reason) == "" {
@@ -227,33 +233,18 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 // Events reads the audit, newest first: of one lock, or of all when name is empty; at most limit. The database user
 // needs the role pglock_admin.
 func (c *Client) Events(ctx context.Context, name string, limit int) ([]Event, error) {
-	if limit < 1 || limit > 10000 {
-		return nil, &ArgumentError{"limit", fmt.Sprint(limit), "be from 1 to 10000"}
+	if err := cmp.Or(checkLimit(limit), checkOptional("name", name)); err != nil {
+		return nil, err
 	}
-	if name != "" {
-		if err := checkText("name", name, MaxNameBytes); err != nil {
-			return nil, err
-		}
-	}
-	if c.isClosed() {
-		return nil, ErrClosed
-	}
-	var events []Event
-	err := c.pg.rows(ctx, c.pg.Queries.Events, []any{name, limit}, func(rows pgx.Rows) error {
-		var e Event
+	return collect(ctx, c, "read events", c.pg.Queries.Events, []any{name, limit}, func(rows pgx.Rows) (e Event, err error) {
 		var at *int64
 		var newToken *Token
 		var holder, actor, reason, resource *string
-		err := rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
+		err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
 		e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
 		e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
-		events = append(events, e)
-		return err
+		return e, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("pglock: read events: %w", ErrorFromSQL(err, "", 0))
-	}
-	return events, nil
 }
 
 // Fences tells the fences that leases of the lock have passed, and the fence of the resource with the lock's name.
@@ -261,27 +252,10 @@ func (c *Client) Fences(ctx context.Context, name string) ([]Fence, error) {
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return nil, err
 	}
-	if c.isClosed() {
-		return nil, ErrClosed
-	}
-	var fences []Fence
-	err := c.pg.rows(ctx, c.pg.Queries.Fences, []any{name}, func(rows pgx.Rows) error {
-		var f Fence
+	return collect(ctx, c, "read fences", c.pg.Queries.Fences, []any{name}, func(rows pgx.Rows) (f Fence, err error) {
 		var at *int64
-		err := rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
+		err = rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
 		f.AdvancedAt = protocol.Moment(at)
-		fences = append(fences, f)
-		return err
+		return f, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("pglock: read fences: %w", ErrorFromSQL(err, "", 0))
-	}
-	return fences, nil
-}
-
-func OrZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }

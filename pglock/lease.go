@@ -48,8 +48,8 @@ type Lease struct {
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
-	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl, grace: r.grace,
-		mode: r.mode, slot: slot, owner: r.owner, row: int64(token)}
+	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, grace: r.Grace,
+		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token)}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
 	return l

@@ -74,7 +74,7 @@ func WithDefaultTTL(ttl time.Duration) Option {
 func WithDefaultGrace(d time.Duration) Option {
 	return func(c *config) error {
 		c.grace = d
-		return checkGrace(request{ttl: MinTTL, grace: d})
+		return checkGrace(MinTTL, d)
 	}
 }
 
@@ -151,7 +151,7 @@ const (
 // bounds how long a lock stays taken after its holder died, and how long one fenced transaction may last.
 func WithTTL(ttl time.Duration) AcquireOption {
 	return func(r *request) error {
-		r.ttl = ttl
+		r.TTL = ttl
 		return checkTTL("TTL", ttl)
 	}
 }
@@ -167,7 +167,7 @@ func WithTTL(ttl time.Duration) AcquireOption {
 // gives no grace after a failover. From 0, the default of clients without WithDefaultGrace, to MaxTTL less the TTL.
 func WithGrace(d time.Duration) AcquireOption {
 	return func(r *request) error {
-		r.grace = d
+		r.Grace = d
 		return nil
 	}
 }
@@ -175,7 +175,7 @@ func WithGrace(d time.Duration) AcquireOption {
 // WithLabel sets the holder's label for this lease alone. Defaults to the client's.
 func WithLabel(label string) AcquireOption {
 	return func(r *request) error {
-		r.holder = label
+		r.Holder = label
 		return checkText("holder", label, MaxHolderBytes)
 	}
 }
@@ -184,7 +184,7 @@ func WithLabel(label string) AcquireOption {
 // Everybody who may use locks can read it. Defaults to none.
 func WithMetadata(raw json.RawMessage) AcquireOption {
 	return func(r *request) error {
-		r.metadata = raw
+		r.Metadata = raw
 		return checkMetadata(raw)
 	}
 }
@@ -221,18 +221,18 @@ func Limit(n int) AcquireOption {
 }
 
 func (r *request) setMode(mode Mode, capacity int) error {
-	if r.mode != ModeExclusive && (r.mode != mode || r.capacity != capacity) {
-		return &ArgumentError{"mode", r.modeText() + " and " + (&request{mode: mode, capacity: capacity}).modeText(), "be one of them"}
+	if r.Mode != string(ModeExclusive) && (r.Mode != string(mode) || r.Capacity != capacity) {
+		return &ArgumentError{"mode", modeText(Mode(r.Mode), r.Capacity) + " and " + modeText(mode, capacity), "be one of them"}
 	}
-	r.mode, r.capacity = mode, capacity
+	r.Mode, r.Capacity = string(mode), capacity
 	return nil
 }
 
-func (r *request) modeText() string {
-	if r.mode == ModeLimit {
-		return fmt.Sprintf("limit %d", r.capacity)
+func modeText(mode Mode, capacity int) string {
+	if mode == ModeLimit {
+		return fmt.Sprintf("limit %d", capacity)
 	}
-	return string(r.mode)
+	return string(mode)
 }
 
 func defaultHolder() string {

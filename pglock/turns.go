@@ -25,7 +25,7 @@ var errApart = errors.New("the owner holds a lock by now")
 
 // sharesTurns reports whether the request may share a grant with others of its client: nothing distinguishes them on the server.
 func (c *Client) sharesTurns(q *asked) bool {
-	return q.wait && c.config.turns > 1 && !q.apart && q.mode == ModeExclusive && q.metadata == nil && q.grace == 0 && !q.owner.Nested()
+	return q.Wait && c.config.turns > 1 && !q.apart && q.Mode == string(ModeExclusive) && q.Metadata == nil && q.Grace == 0 && !q.owner.Nested()
 }
 
 // waitForTurn waits in a line until the lock is passed to the call.
@@ -38,7 +38,7 @@ func (c *Client) waitForTurn(ctx context.Context, q *asked, ln *line, call *turn
 	if ctx.Err() != nil || c.isClosed() {
 		if place, holder, a := c.lines.StepOut(ln, call); place > 0 {
 			err := c.endOfAsking(ctx, q)
-			held := heldError(a, q.name)
+			held := heldError(a, q.Name)
 			if held.Place += place - 1; holder != nil {
 				held = holder.heldError(place)
 			}
@@ -89,8 +89,9 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	var q *asked
 	var g granted
 	if err == nil {
-		q, err = c.newAsked(ctx, request{name: ln.Key.Name, holder: ln.Key.Holder, ttl: ln.Key.TTL, mode: ModeExclusive, maxWait: -1, wait: true,
-			turns: turns, owner: owner})
+		r, _ := c.newRequest(ln.Key.Name, nil) // as that of any of its calls
+		r.Holder, r.TTL, r.Grace, r.Wait, r.Turns, r.owner = ln.Key.Holder, ln.Key.TTL, 0, true, turns, owner
+		q, err = c.newAsked(ctx, r)
 	}
 	if err == nil && !c.calls.begin(q, c.now()) {
 		err = closedError(ln.Key.Name)
@@ -104,11 +105,13 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	}
 	calls := c.lines.Arrived(ln, err == nil, errors.Is(err, context.Canceled) && !c.isClosed())
 	if err == nil && len(calls) == 0 {
-		c.takeBack(q.named(), q.lost, q.ttl)
+		c.takeBack(q.Request, q.lost, q.TTL)
 	}
 	for _, call := range calls {
 		if call.err = err; err == nil {
-			call.lease, call.err = c.grant(call.parent, &asked{request: call.request, grantID: q.grantID, queued: true, line: ln, byAgent: true}, g)
+			turn := &asked{request: call.request, queued: true, line: ln, byAgent: true}
+			turn.GrantID = q.GrantID
+			call.lease, call.err = c.grant(call.parent, turn, g)
 		}
 		close(call.done)
 	}

@@ -48,9 +48,9 @@ func checkTTL(field string, ttl time.Duration) error {
 	return nil
 }
 
-func checkGrace(r request) error {
-	if r.grace < 0 || r.ttl+r.grace > MaxTTL {
-		return &ArgumentError{"grace", r.grace.String(), fmt.Sprintf("be from 0 to %v less the TTL of %v", MaxTTL, r.ttl)}
+func checkGrace(ttl, grace time.Duration) error {
+	if grace < 0 || ttl+grace > MaxTTL {
+		return &ArgumentError{"grace", grace.String(), fmt.Sprintf("be from 0 to %v less the TTL of %v", MaxTTL, ttl)}
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ func (c *Client) waitInQueue(ctx context.Context, q *asked, a protocol.Answer, s
 		if a.Ticket == 0 { // no server of this schema answers so
 			c.sleep(ctx, busy, nil)
 		} else {
-			q.again, q.queued = true, true
-			if c.queue.Put(t, q.grantID, a, sent, c.now()) {
+			q.Retry, q.queued = true, true
+			if c.queue.Put(t, q.GrantID, a, sent, c.now()) {
 				signal(c.beatWake)
 			}
 			c.calls.answered(q)
@@ -62,12 +62,12 @@ func (c *Client) await(ctx context.Context, q *asked, t *queue.Ticket) (g grante
 		n, wait := c.queue.TakeNews(t, now)
 		switch h := n.Hint; {
 		case h != nil: // one that is too old to be trusted for long is renewed by asking
-			left := now.Until(trust.Deadline(h.Seen, q.ttl, h.Left-q.grace))
-			return granted{first: h.First, token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.ttl/2, nil
+			left := now.Until(trust.Deadline(h.Seen, q.TTL, h.Left-q.Grace))
+			return granted{first: h.First, token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.TTL/2, nil
 		case n.Circle != nil:
-			return g, false, fmt.Errorf("acquire lock %q: %w", q.name, &DeadlockError{circleOf(n.Circle)})
+			return g, false, fmt.Errorf("acquire lock %q: %w", q.Name, &DeadlockError{circleOf(n.Circle)})
 		case n.Err != nil:
-			return g, false, fmt.Errorf("pglock: acquire lock %q: %w", q.name, n.Err)
+			return g, false, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, n.Err)
 		case n.Ask, wait <= 0:
 			return g, false, nil
 		}
@@ -93,7 +93,7 @@ func (c *Client) leaveQueue(q *asked, last protocol.Answer, err error) error {
 	if !answered && !q.lost {
 		return err
 	}
-	u := c.takeBack(q.named(), q.lost, q.ttl)
+	u := c.takeBack(q.Request, q.lost, q.TTL)
 	select {
 	case back := <-u.Done:
 		if back.Holder != "" {
@@ -106,5 +106,5 @@ func (c *Client) leaveQueue(q *asked, last protocol.Answer, err error) error {
 	if last.Holder == "" && !answered {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, heldError(last, q.name))
+	return fmt.Errorf("%w: %w", err, heldError(last, q.Name))
 }

@@ -1,9 +1,9 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,36 +32,21 @@ type Waiter struct {
 // Waiters tells the queue of one lock, or with name "" of all locks in byte order of their names, in the order in which
 // they will be served; at most limit, from 1 to 10,000.
 func (c *Client) Waiters(ctx context.Context, name string, limit int) ([]Waiter, error) {
-	if limit < 1 || limit > 10000 {
-		return nil, &ArgumentError{"limit", fmt.Sprint(limit), "be from 1 to 10000"}
+	if err := cmp.Or(checkLimit(limit), checkOptional("name", name)); err != nil {
+		return nil, err
 	}
-	if name != "" {
-		if err := checkText("name", name, MaxNameBytes); err != nil {
-			return nil, err
-		}
-	}
-	if c.isClosed() {
-		return nil, ErrClosed
-	}
-	var waiters []Waiter
-	err := c.pg.rows(ctx, c.pg.Queries.Waiters, []any{name, limit}, func(rows pgx.Rows) error {
-		var w Waiter
+	return collect(ctx, c, "read waiters", c.pg.Queries.Waiters, []any{name, limit}, func(rows pgx.Rows) (w Waiter, err error) {
 		var capacity *int
 		var ttl, waiting int64
 		var since, before *int64
 		var behind, metadata *string
-		err := rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since, &waiting,
+		err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since, &waiting,
 			&before, &behind, &metadata)
 		w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before), protocol.OrZero(behind)
 		w.TTL, w.Waiting = time.Duration(ttl)*time.Microsecond, time.Duration(waiting)*time.Microsecond
 		if metadata != nil {
 			w.Metadata = json.RawMessage(*metadata)
 		}
-		waiters = append(waiters, w)
-		return err
+		return w, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("pglock: read waiters: %w", ErrorFromSQL(err, "", 0))
-	}
-	return waiters, nil
 }

@@ -33,7 +33,7 @@ var ofTheQueue = []mutant{
 		{schema, "  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,\n", "  granted := serve(head, w,\n"},
 	}, integration, "^TestI9_|^TestLimitIs"},
 	{"I9 every acquisition asks twice", []edit{
-		{"pglock/wait.go", "left >= q.ttl/2, nil", "left >= 2*q.ttl, nil"},
+		{"pglock/wait.go", "left >= q.TTL/2, nil", "left >= 2*q.TTL, nil"},
 	}, integration, "^TestI9_OneRequest"},
 	{"I9 who comes during the last COMMIT waits in the server", []edit{
 		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1 FOR UPDATE;\n    ELSE"},
