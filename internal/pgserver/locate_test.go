@@ -8,8 +8,8 @@ import (
 
 func TestForcedKindNamesTheVariableTheValueAndTheRule(t *testing.T) {
 	for value, wants := range map[string][]string{
-		"nonsense": {Variable, `"nonsense"`, "url, programs, download"},
-		"docker":   {Variable, `"docker"`, "url, programs, download", "tests only"},
+		"nonsense": {Variable, `"nonsense"`, `"url" "programs" "download"`},
+		"docker":   {Variable, `"docker"`, `"url" "programs" "download"`, "integration only"},
 	} {
 		t.Setenv(Variable, value)
 		_, err := Locate(t.Context(), Search{})

@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"net/url"
 	"testing"
 	"time"
 
@@ -16,31 +15,23 @@ type DB struct {
 	url  string
 }
 
-// Database makes a database for the test: a copy of the template that the
-// package gave with WithTemplate. It is dropped, whoever is still connected,
-// when the test ends. The test fails when there is no server to be had.
+// Database makes a database for the test: a copy of the template that the package gave with WithTemplate. It is dropped,
+// whoever is still connected, when the test ends. The test fails when there is no server to be had.
 func Database(tb testing.TB) *DB {
 	tb.Helper()
-	Server(tb)
-	template, err := shared.migrated()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return newDatabase(tb, template)
+	return newDatabase(tb, true)
 }
 
 // EmptyDatabase is Database without the migrations.
 func EmptyDatabase(tb testing.TB) *DB {
 	tb.Helper()
-	Server(tb)
-	return newDatabase(tb, pristine)
+	return newDatabase(tb, false)
 }
 
-func newDatabase(tb testing.TB, template string) *DB {
+func newDatabase(tb testing.TB, migrated bool) *DB {
 	tb.Helper()
-	name := shared.databases.next()
-	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
-	defer cancel()
+	server := Server(tb)
+	name := shared.name(shared.made.Add(1))
 	// Registered first: the database may be there even when this fails.
 	tb.Cleanup(func() {
 		ctx, cancel := afterTest(tb)
@@ -49,10 +40,27 @@ func newDatabase(tb testing.TB, template string) *DB {
 			tb.Errorf("pgtest: drop the test's database: %v", err)
 		}
 	})
-	if err := shared.create(ctx, name, template); err != nil {
-		tb.Fatal(err)
+	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
+	defer cancel()
+	if err := shared.make(ctx, name, migrated); err != nil {
+		tb.Fatalf("pgtest: make a database: %v", err)
 	}
-	return &DB{name: name, url: shared.urlOf(name)}
+	return &DB{name: name, url: withDatabase(server.URL(), name)}
+}
+
+// URL gives an Example, which has no testing.TB, the connection string of a database of its own, made as Database makes
+// one. Main drops it. It panics when there is no server to be had.
+func URL() string {
+	if err := shared.get(); err != nil {
+		panic(err)
+	}
+	name := shared.name(shared.made.Add(1))
+	ctx, cancel := context.WithTimeout(shared.ctx, databaseTimeout)
+	defer cancel()
+	if err := shared.make(ctx, name, true); err != nil {
+		panic(err)
+	}
+	return withDatabase(shared.server.URL(), name)
 }
 
 // Name is the database's name.
@@ -61,9 +69,8 @@ func (db *DB) Name() string { return db.name }
 // URL is the database's connection string. It may hold a password.
 func (db *DB) URL() string { return db.url }
 
-// Pool opens a pool of connections to the database, after the changes to its
-// configuration. It is closed when the test ends; the test fails when a
-// connection has not been given back by then.
+// Pool opens a pool of connections to the database, after the changes to its configuration. It is closed when the test ends;
+// the test fails when a connection has not been given back by then.
 func (db *DB) Pool(tb testing.TB, change ...func(*pgxpool.Config)) *pgxpool.Pool {
 	tb.Helper()
 	config, err := pgxpool.ParseConfig(db.url)
@@ -81,25 +88,22 @@ func (db *DB) Pool(tb testing.TB, change ...func(*pgxpool.Config)) *pgxpool.Pool
 	return pool
 }
 
-// closePool does not wait for ever, as Close alone would, for a connection that
-// is not given back; dropping the database then ends it.
+// closePool does not wait for ever, as Close alone would, for a connection that is not given back; dropping the database
+// then ends it.
 func closePool(tb testing.TB, pool *pgxpool.Pool) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		pool.Close()
 	}()
-	late := time.NewTimer(databaseTimeout)
-	defer late.Stop()
 	select {
 	case <-closed:
-	case <-late.C:
+	case <-time.After(databaseTimeout):
 		tb.Errorf("pgtest: %d connections of a pool have not been given back %v after the test", pool.Stat().AcquiredConns(), databaseTimeout)
 	}
 }
 
-// Conn opens a connection to the database, outside any pool. It is closed when
-// the test ends.
+// Conn opens a connection to the database, outside any pool. It is closed when the test ends.
 func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
@@ -120,20 +124,4 @@ func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 // afterTest is for cleaning, when the test's own context has ended.
 func afterTest(tb testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(tb.Context()), databaseTimeout)
-}
-
-// withDatabase replaces the database in a connection string of either form.
-func withDatabase(connString, name string) string {
-	u, err := url.Parse(connString)
-	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		// Of a keyword that occurs twice the last one counts.
-		return connString + " dbname=" + name
-	}
-	query := u.Query()
-	query.Del("dbname")
-	query.Del("database")
-	u.RawQuery = query.Encode()
-	u.Path = "/" + name
-	u.RawPath = ""
-	return u.String()
 }

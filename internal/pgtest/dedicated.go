@@ -4,33 +4,23 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// dedicatedTimeout bounds the start of a server of a test's own, with the
-// fetching of programs.
-const dedicatedTimeout = 3 * time.Minute
-
-// Dedicated starts a server that belongs to this one test, which may kill and
-// restart it, with the settings added to those of a throwaway server. It is
-// stopped when the test ends.
+// Dedicated starts a server that belongs to this one test, which may kill and restart it, with the settings added to those
+// of a throwaway server. It is stopped when the test ends.
 //
-// That takes programs on this machine, installed or downloaded. Where the
-// shared server is a container or somebody else's, and there are none, the test
-// is skipped, with the reason on standard output; where there is no server at
-// all it fails.
+// That takes programs on this machine, installed or downloaded. Where the shared server is a container or somebody else's,
+// and there are none, the test is skipped, with the reason on standard output; where there is no server at all it fails.
 func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 	tb.Helper()
-	options := serverOptions(tb)
-	options.Settings = settings
-	ctx, cancel := context.WithTimeout(tb.Context(), dedicatedTimeout)
+	own := ownServers(tb)
+	ctx, cancel := context.WithTimeout(tb.Context(), startTimeout)
 	defer cancel()
-	server, err := pgserver.Start(ctx, options)
+	server, err := pgserver.Start(ctx, pgserver.Options{Template: own.template, Kind: own.kind, Settings: settings})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -42,41 +32,50 @@ func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 	return server
 }
 
-// Programs gives the server programs of this machine to a test that runs
-// servers by itself. It is skipped or fails where Dedicated would.
+// Programs gives the server programs of this machine to a test that runs servers by itself. It is skipped or fails where
+// Dedicated would.
 func Programs(tb testing.TB) pgprograms.Programs {
 	tb.Helper()
-	return serverOptions(tb).Programs
+	return ownServers(tb).programs
 }
 
-// serverOptions are the programs for a server of a test's own.
-func serverOptions(tb testing.TB) pgserver.Options {
+func ownServers(tb testing.TB) own {
 	tb.Helper()
-	options, err := localPrograms()
-	if err != nil {
-		if _, sharedErr := shared.get(); sharedErr != nil {
-			tb.Fatal(sharedErr)
+	shared.prepareOwn.Do(shared.own.prepare)
+	own := shared.own
+	if own.err != nil {
+		if err := shared.get(); err != nil {
+			tb.Fatal(err)
 		}
-		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), err)
+		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), own.err)
 		fmt.Fprintln(os.Stdout, reason)
 		tb.Skip(reason)
 	}
-	return options
+	return own
 }
 
-// localPrograms looks once per process. A shared server that was asked for by
-// name, or a container, does not keep installed programs from being used, but
-// it spares the download.
-var localPrograms = sync.OnceValues(func() (pgserver.Options, error) {
+// own is what the servers of tests' own are made of.
+type own struct {
+	kind     pgserver.Kind
+	programs pgprograms.Programs
+	template *pgserver.Template
+	err      error
+}
+
+// prepare finds programs and makes the data folder that servers get copies of. A shared server that was asked for by name,
+// or a container, does not keep installed programs from being used, but it spares the download.
+func (o *own) prepare() {
 	forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDocker, pgserver.KindDownload)
 	if err != nil {
-		return pgserver.Options{}, fmt.Errorf("pgtest: %w", err)
+		o.err = err
+		return
 	}
 	if forced == pgserver.KindURL || forced == pgserver.KindDocker {
 		forced = pgserver.KindPrograms
 	}
-	ctx, cancel := context.WithTimeout(shared.ctx, dedicatedTimeout)
+	ctx, cancel := context.WithTimeout(shared.ctx, startTimeout)
 	defer cancel()
-	programs, kind, err := pgserver.LocatePrograms(ctx, forced, os.Stdout)
-	return pgserver.Options{Programs: programs, Kind: kind}, err
-})
+	if o.programs, o.kind, o.err = pgserver.LocatePrograms(ctx, forced, stdout); o.err == nil {
+		o.template, o.err = pgserver.NewTemplate(ctx, o.programs)
+	}
+}
