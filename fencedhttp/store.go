@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -63,5 +64,12 @@ func checkAdvance(resource string, token pglock.Token) error {
 	if token <= 0 {
 		return &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(token), Rule: "be positive"}
 	}
-	return pglock.ValidateResource(resource)
+	return checkResource(resource)
+}
+
+func checkResource(name string) error {
+	if p := argument.Text("resource", name, pglock.MaxNameBytes); p != nil {
+		return (*pglock.ArgumentError)(p)
+	}
+	return nil
 }

@@ -68,7 +68,7 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	resource, err := v.Resource(r)
 	if err == nil {
-		err = pglock.ValidateResource(resource)
+		err = checkResource(resource)
 	}
 	if err != nil {
 		v.report(r, fmt.Errorf("fencedhttp: name the resource of %s: %w", r.Method, err))

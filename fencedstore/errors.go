@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -66,50 +65,24 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	if slices.ContainsFunc(translated, func(target error) bool { return errors.Is(err, target) }) {
 		return err
 	}
-	switch state(err) {
-	case "LK002":
-		last, _ := strconv.ParseInt(strings.TrimPrefix(field(err, 'D'), "last_token="), 10, 64)
+	switch protocol.State(err) {
+	case protocol.StateStaleToken:
+		last, _ := strconv.ParseInt(protocol.Detail(err, "last_token"), 10, 64)
 		return &StaleTokenError{Resource: resource, Token: lease.Token(), LastToken: pglock.Token(last)}
-	case "LK011":
-		return &UnfencedError{Table: field(err, 's') + "." + field(err, 't'), Resource: strings.TrimPrefix(field(err, 'D'), "resource="), Err: err}
-	case "LK012":
+	case protocol.StateUnfenced:
+		return &UnfencedError{Table: protocol.Field(err, protocol.FieldSchema) + "." + protocol.Field(err, protocol.FieldTable), Resource: protocol.Detail(err, "resource"), Err: err}
+	case protocol.StateKeyTooOld:
 		return fmt.Errorf("%w: %w", ErrKeyTooOld, err)
-	case "LK009":
+	case protocol.StateLeftFence:
 		return fmt.Errorf("%w: %w", ErrLeftFence, err)
 	}
 	return pglock.ErrorFromSQL(err, lease.Name(), lease.Token())
 }
 
-// state is the SQLSTATE of a server's error, or "".
-func state(err error) string {
-	var e interface{ SQLState() string }
-	if !errors.As(err, &e) {
-		return ""
+// checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.
+func checkText(name, value string, most int) error {
+	if p := argument.Text(name, value, most); p != nil {
+		return (*pglock.ArgumentError)(p)
 	}
-	return e.SQLState()
-}
-
-// field reads a field of a server's error, from pgx or from lib/pq: 'D' is DETAIL, 's', 't', 'c' and 'n' are
-// schema, table, column and constraint.
-func field(err error, name byte) string {
-	var pgErr *pgconn.PgError
-	var legacy interface{ Get(byte) string }
-	switch {
-	case errors.As(err, &pgErr):
-		switch name {
-		case 'D':
-			return pgErr.Detail
-		case 's':
-			return pgErr.SchemaName
-		case 't':
-			return pgErr.TableName
-		case 'c':
-			return pgErr.ColumnName
-		case 'n':
-			return pgErr.ConstraintName
-		}
-	case errors.As(err, &legacy):
-		return legacy.Get(name)
-	}
-	return ""
+	return nil
 }

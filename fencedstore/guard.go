@@ -29,7 +29,7 @@ type config struct {
 func WithResource(name string) Option {
 	return func(c *config) error {
 		c.resource = name
-		return pglock.ValidateResource(name)
+		return checkText("resource", name, pglock.MaxNameBytes)
 	}
 }
 

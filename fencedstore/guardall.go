@@ -117,7 +117,7 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 			return c, o, &pglock.ArgumentError{Field: "WithResource", Value: one.resource, Rule: "not be given with several fences: each Fence has its Resource"}
 		}
 		f = f.withDefault()
-		if err := pglock.ValidateResource(f.Resource); err != nil && f.Resource != f.Lease.Resource() {
+		if err := checkText("resource", f.Resource, pglock.MaxNameBytes); err != nil && f.Resource != f.Lease.Resource() {
 			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
 		}
 		first := fences[0].Lease

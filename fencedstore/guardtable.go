@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -58,7 +59,7 @@ type tableConfig struct {
 func TableResource(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.resource = &name
-		return pglock.ValidateResource(name)
+		return checkText("resource", name, pglock.MaxNameBytes)
 	}
 }
 
@@ -79,7 +80,7 @@ func TableKey(column string) TableOption {
 func TableSchema(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.schema = name
-		return pglock.ValidateSchema(name)
+		return checkText("schema", name, argument.SchemaBytes)
 	}
 }
 

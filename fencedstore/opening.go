@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -64,8 +65,8 @@ func (o opening) longestTTL() (longest time.Duration) {
 // blamed is the fence that the server's refusal is about: it names the token, and the lock or the resource.
 func (o opening) blamed(err error) Fence {
 	for _, f := range o.fences {
-		if name := field(err, 'n'); field(err, 'c') == strconv.FormatInt(int64(f.Lease.Token()), 10) && (name == f.Resource || name == f.Lease.Name()) {
-			if state(err) != "LK002" || name == f.Resource {
+		if name := protocol.Field(err, protocol.FieldConstraint); protocol.Field(err, protocol.FieldColumn) == strconv.FormatInt(int64(f.Lease.Token()), 10) && (name == f.Resource || name == f.Lease.Name()) {
+			if protocol.State(err) != protocol.StateStaleToken || name == f.Resource {
 				return f
 			}
 		}

@@ -4,26 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // answered reports whether the server itself refused the COMMIT: then it was rolled back. A server that ends the
 // connection instead, for an administrator or in a crash, may have committed before.
 func answered(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return true
-	}
-	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
-		return false
-	}
-	return !strings.HasPrefix(pgErr.Code, "57P") && !strings.HasPrefix(pgErr.Code, "08")
+	return errors.Is(err, pgx.ErrTxCommitRollback) || !protocol.ConnectionLost(err)
 }
 
 // resolve asks what became of a write whose COMMIT was not answered.
@@ -65,7 +56,7 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 			return Committed, nil
 		case err == nil:
 			return RolledBack, nil
-		case ctx.Err() != nil || state(err) == "42501" || state(err) == "3F000" || state(err) == "42883":
+		case ctx.Err() != nil || protocol.State(err) == "42501" || protocol.State(err) == "3F000" || protocol.State(err) == "42883":
 			return "", fmt.Errorf("fencedstore: outcome of write %s: %w", receipt.Write, err)
 		}
 		timer := time.NewTimer(20 * time.Millisecond)
@@ -84,7 +75,7 @@ func (s *Store) look(ctx context.Context, receipt Receipt) (committed bool, err 
 		return false, err
 	}
 	defer conn.Release()
-	_ = pglock.Unconfirmed(conn.Conn())
+	_ = protocol.Unconfirmed(conn.Conn())
 	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
 		wait := fmt.Sprint(outcomeLook.Milliseconds())
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)", wait); err != nil {
@@ -93,7 +84,7 @@ func (s *Store) look(ctx context.Context, receipt Receipt) (committed bool, err 
 		return tx.QueryRow(ctx, inSchema("SELECT {{schema}}.outcome($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text::pg_catalog.uuid)", receipt.Schema),
 			receipt.ID.String(), receipt.Write.String()).Scan(&committed)
 	})
-	if err == nil && pglock.Unconfirmed(conn.Conn()) {
+	if err == nil && protocol.Unconfirmed(conn.Conn()) {
 		err = errors.New("the wait for the synchronous standby was cancelled")
 	}
 	return committed, err

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -114,10 +115,10 @@ func (s *Store) write(ctx context.Context, options pgx.TxOptions, o opening, fn 
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
 	committing, cancel := context.WithTimeout(ctx, o.longestTTL()+resolving)
 	defer cancel()
-	_ = pglock.Unconfirmed(conn.Conn()) // of a commit that was the application's own
+	_ = protocol.Unconfirmed(conn.Conn()) // of a commit that was the application's own
 	err = commit(committing, tx, o)
 	switch {
-	case err == nil && pglock.Unconfirmed(conn.Conn()):
+	case err == nil && protocol.Unconfirmed(conn.Conn()):
 		known = false
 		return &OutcomeUnknownError{Receipt: receipt, Err: errors.New("committed, but the wait for the synchronous standby was cancelled")}
 	case err == nil:
@@ -246,7 +247,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 // explain translates the refusals of the protocol alone: what the application's own statements were refused for is left as
 // it is.
 func explain(err error, o opening) error {
-	if !strings.HasPrefix(state(err), "LK") {
+	if !strings.HasPrefix(protocol.State(err), "LK") {
 		return err
 	}
 	f := o.blamed(err)
@@ -256,7 +257,7 @@ func explain(err error, o opening) error {
 // explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the server
 // ends a fenced transaction when its lease ends.
 func explainFailure(err error, o opening) error {
-	if s := state(err); s == "25P03" || s == "25P04" || s == "57014" || s == "55P03" {
+	if s := protocol.State(err); s == "25P03" || s == "25P04" || s == "57014" || s == "55P03" {
 		err = fmt.Errorf("%w (a fenced transaction may last no longer than its lease had left: Renew before a long one, or choose a longer TTL)", err)
 	}
 	err = explain(err, o)

@@ -479,7 +479,7 @@ func TestWaitThatTheServerRefusesFailsAlone(t *testing.T) {
 	wantRefusedAlone(t, calls)
 }
 
-// Calls that hang at locked rows, as many as a lane is wide, hold up calls for other locks for a moment only.
+// Calls that hang at locked rows, as many as a coalescer is wide, hold up calls for other locks for a moment only.
 func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -503,7 +503,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 		}
 	}
 	go func() { released <- mine.Release(context.Background()) }()
-	const hang = 5 // as many as the widest lane, and the release
+	const hang = 5 // as many as the widest coalescer, and the release
 	eventually(t, "calls to hang", func() bool { return blocked(t, look) >= hang })
 	for _, name := range some("free", 4) {
 		for _, opts := range [][]pglock.AcquireOption{nil, {metadata}} {

@@ -106,12 +106,12 @@ func (c *crowd) hold() (free func()) {
 	return free
 }
 
-// under counts the goroutines of this process that are blocked in this method of a lane.
+// under counts the goroutines of this process that are blocked in this method of a coalescer.
 func (c *crowd) under(method string) (n int) {
 	stacks := c.stacks[:runtime.Stack(c.stacks, true)]
 	for _, g := range strings.Split(string(stacks), "\n\n") {
 		head, _, _ := strings.Cut(g, "\n")
-		if strings.Contains(g, "pglock.(*lane[...])."+method+"(") && strings.Contains(head, "[select") {
+		if strings.Contains(g, "coalesce.(*Coalescer[...])."+method+"(") && strings.Contains(head, "[select") {
 			n++
 		}
 	}
@@ -148,7 +148,7 @@ func (a *attempt) isDone() bool {
 }
 
 // openers is how many calls gather makes first, so that a statement for several waits for a connection: more than the widest
-// lane, as one that waits by itself for long goes alone.
+// coalescer, as one that waits by itself for long goes alone.
 const openers = 10
 
 // gather makes the calls while the pool has no connection, and returns when all of them wait. Those after the openers are in
@@ -160,16 +160,16 @@ func (c *crowd) gather(calls []*attempt, call func(*attempt)) []*attempt {
 		a.done = make(chan struct{})
 		c.t.Cleanup(a.cancel)
 	}
-	before := c.under("do")
+	before := c.under("Do")
 	for i, a := range calls {
 		go func() {
 			defer close(a.done)
 			call(a)
 		}()
 		if i == openers-1 {
-			eventually(c.t, "a statement for several to wait for a connection", func() bool { return c.under("do") == before+openers && c.under("fly") > 0 })
+			eventually(c.t, "a statement for several to wait for a connection", func() bool { return c.under("Do") == before+openers && c.under("send") > 0 })
 		} else if i >= openers {
-			eventually(c.t, "the call to wait in its lane", func() bool { return c.under("do") == before+i+1 })
+			eventually(c.t, "the call to wait in its coalescer", func() bool { return c.under("Do") == before+i+1 })
 		}
 	}
 	return calls
@@ -423,8 +423,8 @@ func TestCallsOneAfterAnotherMakeOneStatementEach(t *testing.T) {
 			t.Errorf("%d connections were taken for 5 calls", n)
 		}
 	}
-	if stacks := c.stacks[:runtime.Stack(c.stacks, true)]; strings.Contains(string(stacks), "pglock.(*lane[") {
-		t.Error("a goroutine of a lane is left")
+	if stacks := c.stacks[:runtime.Stack(c.stacks, true)]; strings.Contains(string(stacks), "coalesce.(*Coalescer[") {
+		t.Error("a goroutine of a coalescer is left")
 	}
 }
 
@@ -588,7 +588,7 @@ func TestI8_CallsThatWaitAreQueuedTogether(t *testing.T) {
 		got = append(got, make(chan fetched, 1))
 		acquireInBackground(t.Context(), c.Client, i, name, got[i])
 	}
-	eventually(t, "all calls to wait in the lane", func() bool { return c.under("do") == locks })
+	eventually(t, "all calls to wait in the coalescer", func() bool { return c.under("Do") == locks })
 	free()
 	eventually(t, "all calls to be queued", func() bool {
 		return one[int](t, look, `SELECT count(DISTINCT name) FROM pglock.waiters`) == locks

@@ -8,6 +8,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 const (
@@ -122,8 +129,8 @@ func (c *Client) tryOnce(ctx, parent context.Context, q *asked) (*Lease, error) 
 	}
 	defer c.calls.Done()
 	a, sent, err := c.ask(ctx, q)
-	if err == nil && a.granted {
-		return c.grant(parent, q, a.granting(sent))
+	if err == nil && a.Granted {
+		return c.grant(parent, q, granting(a, sent))
 	}
 	if q.lost {
 		c.giveUp(q) // it may have been granted, or may yet be: nobody would know that they hold it
@@ -131,53 +138,59 @@ func (c *Client) tryOnce(ctx, parent context.Context, q *asked) (*Lease, error) 
 	if err != nil {
 		return nil, err
 	}
-	return nil, a.held(q.name)
+	return nil, heldError(a, q.name)
 }
 
-func (a answer) held(name string) *HeldError {
-	return &HeldError{Name: name, Holder: a.holder, Token: a.token, ExpiresAt: a.expiresAt, Place: a.place}
+// askOf is the request as it is sent now.
+func (c *Client) askOf(q *asked) protocol.Ask {
+	return protocol.Ask{Request: protocol.Request{Name: q.name, GrantID: q.grantID}, Session: c.who(), Holder: q.request.holder, TTL: q.ttl, Grace: q.grace,
+		Metadata: q.metadata, Mode: string(q.mode), Capacity: q.capacity, Wait: q.wait, Turns: q.turns, Owner: q.owner.id, Nested: q.owner.nested(), Retry: q.again}
+}
+
+func heldError(a protocol.Answer, name string) *HeldError {
+	return &HeldError{Name: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place}
 }
 
 // ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. What was granted to others
 // on the way is told to them. What becomes of an attempt that is under way when the call ends is the orphanage's.
-func (c *Client) ask(ctx context.Context, q *asked) (answer, instant, error) {
+func (c *Client) ask(ctx context.Context, q *asked) (protocol.Answer, trust.Instant, error) {
 	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	var giveUp <-chan time.Time // starts with the first failure
 	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
 		sent := c.now()
-		var a answer
+		var a protocol.Answer
 		err := q.owner.makeKnown(asking)
 		if err == nil {
-			a, err = c.store.acquire(asking, ask{c.who(), q.request, q.grantID, q.again})
-		} else if connectionLost(err) {
-			err = &noConnectionError{err} // the request was not sent
+			a, err = c.backend.Acquire(asking, c.askOf(q))
+		} else if protocol.ConnectionLost(err) {
+			err = &coalesce.NotSentError{Err: err} // the request was not sent
 		}
-		if answerLost(err) {
+		if server.AnswerLost(err) {
 			c.noteLost(q)
 		}
 		switch {
 		case err == nil:
-			c.tell(ctx, q.name, a.handed, sent)
+			c.tell(ctx, q.name, a.Handed, sent)
 			return a, sent, nil
 		case asking.Err() != nil && !c.isClosed():
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err())
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
 			return a, sent, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
-		case sqlState(err) == stateSpentGrantID:
+		case protocol.State(err) == protocol.StateSpentGrantID:
 			if err := c.chooseAnew(q); err != nil {
 				return a, sent, err
 			}
 			continue
-		case q.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, sqlState(err)):
-			return a, sent, &ArgumentError{"metadata", shorten(string(q.metadata)), "be a value that jsonb can hold: " + messageOf(err)}
-		case lockedOut(err) && q.wait: // for as long as ctx; no connection is held meanwhile
-			pause(asking, lockedOutPause)
+		case q.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
+			return a, sent, &ArgumentError{"metadata", argument.Shorten(string(q.metadata)), "be a value that jsonb can hold: " + protocol.Message(err)}
+		case protocol.LockedOut(err) && q.wait: // for as long as ctx; no connection is held meanwhile
+			pause.For(asking, lockedOutPause)
 			continue
-		case lockedOut(err) && !q.again: // somebody is being granted the lock, and has been for a second
-			return answer{}, sent, nil
-		case neverSent(err) && !q.again && !q.wait, !connectionLost(err) && !(lockedOut(err) && q.again):
+		case protocol.LockedOut(err) && !q.again: // somebody is being granted the lock, and has been for a second
+			return protocol.Answer{}, sent, nil
+		case server.NeverSent(err) && !q.again && !q.wait, !protocol.ConnectionLost(err) && !(protocol.LockedOut(err) && q.again):
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
 		}
 		if giveUp == nil {
@@ -226,13 +239,13 @@ func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, err
 	l := newLease(c, parent, q.request, q.grantID, g.first, g.slot)
 	l.row, l.queued, l.line = g.token, q.queued, q.line
 	if l.line != nil && g.first < g.token {
-		l.block = &block{next: g.first + 1, last: g.token, until: c.now().add(c.config.turnsWithin)}
+		l.block = &block{next: g.first + 1, last: g.token, until: c.now().Add(c.config.turnsWithin)}
 	}
 	if q.nameless {
 		l.nameless = true
 		q.owner.has(l)
 	}
-	l.extend(g.seen, verdict{remaining: g.left, expiresAt: g.expiresAt}, sooner())
+	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
 		c.giveUp(q)
 		return nil, l.Err()

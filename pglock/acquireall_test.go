@@ -8,6 +8,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // asked are the names of the requests, in order.
@@ -21,7 +24,7 @@ func (s *fakeStore) asked(what string) (names []string) {
 func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		given := []string{"b", "ä", "a", "B", "a\x7f", "ab"}
 		leases, err := c.AcquireAll(t.Context(), given, WithTTL(time.Minute))
 		if err != nil {
@@ -41,8 +44,8 @@ func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
 			t.Errorf("tokens %v, want one for each", tokens)
 		}
 		for i, a := range s.of("acquire") {
-			if a.nested != (i > 0) || a.request.owner != leases[0].owner || !a.request.wait {
-				t.Errorf("request %d: nested %v, waits %v", i, a.nested, a.request.wait)
+			if a.nested != (i > 0) || a.request.Owner != leases[0].owner.id || !a.request.Wait {
+				t.Errorf("request %d: nested %v, waits %v", i, a.nested, a.request.Wait)
 			}
 		}
 	})
@@ -51,7 +54,7 @@ func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
 func TestAcquireAllUnderALeaseIsTheSameOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		leases, err := c.AcquireAll(outer.Context(), []string{"a", "b"})
 		if err != nil {
@@ -66,12 +69,12 @@ func TestAcquireAllUnderALeaseIsTheSameOwners(t *testing.T) {
 func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 	refused := sqlError("LK010")
 	for name, tc := range map[string]struct {
-		c    func(context.Context, call) (answer, error)
+		c    func(context.Context, call) (protocol.Answer, error)
 		opts []AcquireOption
 		want []error
 		took time.Duration
 	}{
-		"refused":        {func(context.Context, call) (answer, error) { return answer{}, refused }, nil, []error{ErrLimit, ErrInvalid}, 0},
+		"refused":        {func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, refused }, nil, []error{ErrLimit, ErrInvalid}, 0},
 		"held, no wait":  {heldBy("b", time.Hour), []AcquireOption{WithMaxWait(0)}, []error{ErrHeld}, 0},
 		"held for long":  {nil, []AcquireOption{WithMaxWait(3 * time.Second)}, []error{ErrHeld, context.DeadlineExceeded}, 3 * time.Second},
 		"held too short": {nil, []AcquireOption{WithTTL(100 * time.Millisecond), WithMaxWait(time.Hour)}, []error{ErrLost}, 10 * time.Second},
@@ -80,9 +83,9 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, 10*time.Second)
-				s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+				s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 					if asked.names[0] != "c" {
-						return s.grants(asked.request, asked.grantID), nil
+						return s.grants(asked.request), nil
 					}
 					if tc.c != nil {
 						return tc.c(ctx, asked)
@@ -92,7 +95,7 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 				if name == "held too short" {
 					s.onRenewAll = hangs // the first leases are lost while the last is waited for
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				leases, err := c.AcquireAll(t.Context(), []string{"d", "c", "b", "a"}, tc.opts...)
 				for _, want := range tc.want {
 					if !errors.Is(err, want) {
@@ -136,14 +139,17 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		acquire := s.onAcquire
-		s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+		s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 			if asked.names[0] == "a" {
-				return s.grants(asked.request, asked.grantID), nil
+				return s.grants(asked.request), nil
 			}
 			return acquire(ctx, asked)
 		}
-		s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) { <-ctx.Done(); return takenBack{}, ctx.Err() }
-		c := startClient(t, s, systemClock())
+		s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+			<-ctx.Done()
+			return protocol.TakenBack{}, ctx.Err()
+		}
+		c := startClient(t, s, trust.SystemClock())
 		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(3*time.Second), WithTTL(30*time.Second))
 		if took := time.Since(s.began); !errors.Is(err, context.DeadlineExceeded) || took > 3*time.Second+2*leavePatience {
 			t.Errorf("%v after %v, want context.DeadlineExceeded after 3s", err, took)
@@ -160,7 +166,7 @@ func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, 2*time.Second) // whoever is first after that is granted the lock, and the next has to wait for its end
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(3*time.Second), WithTTL(30*time.Second))
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrHeld) || time.Since(s.began) != 3*time.Second {
 			t.Errorf("%v after %v, want ErrHeld and context.DeadlineExceeded after 3s", err, time.Since(s.began))
@@ -174,7 +180,7 @@ func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
 func TestI11_AcquireAllRefusesAListThatMakesNoSenseBeforeAnythingIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		for name, tc := range map[string]struct {
 			names []string
 			opts  []AcquireOption

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // More leases than one statement renews: every one is renewed in time, and the statements come apart from each other, also
@@ -13,7 +16,7 @@ import (
 func TestManyLeasesAreRenewedInSeveralStatementsThatComeApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		const leases = 3*beatMost - 100
 		for i := range leases {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
@@ -51,7 +54,7 @@ func TestBeatsOfClientsSpreadOut(t *testing.T) {
 		var stores []*fakeStore
 		for range 2 {
 			s := newFakeStore()
-			c := startClient(t, s, systemClock())
+			c := startClient(t, s, trust.SystemClock())
 			for i := range 100 { // the earliest of many draws would be the same for both
 				mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
 			}
@@ -73,7 +76,7 @@ func TestBeatsOfClientsSpreadOut(t *testing.T) {
 func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		for i := range 100 {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
 			time.Sleep(95 * time.Millisecond)
@@ -96,22 +99,22 @@ func TestLeasesOfOneTTLAreRenewedTogetherWheneverTheyWereGranted(t *testing.T) {
 func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		for i := range 100 {
 			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
 		}
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
-				verdicts := make(map[claim]verdict)
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				verdicts := make(map[protocol.Claim]protocol.Verdict)
 				for _, c := range claims {
-					verdicts[c] = verdict{outcome: outcomeRenewed, remaining: 30 * time.Second}
-					if c.name == "report 7" {
-						verdicts[c] = verdict{outcome: outcomeBusy}
+					verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: 30 * time.Second}
+					if c.Name == "report 7" {
+						verdicts[c] = protocol.Verdict{Outcome: protocol.Busy}
 					}
 				}
 				return verdicts, nil
 			}
-			s.onRenewBusy = func(context.Context, claim) (time.Duration, error) { return 0, errReset }
+			s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
 		})
 		time.Sleep(19 * time.Second)
 		whole := 0
@@ -130,7 +133,7 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 // neither the heartbeat nor the watch; when nothing comes any more, both rest.
 func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startClient(t, newFakeStore(), systemClock())
+		c := startClient(t, newFakeStore(), trust.SystemClock())
 		plans := func() [2]time.Duration {
 			synctest.Wait()
 			c.mu.Lock()
@@ -145,7 +148,7 @@ func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 		synctest.Wait()
 		pair(30 * time.Second)
 		first := plans()
-		now := c.now().mono
+		now := c.now().Mono
 		if first[0] <= now || first[0] > now+10*time.Second || first[1] <= now || first[1] > now+wallClockLook {
 			t.Errorf("after the first lease the plans are %v, at %v", first, now)
 		}
@@ -155,7 +158,7 @@ func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 			t.Errorf("a later lease moved the plans from %v to %v", first, got)
 		}
 		pair(3 * time.Second)
-		if got := plans(); got[0] >= first[0] || got[0] > c.now().mono+time.Second {
+		if got := plans(); got[0] >= first[0] || got[0] > c.now().Mono+time.Second {
 			t.Errorf("a lease that is due sooner left the plan at %v, it was %v", got[0], first[0])
 		}
 		time.Sleep(time.Minute)

@@ -8,13 +8,18 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // Token is a fencing token: every grant of a lock has a greater one than every earlier grant of that lock. Renewals keep
@@ -35,9 +40,10 @@ type Client struct {
 	key        uuid.UUID // proves that the session is ours
 	session    uuid.UUID
 	databaseID uuid.UUID
-	pg         *pgStore // for what needs no lease; the loops speak to store
-	store      store
-	now        clock
+	pg         database // for what needs no lease; the loops speak to backend
+	backend    backend
+	now        trust.Clock
+	listener   *listener.Listener
 
 	ctx    context.Context // ends when the client is closed
 	cancel context.CancelCauseFunc
@@ -52,7 +58,6 @@ type Client struct {
 
 	beatWake     chan struct{} // 1-buffered: something came that is due before the planned beat
 	deadlineWake chan struct{} // 1-buffered: a lease came that ends before the planned look at the deadlines
-	earWake      chan struct{} // 1-buffered: what the listener is to listen for has changed
 
 	mu     sync.Mutex // guards what follows; never held across I/O; taken before a lease's
 	leases map[*Lease]struct{}
@@ -65,7 +70,6 @@ type Client struct {
 	givingUp        givingUp
 	lines           map[lineKey]*line
 	watchers        map[string]map[*watcher]struct{} // by channel
-	listening       bool                             // the listener's goroutine was started
 }
 
 // New makes a client over the application's pool, which stays the caller's. It asks the server once whether the schema
@@ -83,34 +87,35 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 	if err != nil {
 		return nil, err
 	}
-	store := newPgStore(pool, newQueries(config.schema), config.listen)
-	databaseID, isolation, err := start(ctx, store, config.schema)
+	pg := database{server.New(pool, config.schema, config.listen, ErrClosed)}
+	databaseID, err := pg.start(ctx, config.schema)
 	if err != nil {
 		return nil, err
 	}
-	store.explicit.Store(isolation != "read committed")
-	c, err := newClient(config, store, systemClock())
+	c, err := newClient(config, pg, trust.SystemClock())
 	if err != nil {
 		return nil, err
 	}
-	c.pg, c.databaseID = store, databaseID
+	c.pg, c.databaseID = pg, databaseID
 	return c, nil
 }
 
-func newClient(config config, s store, now clock) (*Client, error) {
+func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 	key, err := newGrantID()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{
-		config: config, key: key, session: sessionOf(key), store: s, now: now,
-		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1), earWake: make(chan struct{}, 1),
+		config: config, key: key, session: sessionOf(key), backend: b, now: now,
+		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1),
 		ended:  make(chan struct{}),
 		leases: make(map[*Lease]struct{}), plannedBeat: never, plannedDeadline: never,
 		queue: newQueue(config.sessionTTL), givingUp: givingUp{most: giveUpMost}, lines: make(map[lineKey]*line), watchers: make(map[string]map[*watcher]struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
-	s.orphans(c.orphaned)
+	c.listener = listener.New(listener.Config{Life: c.ctx, Own: c.channel(), Connect: b.Listen, Notify: b.Notify,
+		Hint: func(text string) { c.heard(text, nil) }, Changed: c.changed, Hears: c.setHears})
+	b.OnAbandoned(c.orphaned)
 	c.beats.Go(c.heartbeat)
 	c.tasks.Go(c.watchDeadlines)
 	return c, nil
@@ -121,31 +126,6 @@ func sessionOf(key uuid.UUID) (session uuid.UUID) {
 	sum := sha256.Sum256(key[:])
 	copy(session[:], sum[:])
 	return session
-}
-
-// start asks whether the schema fits this library.
-func start(ctx context.Context, store *pgStore, schema string) (databaseID uuid.UUID, isolation string, err error) {
-	var version int
-	var id string
-	var readOnly, sequenceOK bool
-	err = store.pooled(ctx, store.queries.start, nil, func(rows pgx.Rows) error {
-		return rows.Scan(&version, &id, &isolation, &readOnly, &sequenceOK)
-	})
-	switch state := sqlState(err); {
-	case state == "3F000" || state == "42883": // no such schema, no such function
-		return uuid.Nil, "", &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
-	case err != nil:
-		return uuid.Nil, "", fmt.Errorf("pglock: start client: %w", ErrorFromSQL(err, "", 0))
-	case version != SchemaVersion:
-		return uuid.Nil, "", &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
-	case readOnly:
-		return uuid.Nil, "", fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
-	case !sequenceOK:
-		return uuid.Nil, "", fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
-			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
-	}
-	databaseID, err = uuid.Parse(id)
-	return databaseID, isolation, err
 }
 
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
@@ -162,10 +142,11 @@ func (c *Client) Close(ctx context.Context) error {
 	c.mu.Unlock()
 	if already {
 		c.tasks.Wait()
+		c.listener.Wait()
 		return nil
 	}
 	c.cancel(ErrClosed)
-	var claims []claim
+	var claims []protocol.Claim
 	for _, l := range leases {
 		if l.end(ErrReleased) {
 			claims = append(claims, l.claim())
@@ -176,15 +157,16 @@ func (c *Client) Close(ctx context.Context) error {
 	returned := make(chan struct{})
 	go func() { c.calls.Wait(); close(returned) }()
 	err := c.farewell(ctx, claims, ups, returned)
-	c.store.close()
+	c.backend.Close()
 	<-returned
 	c.tasks.Wait()
+	c.listener.Wait()
 	return err
 }
 
 // farewell tells the server what ends with the client: the waits first, so that no lease is handed to one of them; and last
 // what calls and requests have brought that were under way.
-func (c *Client) farewell(ctx context.Context, claims []claim, ups []*giveUp, returned chan struct{}) error {
+func (c *Client) farewell(ctx context.Context, claims []protocol.Claim, ups []*giveUp, returned chan struct{}) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 	defer cancel()
 	failures := []error{c.takeBackLast(ctx, ups), c.releaseLast(ctx, claims)}
@@ -192,26 +174,19 @@ func (c *Client) farewell(ctx context.Context, claims []claim, ups []*giveUp, re
 	case <-returned:
 	case <-ctx.Done():
 	}
-	c.store.landed(ctx)
+	c.backend.Drain(ctx)
 	c.mu.Lock()
 	late := c.givingUp.ups
 	c.mu.Unlock()
 	failures = append(failures, c.takeBackLast(ctx, late))
-	if c.waited() {
-		_ = c.store.endSession(ctx, c.who()) // it ends by itself where this fails
+	if c.listener.Started() { // the server knows the session
+		_ = c.backend.EndSession(ctx, c.who()) // it ends by itself where this fails
 	}
 	return errors.Join(failures...)
 }
 
-// waited reports whether the server knows the session: it has queued.
-func (c *Client) waited() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.listening
-}
-
 // releaseLast releases leases that end with the client.
-func (c *Client) releaseLast(ctx context.Context, claims []claim) error {
+func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error {
 	var failure error
 	left := 0
 	for batch := range slices.Chunk(claims, giveUpMost) {
@@ -230,35 +205,35 @@ func (c *Client) releaseLast(ctx context.Context, claims []claim) error {
 
 // releaseBatch releases leases; those that would have to wait for longer than a moment, in halves. It tells how many it
 // could not release.
-func (c *Client) releaseBatch(ctx context.Context, claims []claim) (failed int, err error) {
+func (c *Client) releaseBatch(ctx context.Context, claims []protocol.Claim) (failed int, err error) {
 	sent := c.now()
-	endings, err := c.store.releaseAll(ctx, claims)
+	endings, err := c.backend.ReleaseAll(ctx, claims)
 	if err != nil {
-		if len(claims) == 1 || connectionLost(err) || ctx.Err() != nil {
+		if len(claims) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {
 			return len(claims), err
 		}
 		first, err1 := c.releaseBatch(ctx, claims[:len(claims)/2])
 		second, err2 := c.releaseBatch(ctx, claims[len(claims)/2:])
 		return first + second, cmp.Or(err1, err2)
 	}
-	byName := make(map[string]handed)
+	byName := make(map[string]protocol.Handed)
 	for i, e := range endings {
-		for _, text := range e.handed.hints {
+		for _, text := range e.Handed.Hints {
 			c.heard(text, &sent)
 		}
-		if len(e.handed.slots) > 0 || e.handed.watched {
-			h := byName[claims[i].name]
-			h.slots, h.watched = append(h.slots, e.handed.slots...), true
-			byName[claims[i].name] = h
+		if len(e.Handed.Slots) > 0 || e.Handed.Watched {
+			h := byName[claims[i].Name]
+			h.Slots, h.Watched = append(h.Slots, e.Handed.Slots...), true
+			byName[claims[i].Name] = h
 		}
 	}
-	announce(ctx, byName, c.store.announceBeating)
+	announce(ctx, byName, c.backend.AnnounceOwn)
 	return 0, nil
 }
 
 // adopt takes a new lease into the care of the heartbeat, or says that the client was closed meanwhile.
 func (c *Client) adopt(l *Lease) error {
-	now := c.now().mono
+	now := c.now().Mono
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -268,10 +243,10 @@ func (c *Client) adopt(l *Lease) error {
 	if l.line != nil {
 		l.line.holder = l
 	}
-	look := min(l.deadline.mono, now+wallClockLook)
-	beatSooner, deadlineSooner := l.due.mono < c.plannedBeat, look < c.plannedDeadline
+	look := min(l.deadline.Mono, now+wallClockLook)
+	beatSooner, deadlineSooner := l.due.Mono < c.plannedBeat, look < c.plannedDeadline
 	if beatSooner {
-		c.plannedBeat = l.due.mono
+		c.plannedBeat = l.due.Mono
 	}
 	if deadlineSooner {
 		c.plannedDeadline = look
@@ -319,9 +294,36 @@ func (c *Client) background(f func()) bool {
 	return true
 }
 
-func (c *Client) who() who { return who{c.key, c.config.holder, c.config.sessionTTL} }
+func (c *Client) who() protocol.Session {
+	return protocol.Session{Key: c.key, Holder: c.config.holder, TTL: c.config.sessionTTL}
+}
 
 func (c *Client) isClosed() bool { return errors.Is(context.Cause(c.ctx), ErrClosed) }
+
+// channel is where the server tells this client of its grants; the SQL function announce names it.
+func (c *Client) channel() string {
+	return "pglock_" + strings.ReplaceAll(c.session.String(), "-", "")
+}
+
+// setHears notes whether hints can be counted on. At either change the tables are looked at: what was told before is
+// found there.
+func (c *Client) setHears(hears bool) {
+	now := c.now()
+	c.mu.Lock()
+	changed := c.queue.hears != hears
+	if changed {
+		c.queue.hears, c.queue.pace, c.queue.next = hears, firstLook, now
+		for _, watchers := range c.watchers {
+			for w := range watchers {
+				signal(w.wake)
+			}
+		}
+	}
+	c.mu.Unlock()
+	if changed {
+		signal(c.beatWake)
+	}
+}
 
 func signal(wake chan struct{}) {
 	select {

@@ -7,6 +7,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // movedClock is the system's clock with both readings moved.
@@ -19,11 +22,11 @@ type movedClock struct {
 
 func newMovedClock() *movedClock { return &movedClock{base: time.Now()} }
 
-func (m *movedClock) now() instant {
+func (m *movedClock) now() trust.Instant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	return instant{mono: now.Sub(m.base) + m.mono, wall: now.Round(0).Add(m.wall)}
+	return trust.Instant{Mono: now.Sub(m.base) + m.mono, Wall: now.Round(0).Add(m.wall)}
 }
 
 func (m *movedClock) move(mono, wall time.Duration) {
@@ -130,28 +133,28 @@ func TestTrustEndsATwentiethOfTheTTLAndAtMostASecondBeforeTheExpiry(t *testing.T
 		{10 * time.Second, 4 * time.Second, 3800 * time.Millisecond},  // the server says less
 		{10 * time.Second, 40 * time.Second, 9500 * time.Millisecond}, // the server says more
 	} {
-		sent := instant{mono: time.Minute, wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-		got := trustDeadline(sent, tc.ttl, tc.remaining)
-		if got.mono-sent.mono != tc.want || got.wall.Sub(sent.wall) != tc.want {
-			t.Errorf("TTL %v, %v left: trusted for %v and %v, want %v", tc.ttl, tc.remaining, got.mono-sent.mono, got.wall.Sub(sent.wall), tc.want)
+		sent := trust.Instant{Mono: time.Minute, Wall: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
+		got := trust.Deadline(sent, tc.ttl, tc.remaining)
+		if got.Mono-sent.Mono != tc.want || got.Wall.Sub(sent.Wall) != tc.want {
+			t.Errorf("TTL %v, %v left: trusted for %v and %v, want %v", tc.ttl, tc.remaining, got.Mono-sent.Mono, got.Wall.Sub(sent.Wall), tc.want)
 		}
 	}
 }
 
 func TestExtensionNeitherShortensNorRevives(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startClient(t, newFakeStore(), systemClock())
+		c := startClient(t, newFakeStore(), trust.SystemClock())
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
 		sent := c.now()
-		l.extend(sent.add(time.Second), verdict{remaining: 30 * time.Second}, 0)
+		l.extend(sent.Add(time.Second), protocol.Verdict{Remaining: 30 * time.Second}, 0)
 		later := l.Deadline()
-		l.extend(sent, verdict{remaining: 30 * time.Second}, 0)
-		l.extend(sent.add(2*time.Second), verdict{remaining: time.Second}, 0)
+		l.extend(sent, protocol.Verdict{Remaining: 30 * time.Second}, 0)
+		l.extend(sent.Add(2*time.Second), protocol.Verdict{Remaining: time.Second}, 0)
 		if !l.Deadline().Equal(later) {
 			t.Errorf("an earlier request or a shorter answer moved the deadline by %v", l.Deadline().Sub(later))
 		}
 		l.end(ErrReleased)
-		l.extend(sent.add(time.Hour), verdict{remaining: 30 * time.Second}, 0)
+		l.extend(sent.Add(time.Hour), protocol.Verdict{Remaining: 30 * time.Second}, 0)
 		if !l.Deadline().Equal(later) || l.Valid() {
 			t.Errorf("an ended lease was extended by %v, Err() = %v", l.Deadline().Sub(later), l.Err())
 		}

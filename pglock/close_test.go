@@ -8,12 +8,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		var leases []*Lease
 		for i := range 100 {
 			leases = append(leases, mustAcquire(t, c, fmt.Sprintf("report %d", i)))
@@ -40,7 +43,7 @@ func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		released, lost, held := mustAcquire(t, c, "released"), mustAcquire(t, c, "lost", WithTTL(time.Second)), mustAcquire(t, c, "held")
 		if err := released.Release(t.Context()); err != nil {
 			t.Fatal(err)
@@ -61,17 +64,20 @@ func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
 func TestCloseWithoutLeasesSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		if err := startClient(t, s, systemClock()).Close(t.Context()); err != nil || len(s.of("releaseAll")) != 0 {
+		if err := startClient(t, s, trust.SystemClock()).Close(t.Context()); err != nil || len(s.of("releaseAll")) != 0 {
 			t.Errorf("Close = %v with %d requests", err, len(s.of("releaseAll")))
 		}
 	})
 }
 
 func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
-	for name, onAcquire := range map[string]func(context.Context, call) (answer, error){
-		"in the queue":           nil,
-		"while the server hangs": func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() },
-		"while it is in doubt":   func(context.Context, call) (answer, error) { return answer{}, errReset },
+	for name, onAcquire := range map[string]func(context.Context, call) (protocol.Answer, error){
+		"in the queue": nil,
+		"while the server hangs": func(ctx context.Context, _ call) (protocol.Answer, error) {
+			<-ctx.Done()
+			return protocol.Answer{}, ctx.Err()
+		},
+		"while it is in doubt": func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, errReset },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -79,7 +85,7 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 				if queued(s, time.Hour); onAcquire != nil {
 					s.onAcquire = onAcquire
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				type result struct {
 					l   *Lease
 					err error
@@ -119,9 +125,9 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onReleaseAll = func(context.Context, []claim) error { time.Sleep(time.Second); return nil }
+		s.onReleaseAll = func(context.Context, []protocol.Claim) error { time.Sleep(time.Second); return nil }
 		s.onRenewAll = hangs
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "report", WithTTL(3*time.Second))
 		time.Sleep(1500 * time.Millisecond) // a renewal hangs
 		var closing sync.WaitGroup
@@ -145,8 +151,8 @@ func TestSecondAndConcurrentCloseDoNothingMore(t *testing.T) {
 func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onReleaseAll = func(ctx context.Context, _ []claim) error { <-ctx.Done(); return ctx.Err() }
-		c := startClient(t, s, systemClock())
+		s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error { <-ctx.Done(); return ctx.Err() }
+		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report")
 		began := time.Now()
 		err := c.Close(t.Context())
@@ -162,7 +168,7 @@ func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
 func TestClosedClientRefusesToLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		if err := c.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
 )
 
 // Finding is one thing that the server can or cannot do for the locks.
@@ -32,8 +35,9 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	if err != nil {
 		return nil, err
 	}
-	store := newPgStore(pool, newQueries(config.schema), nil)
-	_, _, err = start(ctx, store, config.schema)
+	pg := database{server.New(pool, config.schema, nil, ErrClosed)}
+	defer pg.Close()
+	_, err = pg.start(ctx, config.schema)
 	findings := foundAtStart(config.schema, err)
 	if findings == nil {
 		return nil, err
@@ -42,14 +46,14 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	if errors.As(err, &other) && other.Have == 0 {
 		return findings, other
 	}
-	err = store.pooled(ctx, store.queries.diagnose, nil, func(rows pgx.Rows) error {
+	err = pg.rows(ctx, pg.Queries.Diagnose, nil, func(rows pgx.Rows) error {
 		var f Finding
 		err := rows.Scan(&f.Item, &f.OK, &f.Value, &f.Meaning)
 		findings = append(findings, f)
 		return err
 	})
 	switch {
-	case other != nil && (err == nil || sqlState(err) != ""): // another version may have another diagnosis, or none
+	case other != nil && (err == nil || protocol.State(err) != ""): // another version may have another diagnosis, or none
 		return findings, other
 	case err != nil:
 		return nil, fmt.Errorf("pglock: diagnose: %w", ErrorFromSQL(err, "", 0))

@@ -7,12 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		err := c.Do(ctx, "report", func(ctx context.Context, l *Lease) error {
 			cancel()
@@ -44,7 +47,7 @@ func TestDoKeepsTheLeaseUntilItsFunctionHasReturnedAlsoAfterItWasCancelled(t *te
 func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		defer func() {
 			if got := recover(); got != "on purpose" {
 				t.Errorf("recovered %v, want fn's panic", got)
@@ -60,7 +63,7 @@ func TestDoReleasesWhenItsFunctionPanics(t *testing.T) {
 func TestDoReleasesWhenItsFunctionEndsTheGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ended, returned := make(chan struct{}), false
 		go func() {
 			defer close(ended)
@@ -80,10 +83,10 @@ func TestDoTellsOfALossBesideTheErrorOfItsFunction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
-					return map[claim]verdict{claims[0]: {outcome: string(ReasonBroken)}}, nil
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: string(ReasonBroken)}}, nil
 				}
-				err := startClient(t, s, systemClock()).Do(t.Context(), "report", func(ctx context.Context, _ *Lease) error {
+				err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report", func(ctx context.Context, _ *Lease) error {
 					<-ctx.Done()
 					if !errors.Is(context.Cause(ctx), ErrLost) {
 						t.Errorf("fn's context ended with cause %v, want ErrLost", context.Cause(ctx))
@@ -109,7 +112,7 @@ func TestDoRunsNothingWithoutTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
-		err := startClient(t, s, systemClock()).Do(t.Context(), "report",
+		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report",
 			func(context.Context, *Lease) error { t.Error("fn ran"); return nil }, WithMaxWait(time.Second))
 		if !errors.Is(err, ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Do = %v, want ErrHeld and context.DeadlineExceeded", err)
@@ -120,7 +123,7 @@ func TestDoRunsNothingWithoutTheLock(t *testing.T) {
 func TestDoAcceptsThatItsFunctionReleasesTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		err := startClient(t, s, systemClock()).Do(t.Context(), "report", func(ctx context.Context, l *Lease) error {
+		err := startClient(t, s, trust.SystemClock()).Do(t.Context(), "report", func(ctx context.Context, l *Lease) error {
 			err := l.Release(ctx)
 			if context.Cause(ctx) != ErrReleased {
 				t.Errorf("fn's context ended with cause %v, want ErrReleased", context.Cause(ctx))

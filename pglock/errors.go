@@ -6,8 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/puddle/v2"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // States and refusals, for errors.Is.
@@ -180,45 +179,23 @@ func (e *SchemaError) Error() string {
 // Is reports whether target is ErrSchema.
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
-// The SQLSTATEs of the protocol; the migrations list them with their meaning.
-const (
-	stateExpired       = "LK001"
-	stateStaleToken    = "LK002"
-	stateNotHolder     = "LK003"
-	stateDeadlock      = "LK004"
-	stateIsolation     = "LK005"
-	stateNotHeld       = "LK006"
-	stateOtherDatabase = "LK007"
-	stateSpentGrantID  = "LK008"
-	stateOtherLimit    = "LK010"
-)
-
-// sqlState returns the SQLSTATE in err, from any driver whose error type has a method SQLState, or "".
-func sqlState(err error) string {
-	var e interface{ SQLState() string }
-	if errors.As(err, &e) {
-		return e.SQLState()
-	}
-	return ""
-}
-
 // ErrorFromSQL translates what the protocol's SQL functions report (class LK, and the server's refusals that have a
 // sentinel here) into the errors of this package; any other error comes back as it is. It is for code that calls the
 // functions itself, as fencedstore does; name and token are those of the lease.
 func ErrorFromSQL(err error, name string, token Token) error {
-	switch state := sqlState(err); state {
-	case stateExpired:
+	switch state := protocol.State(err); state {
+	case protocol.StateExpired:
 		return &LostError{Name: name, Token: token, Reason: ReasonExpired}
-	case stateNotHolder:
-		return &LostError{Name: name, Token: token, Reason: Reason(detailValue(err, "reason"))}
-	case stateDeadlock:
-		return fmt.Errorf("%w: %w: %s", ErrSelfDeadlock, ErrHeld, messageOf(err))
-	case stateOtherLimit:
-		return fmt.Errorf("%w: %w: %s", ErrLimit, ErrInvalid, messageOf(err))
-	case stateNotHeld:
-		return fmt.Errorf("%w: %s", ErrNotHeld, messageOf(err))
-	case stateOtherDatabase:
-		return fmt.Errorf("%w: %s", ErrWrongDatabase, messageOf(err))
+	case protocol.StateNotHolder:
+		return &LostError{Name: name, Token: token, Reason: Reason(protocol.Detail(err, "reason"))}
+	case protocol.StateDeadlock:
+		return fmt.Errorf("%w: %w: %s", ErrSelfDeadlock, ErrHeld, protocol.Message(err))
+	case protocol.StateOtherLimit:
+		return fmt.Errorf("%w: %w: %s", ErrLimit, ErrInvalid, protocol.Message(err))
+	case protocol.StateNotHeld:
+		return fmt.Errorf("%w: %s", ErrNotHeld, protocol.Message(err))
+	case protocol.StateOtherDatabase:
+		return fmt.Errorf("%w: %s", ErrWrongDatabase, protocol.Message(err))
 	case "42501":
 		return fmt.Errorf("%w (GRANT pglock_user, or pglock_admin for operators, to the user): %w", ErrPermission, err)
 	case "25006":
@@ -230,88 +207,3 @@ func ErrorFromSQL(err error, name string, token Token) error {
 	}
 	return err
 }
-
-// detailValue reads key=value from the DETAIL of a server's error.
-func detailValue(err error, key string) string {
-	var detail string
-	var pgErr *pgconn.PgError
-	var legacy interface{ Get(byte) string } // lib/pq
-	if errors.As(err, &pgErr) {
-		detail = pgErr.Detail
-	} else if errors.As(err, &legacy) {
-		detail = legacy.Get('D')
-	}
-	v, _ := strings.CutPrefix(detail, key+"=")
-	return v
-}
-
-func messageOf(err error) string {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
-		return pgErr.Message
-	}
-	return err.Error()
-}
-
-// transient reports whether the server undid the statement for a reason that a repetition may not meet: serialization
-// failure, deadlock, lock_timeout, or a cancelled statement. Nothing was changed.
-func transient(err error) bool {
-	switch sqlState(err) {
-	case "40001", "40P01", "55P03", "57014":
-		return true
-	}
-	return false
-}
-
-// lockedOut reports whether the server has waited for another transaction for as long as it may: nothing was changed.
-func lockedOut(err error) bool { return sqlState(err) == "55P03" }
-
-// connectionLost reports whether err says that the connection ended rather than that the server refused: what was sent
-// may have been done.
-func connectionLost(err error) bool {
-	if err == nil || errors.Is(err, errUnconfirmed) {
-		return err != nil
-	}
-	switch state := sqlState(err); {
-	case state == "":
-		return !errors.Is(err, ErrInvalid)
-	case state == "57P01", state == "57P02", state == "57P03", strings.HasPrefix(state, "08"):
-		return true // terminated by an administrator, a crash, a starting server, a broken protocol
-	}
-	return false
-}
-
-// lasting reports whether the error would come again and again: the pool is closed, or the server's refusal is neither one of
-// the moment, nor for want of what the server has too little of (class 53), nor that of a standby, which may be promoted.
-func lasting(err error) bool {
-	state := sqlState(err)
-	return errors.Is(err, puddle.ErrClosedPool) ||
-		state != "" && state != "25006" && !transient(err) && !connectionLost(err) && !neverSent(err) && !strings.HasPrefix(state, "53")
-}
-
-// underWayError marks that a call has left its statement, which goes on without it.
-type underWayError struct{ err error }
-
-func (e *underWayError) Error() string { return e.err.Error() }
-
-func (e *underWayError) Unwrap() error { return e.err }
-
-// answerLost reports that a request was sent, and may have been done, and that nobody will hear of it any more.
-func answerLost(err error) bool {
-	var under *underWayError
-	return connectionLost(err) && !neverSent(err) && !errors.As(err, &under)
-}
-
-// neverSent reports whether the request did not reach a server at all.
-func neverSent(err error) bool {
-	var connect *pgconn.ConnectError
-	var pool *noConnectionError
-	return errors.As(err, &connect) || errors.As(err, &pool)
-}
-
-// noConnectionError marks that the pool gave no connection.
-type noConnectionError struct{ err error }
-
-func (e *noConnectionError) Error() string { return e.err.Error() }
-
-func (e *noConnectionError) Unwrap() error { return e.err }

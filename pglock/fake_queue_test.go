@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // fakeQueue makes a fake store queue every request for locks that "the other" holds, until a test grants one.
@@ -16,10 +19,10 @@ type fakeQueue struct {
 	mu      sync.Mutex
 	until   time.Time // when the leases of the other end; who is first and asks after it is granted the lock
 	last    int64
-	tokens  Token
+	tokens  int64
 	tickets map[uuid.UUID]fakeTicket
-	granted map[uuid.UUID]Token
-	circles map[int64][]Link // what a look brings for a ticket
+	granted map[uuid.UUID]int64
+	circles map[int64][]protocol.Link // what a look brings for a ticket
 }
 
 type fakeTicket struct {
@@ -29,7 +32,7 @@ type fakeTicket struct {
 
 func queued(s *fakeStore, lasting time.Duration) *fakeQueue {
 	q := &fakeQueue{until: time.Now().Add(lasting), tokens: 5, tickets: make(map[uuid.UUID]fakeTicket),
-		granted: make(map[uuid.UUID]Token), circles: make(map[int64][]Link)}
+		granted: make(map[uuid.UUID]int64), circles: make(map[int64][]protocol.Link)}
 	s.set(func() { s.onAcquire, s.onLook, s.onGiveUp, s.onOwnTickets = q.acquire, q.look, q.giveUp, q.own })
 	return q
 }
@@ -44,58 +47,58 @@ func (q *fakeQueue) ahead(t fakeTicket) (n int) {
 	return n
 }
 
-func (q *fakeQueue) acquire(_ context.Context, asked call) (answer, error) {
+func (q *fakeQueue) acquire(_ context.Context, asked call) (protocol.Answer, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	t, known := q.tickets[asked.grantID]
 	remaining := time.Until(q.until)
 	if known && remaining <= 0 && q.ahead(t) == 0 {
-		q.grantLocked(asked.grantID, asked.request.ttl)
+		q.grantLocked(asked.grantID, asked.request.TTL)
 	}
 	if token, granted := q.granted[asked.grantID]; granted {
-		return answer{granted: true, token: token, firstToken: token, holder: asked.request.holder, remaining: asked.request.ttl}, nil
+		return protocol.Answer{Granted: true, Token: token, FirstToken: token, Holder: asked.request.Holder, Remaining: asked.request.TTL}, nil
 	}
 	if !known {
 		q.last++
 		t = fakeTicket{asked.names[0], q.last}
 		q.tickets[asked.grantID] = t
 	}
-	return answer{token: 5, holder: "the other", expiresAt: q.until.UTC(), remaining: remaining,
-		ticket: t.number, place: q.ahead(t) + 1, first: q.ahead(t) == 0}, nil
+	return protocol.Answer{Token: 5, Holder: "the other", ExpiresAt: q.until.UTC(), Remaining: remaining,
+		Ticket: t.number, Place: q.ahead(t) + 1, First: q.ahead(t) == 0}, nil
 }
 
-func (q *fakeQueue) look(context.Context, []int64) (map[int64]sighting, error) {
+func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	found := make(map[int64]sighting)
+	found := make(map[int64]protocol.Sighting)
 	for _, t := range q.tickets {
-		found[t.number] = sighting{first: q.ahead(t) == 0, remaining: max(0, time.Until(q.until)), circle: q.circles[t.number]}
+		found[t.number] = protocol.Sighting{First: q.ahead(t) == 0, Remaining: max(0, time.Until(q.until)), Circle: q.circles[t.number]}
 	}
 	return found, nil
 }
 
-func (q *fakeQueue) own(tickets []int64) (all []ticketOf, err error) {
+func (q *fakeQueue) own(tickets []int64) (all []protocol.Request, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for id, t := range q.tickets {
 		if slices.Contains(tickets, t.number) {
-			all = append(all, ticketOf{t.name, id})
+			all = append(all, protocol.Request{Name: t.name, GrantID: id})
 		}
 	}
 	return all, nil
 }
 
 // giveUp takes back the ticket or the grant, as the server does.
-func (q *fakeQueue) giveUp(_ context.Context, u *giveUp) (takenBack, error) {
-	grantID := u.grantID
+func (q *fakeQueue) giveUp(_ context.Context, r protocol.Request) (protocol.TakenBack, error) {
+	grantID := r.GrantID
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, granted := q.granted[grantID]; granted {
 		delete(q.granted, grantID)
-		return takenBack{ended: true}, nil
+		return protocol.TakenBack{Ended: true}, nil
 	}
 	t := q.tickets[grantID]
-	l := takenBack{place: q.ahead(t) + 1, token: 5, holder: "the other", expiresAt: q.until.UTC()}
+	l := protocol.TakenBack{Place: q.ahead(t) + 1, Token: 5, Holder: "the other", ExpiresAt: q.until.UTC()}
 	delete(q.tickets, grantID)
 	return l, nil
 }
@@ -131,7 +134,7 @@ func (q *fakeQueue) lasts(d time.Duration) {
 }
 
 // closes makes looks bring the circle for the ticket.
-func (q *fakeQueue) closes(ticket int64, circle []Link) {
+func (q *fakeQueue) closes(ticket int64, circle []protocol.Link) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.circles[ticket] = circle
@@ -153,10 +156,10 @@ func (q *fakeQueue) queues(grantID uuid.UUID) bool {
 }
 
 // hearing makes the store's listeners hear what is notified.
-func hearing(s *fakeStore) *fakeEar {
-	e := &fakeEar{said: make(chan [2]string, 64)}
+func hearing(s *fakeStore) *fakeConn {
+	e := &fakeConn{said: make(chan [2]string, 64)}
 	s.set(func() {
-		s.onListen = func(context.Context) (ear, error) { return e, nil }
+		s.onListen = func(context.Context) (listener.Conn, error) { return e, nil }
 		s.onNotify = func(_ context.Context, channel, payload string) error {
 			e.said <- [2]string{channel, payload}
 			return nil
@@ -183,13 +186,13 @@ func waiting(ctx context.Context, t *testing.T, c *Client, name string, opts ...
 	t.Helper()
 	result = calling(ctx, c, name, opts...)
 	still(t, result)
-	asked := c.store.(*fakeStore).of("acquire")
+	asked := c.backend.(*fakeStore).of("acquire")
 	return asked[len(asked)-1].grantID, result
 }
 
 // calling starts a call of Acquire.
 func calling(ctx context.Context, c *Client, name string, opts ...AcquireOption) chan acquired {
-	s, result := c.store.(*fakeStore), make(chan acquired, 1)
+	s, result := c.backend.(*fakeStore), make(chan acquired, 1)
 	go func() {
 		l, err := c.Acquire(ctx, name, opts...)
 		result <- acquired{l, err, time.Since(s.began)}

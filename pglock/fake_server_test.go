@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // fakeServer is a fake store that keeps exclusive locks with their queues for several clients, as the server does: a release
@@ -21,7 +24,7 @@ type fakeServer struct {
 	fault func(what string, done bool) error // asked before and after a change: of a lost request, and of a lost answer
 
 	mu      sync.Mutex
-	last    Token
+	last    int64
 	tickets int64
 	rows    map[string]*fakeRow
 	clients map[uuid.UUID]*Client
@@ -30,19 +33,17 @@ type fakeServer struct {
 }
 
 type fakeRow struct {
-	request
-	grantID     uuid.UUID
+	protocol.Ask
 	session     uuid.UUID
 	owned       uuid.UUID // as own told
-	first, last Token
+	first, last int64
 	until       time.Time // zero: free
 	queue       []*fakeWaiter
 	ticket      int64 // that the lease was granted to
 }
 
 type fakeWaiter struct {
-	request
-	grantID uuid.UUID
+	protocol.Ask
 	session uuid.UUID
 	number  int64
 }
@@ -55,7 +56,7 @@ func newFakeServer() *fakeServer {
 // client starts a client that hears hints.
 func (s *fakeServer) client(t *testing.T, opts ...Option) *Client {
 	t.Helper()
-	c := startClient(t, s, systemClock(), opts...)
+	c := startClient(t, s, trust.SystemClock(), opts...)
 	s.locked(func() { s.clients[c.session] = c })
 	return c
 }
@@ -112,41 +113,43 @@ func (s *fakeServer) row(name string) *fakeRow {
 
 func (r *fakeRow) held() bool { return time.Now().Before(r.until) }
 
-func (r *fakeRow) is(c claim) bool { return r.held() && r.grantID == c.grantID && r.last == c.token }
+func (r *fakeRow) is(c protocol.Claim) bool {
+	return r.held() && r.GrantID == c.GrantID && r.last == c.Token
+}
 
 // grant gives the lock to a request, which the caller knows to be free.
-func (s *fakeServer) grant(r *fakeRow, q request, grantID, session uuid.UUID, ticket int64) {
+func (s *fakeServer) grant(r *fakeRow, q protocol.Ask, session uuid.UUID, ticket int64) {
 	if !r.until.IsZero() {
-		s.ended[r.grantID] = ReasonTakenOver // it has run out
+		s.ended[r.GrantID] = ReasonTakenOver // it has run out
 	}
 	r.ticket = ticket
-	r.request, r.grantID, r.session, r.owned = q, grantID, session, q.owner.id
+	r.Ask, r.session, r.owned = q, session, q.Owner
 	r.first = s.last + 1
-	if s.last++; q.turns > 1 && !s.gaps {
-		s.last += Token(q.turns - 1)
+	if s.last++; q.Turns > 1 && !s.gaps {
+		s.last += int64(q.Turns - 1)
 	}
-	r.last, r.until = s.last, time.Now().Add(q.ttl+q.grace)
-	s.fakeStore.set(func() { s.ttls[grantID] = q.ttl + q.grace })
+	r.last, r.until = s.last, time.Now().Add(q.TTL+q.Grace)
+	s.fakeStore.set(func() { s.ttls[q.GrantID] = q.TTL + q.Grace })
 }
 
 // over ends the lease and hands the lock over.
-func (s *fakeServer) over(r *fakeRow, why Reason, asks uuid.UUID) handed {
-	s.ended[r.grantID], r.until = why, time.Time{}
+func (s *fakeServer) over(r *fakeRow, why Reason, asks uuid.UUID) protocol.Handed {
+	s.ended[r.GrantID], r.until = why, time.Time{}
 	return s.handOver(r, asks)
 }
 
 // handOver grants a lock that nobody holds to the next ticket, whose client hears of it: in the answer where that is the
 // session that asks, else a trip later.
-func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
+func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	if len(r.queue) == 0 {
 		return h
 	}
 	w := r.queue[0]
 	r.queue = r.queue[1:]
-	s.grant(r, w.request, w.grantID, w.session, w.number)
-	hint := hintText(w.grantID, w.number, r.last, r.first, r.ttl)
+	s.grant(r, w.Ask, w.session, w.number)
+	hint := hintText(w.GrantID, w.number, r.last, r.first, r.TTL)
 	if w.session == asks {
-		return handed{hints: []string{hint}}
+		return protocol.Handed{Hints: []string{hint}}
 	}
 	if c := s.clients[w.session]; c != nil {
 		trip := s.trip
@@ -155,107 +158,107 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h handed) {
 	return h
 }
 
-func (s *fakeServer) acquire(ctx context.Context, asked ask) (answer, error) {
-	q := asked.request
-	s.note(call{what: "acquire", names: []string{q.name}, grantID: asked.grantID, retry: asked.retry, request: q, nested: q.owner.nested()})
-	nested := q.owner.nested()
-	return s.fly(ctx, asked, func(ctx context.Context) (answer, error) { return s.acquired(ctx, asked, nested) })
+func (s *fakeServer) Acquire(ctx context.Context, asked protocol.Ask) (protocol.Answer, error) {
+	s.note(call{what: "acquire", names: []string{asked.Name}, grantID: asked.GrantID, retry: asked.Retry, request: asked, nested: asked.Nested})
+	return s.fly(ctx, asked, func(ctx context.Context) (protocol.Answer, error) { return s.acquired(ctx, asked) })
 }
 
-func (s *fakeServer) acquired(ctx context.Context, asked ask, nested bool) (a answer, err error) {
-	q, grantID, session := asked.request, asked.grantID, sessionOf(asked.who.key)
+func (s *fakeServer) acquired(ctx context.Context, q protocol.Ask) (a protocol.Answer, err error) {
+	grantID, session := q.GrantID, sessionOf(q.Session.Key)
 	lost := s.does(ctx, "acquire", func() {
-		r := s.row(q.name)
-		place := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID })
+		r := s.row(q.Name)
+		place := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.GrantID == grantID })
 		switch {
-		case r.held() && r.owned == q.owner.id && nested && r.grantID != grantID:
-			err = sqlError(stateDeadlock)
+		case r.held() && r.owned == q.Owner && q.Nested && r.GrantID != grantID:
+			err = sqlError(protocol.StateDeadlock)
 			return
-		case r.held() && r.grantID == grantID:
-			r.until = time.Now().Add(r.ttl + r.grace)
-		case r.grantID == grantID || s.spent[grantID]:
-			err = sqlError(stateSpentGrantID)
+		case r.held() && r.GrantID == grantID:
+			r.until = time.Now().Add(r.TTL + r.Grace)
+		case r.GrantID == grantID || s.spent[grantID]:
+			err = sqlError(protocol.StateSpentGrantID)
 			return
 		case !r.held() && len(r.queue) > 0:
-			if a.handed = s.handOver(r, session); r.grantID == grantID {
-				a.handed = handed{}
+			if a.Handed = s.handOver(r, session); r.GrantID == grantID {
+				a.Handed = protocol.Handed{}
 			}
 		case !r.held():
-			s.grant(r, q, grantID, session, 0)
+			s.grant(r, q, session, 0)
 		}
-		if a.holder, a.token, a.expiresAt, a.remaining = r.holder, r.last, r.until.UTC(), time.Until(r.until); r.grantID == grantID {
-			a.granted = true
-			if q.turns > 1 {
-				a.firstToken = r.first
+		if a.Holder, a.Token, a.ExpiresAt, a.Remaining = r.Holder, r.last, r.until.UTC(), time.Until(r.until); r.GrantID == grantID {
+			a.Granted = true
+			if q.Turns > 1 {
+				a.FirstToken = r.first
 			}
 			return
 		}
-		if !q.wait {
+		if !q.Wait {
 			return
 		}
 		if place < 0 {
-			if place = slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); place < 0 {
+			if place = slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.GrantID == grantID }); place < 0 {
 				s.tickets++
 				place = len(r.queue)
-				r.queue = append(r.queue, &fakeWaiter{q, grantID, session, s.tickets})
+				r.queue = append(r.queue, &fakeWaiter{q, session, s.tickets})
 			}
 		}
-		a.ticket, a.place, a.first = r.queue[place].number, place+1, place == 0
+		a.Ticket, a.Place, a.First = r.queue[place].number, place+1, place == 0
 	})
 	if lost != nil {
-		return answer{}, lost
+		return protocol.Answer{}, lost
 	}
 	return a, err
 }
 
-func (s *fakeServer) release(ctx context.Context, c claim, _ bool) (released bool, h handed, err error) {
-	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID, tokens: []int64{int64(c.token)}})
+func (s *fakeServer) Release(ctx context.Context, c protocol.Claim, _ bool) (e protocol.Ending, err error) {
+	s.note(call{what: "release", names: []string{c.Name}, grantID: c.GrantID, tokens: []int64{c.Token}})
 	err = s.does(ctx, "release", func() {
-		if r := s.row(c.name); r.is(c) {
-			released, h = true, s.over(r, ReasonReleased, r.session)
+		if r := s.row(c.Name); r.is(c) {
+			e = protocol.Ending{Released: true, Handed: s.over(r, ReasonReleased, r.session)}
 		}
 	})
-	return released, h, err
+	return e, err
 }
 
 // takeBack ends a grant or a ticket.
-func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l takenBack) {
+func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l protocol.TakenBack) {
 	r := s.row(name)
-	if r.held() && r.grantID == grantID {
-		return takenBack{ended: true, handed: s.over(r, ReasonReleased, r.session)}
+	if r.held() && r.GrantID == grantID {
+		return protocol.TakenBack{Ended: true, Handed: s.over(r, ReasonReleased, r.session)}
 	}
-	if i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.grantID == grantID }); i >= 0 {
+	if i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.GrantID == grantID }); i >= 0 {
 		r.queue = slices.Delete(r.queue, i, i+1)
-		l.place = i + 1
+		l.Place = i + 1
 	}
 	if r.held() {
-		l.token, l.holder, l.expiresAt = r.last, r.holder, r.until.UTC()
+		l.Token, l.Holder, l.ExpiresAt = r.last, r.Holder, r.until.UTC()
 	}
 	return l
 }
 
-func (s *fakeServer) ownTickets(context.Context, who, []int64) ([]ticketOf, error) { return nil, nil }
+func (s *fakeServer) OwnTickets(context.Context, protocol.Session, []int64) ([]protocol.Request, error) {
+	return nil, nil
+}
 
-func (s *fakeServer) giveUp(ctx context.Context, _ who, ups []*giveUp) (backs []takenBack, err error) {
-	for _, u := range ups {
-		s.note(call{what: "giveUp", names: []string{u.name}, grantID: u.grantID, spend: u.spend})
+func (s *fakeServer) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.Request) (backs []protocol.TakenBack, err error) {
+	for _, u := range requests {
+		s.note(call{what: "giveUp", names: []string{u.Name}, grantID: u.GrantID, spend: spend})
 	}
 	err = s.does(ctx, "giveUp", func() {
-		for _, u := range ups {
-			s.spent[u.grantID] = s.spent[u.grantID] || u.spend
-			backs = append(backs, s.takeBack(u.name, u.grantID))
+		for _, u := range requests {
+			s.spent[u.GrantID] = s.spent[u.GrantID] || spend
+			backs = append(backs, s.takeBack(u.Name, u.GrantID))
 		}
 	})
 	return backs, err
 }
 
-func (s *fakeServer) releaseAll(ctx context.Context, claims []claim) (endings []ending, err error) {
+func (s *fakeServer) ReleaseAll(ctx context.Context, claims []protocol.Claim) (endings []protocol.Ending, err error) {
 	s.note(call{what: "releaseAll"})
 	err = s.does(ctx, "releaseAll", func() {
 		for _, c := range claims {
-			var e ending
-			if r := s.row(c.name); r.is(c) {
-				e = ending{true, s.over(r, ReasonReleased, r.session)}
+			var e protocol.Ending
+			if r := s.row(c.Name); r.is(c) {
+				e = protocol.Ending{Released: true, Handed: s.over(r, ReasonReleased, r.session)}
 			}
 			endings = append(endings, e)
 		}
@@ -264,34 +267,34 @@ func (s *fakeServer) releaseAll(ctx context.Context, claims []claim) (endings []
 }
 
 // hintText is what tells a waiter of its grant.
-func hintText(grantID uuid.UUID, ticket int64, token, first Token, left time.Duration) string {
+func hintText(grantID uuid.UUID, ticket int64, token, first int64, left time.Duration) string {
 	return hintOf(grantID, fmt.Sprintf("%d %d 0 %d %d", ticket, token, left.Microseconds(), first))
 }
 
-func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
+func (s *fakeServer) Beat(ctx context.Context, w protocol.Session, p protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
 	s.note(call{what: "beat"})
-	if p.look {
-		s.note(call{what: "look", tokens: p.nested})
+	if p.Look {
+		s.note(call{what: "look", tokens: p.Nested})
 	}
-	if f := hook(s.fakeStore, &s.onRenewAll); f != nil && len(p.claims) > 0 {
-		verdicts, err := f(ctx, p.claims)
+	if f := hook(s.fakeStore, &s.onRenewAll); f != nil && len(p.Claims) > 0 {
+		verdicts, err := f(ctx, p.Claims)
 		return verdicts, nil, err
 	}
-	verdicts, found := make(map[claim]verdict), make(map[int64]sighting)
+	verdicts, found := make(map[protocol.Claim]protocol.Verdict), make(map[int64]protocol.Sighting)
 	err := s.does(ctx, "beat", func() {
-		for _, c := range p.claims {
-			verdicts[c] = verdict{outcome: string(ReasonTakenOver)}
-			if r := s.row(c.name); r.is(c) {
-				r.until = time.Now().Add(r.ttl + r.grace)
-				verdicts[c] = verdict{outcome: outcomeRenewed, remaining: r.ttl + r.grace, expiresAt: r.until.UTC()}
-			} else if r.grantID == c.grantID {
-				verdicts[c] = verdict{outcome: string(ReasonBroken)}
+		for _, c := range p.Claims {
+			verdicts[c] = protocol.Verdict{Outcome: string(ReasonTakenOver)}
+			if r := s.row(c.Name); r.is(c) {
+				r.until = time.Now().Add(r.TTL + r.Grace)
+				verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: r.TTL + r.Grace, ExpiresAt: r.until.UTC()}
+			} else if r.GrantID == c.GrantID {
+				verdicts[c] = protocol.Verdict{Outcome: string(ReasonBroken)}
 			}
 		}
 		for _, r := range s.rows {
 			for i, t := range r.queue {
-				if p.look && t.session == sessionOf(w.key) {
-					found[t.number] = sighting{first: i == 0, remaining: max(0, time.Until(r.until))}
+				if p.Look && t.session == sessionOf(w.Key) {
+					found[t.number] = protocol.Sighting{First: i == 0, Remaining: max(0, time.Until(r.until))}
 				}
 			}
 		}
@@ -300,12 +303,12 @@ func (s *fakeServer) beat(ctx context.Context, w who, p pulse) (map[claim]verdic
 }
 
 // about answers a call about one lease.
-func (s *fakeServer) about(ctx context.Context, what string, c claim, change func(*fakeRow)) (left time.Duration, err error) {
-	s.note(call{what: what, names: []string{c.name}, grantID: c.grantID})
+func (s *fakeServer) about(ctx context.Context, what string, c protocol.Claim, change func(*fakeRow)) (left time.Duration, err error) {
+	s.note(call{what: what, names: []string{c.Name}, grantID: c.GrantID})
 	lost := s.does(ctx, what, func() {
-		r := s.row(c.name)
+		r := s.row(c.Name)
 		if !r.is(c) {
-			err = sqlError(stateExpired)
+			err = sqlError(protocol.StateExpired)
 			return
 		}
 		change(r)
@@ -317,39 +320,37 @@ func (s *fakeServer) about(ctx context.Context, what string, c claim, change fun
 	return left, err
 }
 
-func (s *fakeServer) renew(ctx context.Context, c claim) (verdict, error) {
-	left, err := s.about(ctx, "renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.ttl + r.grace) })
-	return verdict{outcome: outcomeRenewed, remaining: left}, err
+func (s *fakeServer) Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error) {
+	left, err := s.about(ctx, "renew", c, func(r *fakeRow) { r.until = time.Now().Add(r.TTL + r.Grace) })
+	return protocol.Verdict{Outcome: protocol.Renewed, Remaining: left}, err
 }
 
-func (s *fakeServer) check(ctx context.Context, c claim) (time.Duration, error) {
-	return s.about(ctx, "check", c, func(*fakeRow) {})
+func (s *fakeServer) Check(ctx context.Context, c protocol.Claim) (left protocol.Remains, err error) {
+	s.note(call{what: "check", names: []string{c.Name}, grantID: c.GrantID})
+	err = s.does(ctx, "check", func() {
+		if r := s.row(c.Name); r.is(c) {
+			left.Left = time.Until(r.until)
+		} else if left.Lost = string(s.ended[c.GrantID]); left.Lost == "" {
+			left.Lost = string(ReasonExpired)
+		}
+	})
+	return left, err
 }
 
-func (s *fakeServer) own(ctx context.Context, c claim, owner uuid.UUID) error {
-	s.note(call{what: "own", names: []string{c.name}, grantID: c.grantID})
+func (s *fakeServer) Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error {
+	s.note(call{what: "own", names: []string{c.Name}, grantID: c.GrantID})
 	return s.does(ctx, "own", func() {
-		if r := s.row(c.name); r.is(c) { // else it changes nothing
+		if r := s.row(c.Name); r.is(c) { // else it changes nothing
 			r.owned = owner
 		}
 	})
 }
 
-func (s *fakeServer) reason(ctx context.Context, c claim) (why Reason, err error) {
-	s.note(call{what: "reason", names: []string{c.name}, grantID: c.grantID})
-	err = s.does(ctx, "reason", func() {
-		if why = s.ended[c.grantID]; !s.row(c.name).is(c) && why == "" {
-			why = ReasonExpired
-		}
-	})
-	return why, err
-}
-
-func (s *fakeServer) endSession(ctx context.Context, w who) error {
+func (s *fakeServer) EndSession(ctx context.Context, w protocol.Session) error {
 	s.note(call{what: "endSession"})
 	return s.does(ctx, "endSession", func() {
 		for _, r := range s.rows {
-			r.queue = slices.DeleteFunc(r.queue, func(f *fakeWaiter) bool { return f.session == sessionOf(w.key) })
+			r.queue = slices.DeleteFunc(r.queue, func(f *fakeWaiter) bool { return f.session == sessionOf(w.Key) })
 		}
 	})
 }

@@ -9,6 +9,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // fakeStore is a database that grants, renews and releases whatever it is asked, unless a test puts something in the
@@ -19,30 +24,30 @@ type fakeStore struct {
 
 	mu        sync.Mutex
 	calls     []call
-	lastToken Token
+	lastToken int64
 	ttls      map[uuid.UUID]time.Duration
 	life      context.Context // of the requests
 	end       context.CancelFunc
 	shut      bool // it refuses requests
 
-	onAcquire    func(ctx context.Context, asked call) (answer, error)
-	onRenewAll   func(ctx context.Context, claims []claim) (map[claim]verdict, error)
-	onLook       func(ctx context.Context, nested []int64) (map[int64]sighting, error)
-	onOwnTickets func(tickets []int64) ([]ticketOf, error)
-	onGiveUp     func(ctx context.Context, up *giveUp) (takenBack, error)
-	onListen     func(ctx context.Context) (ear, error)
+	onAcquire    func(ctx context.Context, asked call) (protocol.Answer, error)
+	onRenewAll   func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
+	onLook       func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error)
+	onOwnTickets func(tickets []int64) ([]protocol.Request, error)
+	onGiveUp     func(ctx context.Context, r protocol.Request) (protocol.TakenBack, error)
+	onListen     func(ctx context.Context) (listener.Conn, error)
 	onNotify     func(ctx context.Context, channel, payload string) error
 	onWatch      func(ctx context.Context, name string) ([]Info, string, error)
-	onRenew      func(ctx context.Context, c claim) (time.Duration, error)
-	onRenewBusy  func(ctx context.Context, c claim) (time.Duration, error)
-	onCheck      func(ctx context.Context, c claim) (time.Duration, error)
-	onReason     func(c claim) (Reason, error)
+	onRenew      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
+	onRenewBusy  func(ctx context.Context, c protocol.Claim) (time.Duration, error)
+	onCheck      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
+	onReason     func(c protocol.Claim) (Reason, error) // after a release
 	onSweep      func(ctx context.Context) error
 	onAnnounce   func(ctx context.Context) error // through the pool
-	onRelease    func(ctx context.Context, c claim) (bool, error)
-	onHandOver   func(c claim) handed // what a release grants to waiters
-	onReleaseAll func(ctx context.Context, claims []claim) error
-	orphaned     func(q ask, a answer, err error)
+	onRelease    func(ctx context.Context, c protocol.Claim) (bool, error)
+	onHandOver   func(c protocol.Claim) protocol.Handed // what a release grants to waiters
+	onReleaseAll func(ctx context.Context, claims []protocol.Claim) error
+	orphaned     func(q protocol.Ask, a protocol.Answer, err error)
 	flights      sync.WaitGroup // requests under way, also of calls that have left
 }
 
@@ -53,7 +58,7 @@ type call struct {
 	grantID uuid.UUID
 	retry   bool
 	tokens  []int64
-	request request
+	request protocol.Ask
 	nested  bool
 	spend   bool
 	slots   []*int
@@ -113,34 +118,33 @@ func (s *fakeStore) ttl(id uuid.UUID) time.Duration {
 }
 
 // grants is what acquire answers when nothing stands in its place.
-func (s *fakeStore) grants(r request, grantID uuid.UUID) answer {
+func (s *fakeStore) grants(r protocol.Ask) protocol.Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastToken++
-	s.ttls[grantID] = r.ttl + r.grace
-	return answer{granted: true, token: s.lastToken, holder: r.holder, expiresAt: time.Now().Add(r.ttl), remaining: r.ttl + r.grace}
+	s.ttls[r.GrantID] = r.TTL + r.Grace
+	return protocol.Answer{Granted: true, Token: s.lastToken, Holder: r.Holder, ExpiresAt: time.Now().Add(r.TTL), Remaining: r.TTL + r.Grace}
 }
 
-func (s *fakeStore) acquire(ctx context.Context, q ask) (answer, error) {
-	r := q.request
-	asked := s.note(call{what: "acquire", names: []string{r.name}, grantID: q.grantID, retry: q.retry, request: r, nested: r.owner.nested()})
-	return s.fly(ctx, q, func(ctx context.Context) (answer, error) {
+func (s *fakeStore) Acquire(ctx context.Context, q protocol.Ask) (protocol.Answer, error) {
+	asked := s.note(call{what: "acquire", names: []string{q.Name}, grantID: q.GrantID, retry: q.Retry, request: q, nested: q.Nested})
+	return s.fly(ctx, q, func(ctx context.Context) (protocol.Answer, error) {
 		if f := hook(s, &s.onAcquire); f != nil {
-			s.set(func() { s.ttls[q.grantID] = r.ttl + r.grace })
+			s.set(func() { s.ttls[q.GrantID] = q.TTL + q.Grace })
 			return f(ctx, asked)
 		}
-		return s.grants(r, q.grantID), nil
+		return s.grants(q), nil
 	})
 }
 
 // fly makes a request that goes on when its call has left, as those of the real store do: what it brings then goes to the
 // orphanage. f's context ends when the store is closed.
-func (s *fakeStore) fly(ctx context.Context, q ask, f func(context.Context) (answer, error)) (answer, error) {
+func (s *fakeStore) fly(ctx context.Context, q protocol.Ask, f func(context.Context) (protocol.Answer, error)) (protocol.Answer, error) {
 	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()
 	if s.shut {
 		s.mu.Unlock()
-		return answer{}, &noConnectionError{ErrClosed}
+		return protocol.Answer{}, &coalesce.NotSentError{Err: ErrClosed}
 	}
 	if s.life == nil {
 		s.life, s.end = context.WithCancel(context.Background())
@@ -171,30 +175,32 @@ func (s *fakeStore) fly(ctx context.Context, q ask, f func(context.Context) (ans
 	default:
 	}
 	r.left = true
-	return answer{}, &underWayError{ctx.Err()}
+	return protocol.Answer{}, &coalesce.LeftError{Err: ctx.Err()}
 }
 
 // requested is one request on its way. The store's mutex guards it until it is done.
 type requested struct {
 	done chan struct{}
-	a    answer
+	a    protocol.Answer
 	err  error
 	left bool
 }
 
-func (s *fakeStore) orphans(take func(ask, answer, error)) { s.set(func() { s.orphaned = take }) }
+func (s *fakeStore) OnAbandoned(take func(protocol.Ask, protocol.Answer, error)) {
+	s.set(func() { s.orphaned = take })
+}
 
-func (s *fakeStore) landed(ctx context.Context) {
+func (s *fakeStore) Drain(ctx context.Context) {
 	s.set(func() { s.shut = true })
 	defer context.AfterFunc(ctx, s.endAll)()
 	s.flights.Wait()
 }
 
-func (s *fakeStore) close() {
+func (s *fakeStore) Close() {
 	s.set(func() { s.shut = true })
 	s.endAll()
 	s.flights.Wait()
-	s.rest()
+	s.CloseOwn()
 }
 
 // endAll ends what is under way.
@@ -204,71 +210,70 @@ func (s *fakeStore) endAll() {
 	}
 }
 
-func (s *fakeStore) beat(ctx context.Context, _ who, p pulse) (map[claim]verdict, map[int64]sighting, error) {
-	names, _, _, _ := columns(p.claims)
-	slices.Sort(names)
+func (s *fakeStore) Beat(ctx context.Context, _ protocol.Session, p protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
+	names := namesOf(p.Claims)
 	s.note(call{what: "beat"})
 	if len(names) > 0 {
 		s.note(call{what: "renewAll", names: names})
 	}
-	var found map[int64]sighting
-	if p.look {
-		s.note(call{what: "look", tokens: p.nested})
+	var found map[int64]protocol.Sighting
+	if p.Look {
+		s.note(call{what: "look", tokens: p.Nested})
 		if f := hook(s, &s.onLook); f != nil {
 			var err error
-			if found, err = f(ctx, p.nested); err != nil {
+			if found, err = f(ctx, p.Nested); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
 	if f := hook(s, &s.onRenewAll); f != nil && len(names) > 0 {
-		verdicts, err := f(ctx, p.claims)
+		verdicts, err := f(ctx, p.Claims)
 		return verdicts, found, err
 	}
-	return s.renewed(p.claims), found, nil
+	return s.renewed(p.Claims), found, nil
 }
 
 // renewed is the verdict that every lease is renewed by its own TTL.
-func (s *fakeStore) renewed(claims []claim) map[claim]verdict {
-	verdicts := make(map[claim]verdict)
+func (s *fakeStore) renewed(claims []protocol.Claim) map[protocol.Claim]protocol.Verdict {
+	verdicts := make(map[protocol.Claim]protocol.Verdict)
 	for _, c := range claims {
-		verdicts[c] = verdict{outcomeRenewed, s.ttl(c.grantID), time.Time{}}
+		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
 	}
 	return verdicts
 }
 
 // one answers a call about one lease with its full TTL, or with what stands in the answer's place.
-func (s *fakeStore) one(ctx context.Context, what string, c claim, f func(context.Context, claim) (time.Duration, error)) (time.Duration, error) {
-	s.note(call{what: what, names: []string{c.name}, grantID: c.grantID})
+func (s *fakeStore) one(ctx context.Context, what string, c protocol.Claim, f func(context.Context, protocol.Claim) (time.Duration, error)) (time.Duration, error) {
+	s.note(call{what: what, names: []string{c.Name}, grantID: c.GrantID})
 	if f != nil {
 		return f(ctx, c)
 	}
-	return s.ttl(c.grantID), nil
+	return s.ttl(c.GrantID), nil
 }
 
-func (s *fakeStore) renew(ctx context.Context, c claim) (verdict, error) {
+func (s *fakeStore) Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error) {
 	left, err := s.one(ctx, "renew", c, hook(s, &s.onRenew))
-	return verdict{outcome: outcomeRenewed, remaining: left}, err
+	return protocol.Verdict{Outcome: protocol.Renewed, Remaining: left}, err
 }
 
-func (s *fakeStore) renewBusy(ctx context.Context, c claim, wait time.Duration) (v verdict, err error) {
-	s.note(call{what: "renewBusy", names: []string{c.name}, grantID: c.grantID, wait: wait})
-	v = verdict{outcome: outcomeRenewed, remaining: s.ttl(c.grantID)}
+func (s *fakeStore) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
+	s.note(call{what: "renewBusy", names: []string{c.Name}, grantID: c.GrantID, wait: wait})
+	v = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
 	if f := hook(s, &s.onRenewBusy); f != nil {
-		v.remaining, err = f(ctx, c)
+		v.Remaining, err = f(ctx, c)
 	}
 	return v, err
 }
 
-func (s *fakeStore) reason(_ context.Context, c claim) (Reason, error) {
-	s.note(call{what: "reason", names: []string{c.name}, grantID: c.grantID})
-	if f := hook(s, &s.onReason); f != nil {
-		return f(c)
+func namesOf(claims []protocol.Claim) (names []string) {
+	for _, c := range claims {
+		names = append(names, c.Name)
 	}
-	return "", nil
+	slices.Sort(names)
+	return names
 }
 
-func (s *fakeStore) sweep(ctx context.Context) error {
+func (s *fakeStore) Sweep(ctx context.Context) error {
 	s.note(call{what: "sweep"})
 	if f := hook(s, &s.onSweep); f != nil {
 		return f(ctx)
@@ -276,51 +281,55 @@ func (s *fakeStore) sweep(ctx context.Context) error {
 	return nil
 }
 
-func (s *fakeStore) endSession(context.Context, who) error {
+func (s *fakeStore) EndSession(context.Context, protocol.Session) error {
 	s.note(call{what: "endSession"})
 	return nil
 }
 
-func (s *fakeStore) timeline(context.Context) (time.Duration, bool, error) {
+func (s *fakeStore) Timeline(context.Context) (time.Duration, bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.promoted), !s.promoted.IsZero(), nil
 }
 
-func (s *fakeStore) check(ctx context.Context, c claim) (time.Duration, error) {
-	return s.one(ctx, "check", c, hook(s, &s.onCheck))
+func (s *fakeStore) Check(ctx context.Context, c protocol.Claim) (r protocol.Remains, err error) {
+	if f := hook(s, &s.onReason); f != nil {
+		s.note(call{what: "check", names: []string{c.Name}, grantID: c.GrantID})
+		why, err := f(c)
+		return protocol.Remains{Lost: string(why)}, err
+	}
+	r.Left, err = s.one(ctx, "check", c, hook(s, &s.onCheck))
+	return r, err
 }
 
-func (s *fakeStore) release(ctx context.Context, c claim, _ bool) (bool, handed, error) {
-	s.note(call{what: "release", names: []string{c.name}, grantID: c.grantID})
-	var h handed
+func (s *fakeStore) Release(ctx context.Context, c protocol.Claim, _ bool) (e protocol.Ending, err error) {
+	s.note(call{what: "release", names: []string{c.Name}, grantID: c.GrantID})
+	e.Released = true
 	if f := hook(s, &s.onHandOver); f != nil {
-		h = f(c)
+		e.Handed = f(c)
 	}
 	if f := hook(s, &s.onRelease); f != nil {
-		released, err := f(ctx, c)
-		return released, h, err
+		e.Released, err = f(ctx, c)
 	}
-	return true, h, nil
+	return e, err
 }
 
-func (s *fakeStore) releaseAll(ctx context.Context, claims []claim) ([]ending, error) {
-	names, _, _, _ := columns(claims)
-	slices.Sort(names)
+func (s *fakeStore) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error) {
+	names := namesOf(claims)
 	s.note(call{what: "releaseAll", names: names})
 	if f := hook(s, &s.onReleaseAll); f != nil {
-		return make([]ending, len(claims)), f(ctx, claims)
+		return make([]protocol.Ending, len(claims)), f(ctx, claims)
 	}
-	endings := make([]ending, len(claims))
+	endings := make([]protocol.Ending, len(claims))
 	if f := hook(s, &s.onHandOver); f != nil {
 		for i, c := range claims {
-			endings[i] = ending{true, f(c)}
+			endings[i] = protocol.Ending{Released: true, Handed: f(c)}
 		}
 	}
 	return endings, nil
 }
 
-func (s *fakeStore) ownTickets(_ context.Context, _ who, tickets []int64) ([]ticketOf, error) {
+func (s *fakeStore) OwnTickets(_ context.Context, _ protocol.Session, tickets []int64) ([]protocol.Request, error) {
 	s.note(call{what: "ownTickets", tokens: tickets})
 	if f := hook(s, &s.onOwnTickets); f != nil {
 		return f(tickets)
@@ -328,16 +337,16 @@ func (s *fakeStore) ownTickets(_ context.Context, _ who, tickets []int64) ([]tic
 	return nil, nil
 }
 
-func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBack, error) {
+func (s *fakeStore) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.Request) ([]protocol.TakenBack, error) {
 	var names []string
-	for _, u := range ups {
-		names = append(names, u.name)
+	for _, r := range requests {
+		names = append(names, r.Name)
 	}
 	slices.Sort(names)
-	s.note(call{what: "giveUp", names: names, grantID: ups[0].grantID, spend: ups[0].spend})
-	backs := make([]takenBack, len(ups))
+	s.note(call{what: "giveUp", names: names, grantID: requests[0].GrantID, spend: spend})
+	backs := make([]protocol.TakenBack, len(requests))
 	if f := hook(s, &s.onGiveUp); f != nil {
-		for i, u := range ups {
+		for i, u := range requests {
 			var err error
 			if backs[i], err = f(ctx, u); err != nil {
 				return nil, err
@@ -347,7 +356,7 @@ func (s *fakeStore) giveUp(ctx context.Context, _ who, ups []*giveUp) ([]takenBa
 	return backs, nil
 }
 
-func (s *fakeStore) announce(ctx context.Context, names []string, slots []*int) error {
+func (s *fakeStore) Announce(ctx context.Context, names []string, slots []*int) error {
 	s.note(call{what: "announce", names: names, slots: slots})
 	if f := hook(s, &s.onAnnounce); f != nil {
 		return f(ctx)
@@ -355,12 +364,12 @@ func (s *fakeStore) announce(ctx context.Context, names []string, slots []*int) 
 	return nil
 }
 
-func (s *fakeStore) announceBeating(_ context.Context, names []string, slots []*int) error {
+func (s *fakeStore) AnnounceOwn(_ context.Context, names []string, slots []*int) error {
 	s.note(call{what: "announce", names: names, slots: slots})
 	return nil
 }
 
-func (s *fakeStore) notify(ctx context.Context, channel, payload string) error {
+func (s *fakeStore) Notify(ctx context.Context, channel, payload string) error {
 	s.note(call{what: "notify", names: []string{channel, payload}})
 	if f := hook(s, &s.onNotify); f != nil {
 		return f(ctx, channel, payload)
@@ -368,7 +377,7 @@ func (s *fakeStore) notify(ctx context.Context, channel, payload string) error {
 	return nil
 }
 
-func (s *fakeStore) watch(ctx context.Context, name string, _ time.Duration) ([]Info, string, error) {
+func (s *fakeStore) Watch(ctx context.Context, name string, _ time.Duration) ([]Info, string, error) {
 	s.note(call{what: "watch", names: []string{name}})
 	if f := hook(s, &s.onWatch); f != nil {
 		return f(ctx, name)
@@ -377,16 +386,16 @@ func (s *fakeStore) watch(ctx context.Context, name string, _ time.Duration) ([]
 }
 
 // listen gives a connection that hears nothing, as behind a pooler.
-func (s *fakeStore) listen(ctx context.Context) (ear, error) {
+func (s *fakeStore) Listen(ctx context.Context) (listener.Conn, error) {
 	s.note(call{what: "listen"})
 	if f := hook(s, &s.onListen); f != nil {
 		return f(ctx)
 	}
-	return &fakeEar{}, nil
+	return &fakeConn{}, nil
 }
 
 // fakeEar hears what comes over its channel; closing the channel breaks the connection.
-type fakeEar struct {
+type fakeConn struct {
 	said chan [2]string
 
 	mu       sync.Mutex
@@ -394,40 +403,40 @@ type fakeEar struct {
 	closed   bool
 }
 
-func (e *fakeEar) subscribe(_ context.Context, channel string) error {
+func (e *fakeConn) Subscribe(_ context.Context, channel string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.channels = append(e.channels, channel)
 	return nil
 }
 
-func (e *fakeEar) unsubscribe(_ context.Context, channel string) error {
+func (e *fakeConn) Unsubscribe(_ context.Context, channel string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.channels = slices.DeleteFunc(e.channels, func(c string) bool { return c == channel })
 	return nil
 }
 
-func (e *fakeEar) close() {
+func (e *fakeConn) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
 }
 
 // listens gives the channels that it listens to, in order.
-func (e *fakeEar) listens() []string {
+func (e *fakeConn) listens() []string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Sorted(slices.Values(e.channels))
 }
 
-func (e *fakeEar) isClosed() bool {
+func (e *fakeConn) isClosed() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.closed
 }
 
-func (e *fakeEar) next(ctx context.Context) (channel, payload string, err error) {
+func (e *fakeConn) Next(ctx context.Context) (channel, payload string, err error) {
 	select {
 	case n, open := <-e.said:
 		if !open {
@@ -435,13 +444,13 @@ func (e *fakeEar) next(ctx context.Context) (channel, payload string, err error)
 		}
 		return n[0], n[1], nil
 	case <-ctx.Done():
-		return "", "", errQuiet
+		return "", "", listener.ErrQuiet
 	}
 }
 
-func (s *fakeStore) rest() { s.note(call{what: "rest"}) }
+func (s *fakeStore) CloseOwn() { s.note(call{what: "rest"}) }
 
-func (s *fakeStore) own(context.Context, claim, uuid.UUID) error { return nil }
+func (s *fakeStore) Own(context.Context, protocol.Claim, uuid.UUID) error { return nil }
 
 // sqlError is a server's refusal.
 type sqlError string
@@ -450,13 +459,13 @@ func (e sqlError) Error() string    { return "SQLSTATE " + string(e) }
 func (e sqlError) SQLState() string { return string(e) }
 
 // hangs answers nothing until the request is given up.
-func hangs(ctx context.Context, _ []claim) (map[claim]verdict, error) {
+func hangs(ctx context.Context, _ []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
 // startClient makes a client over the fake, which is closed when the test ends.
-func startClient(t *testing.T, s store, now clock, opts ...Option) *Client {
+func startClient(t *testing.T, s backend, now trust.Clock, opts ...Option) *Client {
 	t.Helper()
 	config, err := newConfig(opts)
 	if err != nil {

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T) {
@@ -13,7 +16,7 @@ func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T
 		end := 10*time.Second + 300*time.Millisecond
 		q := queued(s, end)
 		hearing(s)
-		c := startClient(t, s, systemClock(), WithTurns(1, 0))
+		c := startClient(t, s, trust.SystemClock(), WithTurns(1, 0))
 		id, first := waiting(t.Context(), t, c, "report")
 		_, second := waiting(t.Context(), t, c, "report")
 		_, third := waiting(t.Context(), t, c, "report")
@@ -38,7 +41,7 @@ func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		a, first := waiting(ctx, t, c, "report")
 		b, second := waiting(t.Context(), t, c, "report")
@@ -68,13 +71,13 @@ func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
 		q := queued(s, 3*time.Second)
 		hearing(s)
 		asks := 0
-		s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+		s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 			if asks++; asks == 2 {
 				q.lasts(4 * time.Second) // it was renewed in the last moment
 			}
 			return q.acquire(ctx, asked)
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		_, result := waiting(t.Context(), t, c, "report")
 		mustGet(t, result)
 		asked := s.of("acquire")
@@ -96,29 +99,29 @@ func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T
 		s := newFakeStore()
 		hearing(s)
 		var committed, renewed bool
-		answers := func(_ context.Context, asked call) (answer, error) {
+		answers := func(_ context.Context, asked call) (protocol.Answer, error) {
 			switch {
 			case committed:
-				return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+				return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
 			case renewed:
-				return answer{holder: "the other", token: 5, remaining: 10 * time.Second, ticket: 1, place: 1, first: true}, nil
+				return protocol.Answer{Holder: "the other", Token: 5, Remaining: 10 * time.Second, Ticket: 1, Place: 1, First: true}, nil
 			}
-			return answer{ticket: 1, place: 1, first: true}, nil
+			return protocol.Answer{Ticket: 1, Place: 1, First: true}, nil
 		}
-		s.onAcquire = func(ctx context.Context, asked call) (a answer, err error) {
+		s.onAcquire = func(ctx context.Context, asked call) (a protocol.Answer, err error) {
 			s.set(func() { a, err = answers(ctx, asked) })
 			return a, err
 		}
-		s.onLook = func(context.Context, []int64) (found map[int64]sighting, err error) {
+		s.onLook = func(context.Context, []int64) (found map[int64]protocol.Sighting, err error) {
 			s.set(func() {
-				found = map[int64]sighting{1: {first: true}}
+				found = map[int64]protocol.Sighting{1: {First: true}}
 				if renewed {
-					found = map[int64]sighting{1: {first: true, remaining: 10 * time.Second}}
+					found = map[int64]protocol.Sighting{1: {First: true, Remaining: 10 * time.Second}}
 				}
 			})
 			return found, nil
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		result := calling(t.Context(), c, "report")
 		time.Sleep(5 * time.Second)
 		still(t, result)
@@ -157,7 +160,7 @@ func TestFirstInTheQueueDoesNotAskWhileTheHolderRenews(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, 30*time.Second)
 		hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		for range 30 {
 			time.Sleep(10 * time.Second)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 const (
@@ -27,7 +29,7 @@ type giveUp struct {
 	grantID uuid.UUID
 	spend   bool // an attempt may still be on its way: the server is to refuse it
 	until   time.Duration
-	done    chan takenBack // 1-buffered
+	done    chan protocol.TakenBack // 1-buffered
 }
 
 // givingUp is what there is to take back. The client's mutex guards it.
@@ -44,28 +46,28 @@ func (c *Client) giveUp(q *asked) *giveUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	u := q.giveUp()
-	u.until = now.mono + max(q.ttl, giveUpFor)
+	u.until = now.Mono + max(q.ttl, giveUpFor)
 	c.givingUp.ups = append(c.givingUp.ups, u)
 	signal(c.beatWake)
 	return u
 }
 
 func (q *asked) giveUp() *giveUp {
-	return &giveUp{name: q.name, grantID: q.grantID, spend: q.lost, done: make(chan takenBack, 1)}
+	return &giveUp{name: q.name, grantID: q.grantID, spend: q.lost, done: make(chan protocol.TakenBack, 1)}
 }
 
 // orphaned takes back what the server gave to a call that had left by then.
-func (c *Client) orphaned(q ask, a answer, err error) {
+func (c *Client) orphaned(q protocol.Ask, a protocol.Answer, err error) {
 	switch {
 	case err == nil:
-		c.tell(c.ctx, q.request.name, a.handed, c.now())
-		if !a.granted && a.ticket == 0 {
+		c.tell(c.ctx, q.Name, a.Handed, c.now())
+		if !a.Granted && a.Ticket == 0 {
 			return
 		}
-	case !connectionLost(err):
+	case !protocol.ConnectionLost(err):
 		return // nothing was done
 	}
-	c.giveUp(&asked{request: q.request, grantID: q.grantID, lost: err != nil || q.retry})
+	c.giveUp(&asked{request: request{name: q.Name, ttl: q.TTL}, grantID: q.GrantID, lost: err != nil || q.Retry})
 }
 
 // dueGiveUps takes what is to be taken back now, of one kind, and tells how long until the next attempt otherwise.
@@ -77,7 +79,7 @@ func (c *Client) dueGiveUps() (due []*giveUp, next time.Duration) {
 	if len(g.ups) == 0 {
 		return nil, never
 	}
-	if wait := g.next - now.mono; wait > 0 {
+	if wait := g.next - now.Mono; wait > 0 {
 		return nil, wait
 	}
 	spend := g.ups[0].spend
@@ -108,13 +110,13 @@ func (c *Client) takeBack(ups []*giveUp, shortest time.Duration) {
 		g.most, g.delay = min(2*g.most, giveUpMost), 0
 		return
 	}
-	if connectionLost(err) { // it may have been too much for the time that it had
+	if protocol.ConnectionLost(err) { // it may have been too much for the time that it had
 		g.most = max(1, len(ups)/2)
 	}
 	g.delay = min(max(2*g.delay, firstGiveUp), lastGiveUp)
-	g.next = now.mono + g.delay
+	g.next = now.Mono + g.delay
 	for _, u := range failed {
-		if connectionLost(err) || transient(err) || now.mono < u.until {
+		if protocol.ConnectionLost(err) || protocol.Transient(err) || now.Mono < u.until {
 			g.ups = append(g.ups, u)
 		}
 	}
@@ -124,27 +126,31 @@ func (c *Client) takeBack(ups []*giveUp, shortest time.Duration) {
 // as it would have to wait for longer than a moment, is asked for half of them at a time.
 func (c *Client) takeBackAll(ctx context.Context, ups []*giveUp) (failed []*giveUp, err error) {
 	sent := c.now()
-	backs, err := c.store.giveUp(ctx, c.who(), ups)
+	requests := make([]protocol.Request, len(ups))
+	for i, u := range ups {
+		requests[i] = protocol.Request{Name: u.name, GrantID: u.grantID}
+	}
+	backs, err := c.backend.TakeBack(ctx, c.who(), ups[0].spend, requests)
 	if err != nil {
-		if len(ups) == 1 || connectionLost(err) || ctx.Err() != nil {
+		if len(ups) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {
 			return ups, err
 		}
 		first, err1 := c.takeBackAll(ctx, ups[:len(ups)/2])
 		second, err2 := c.takeBackAll(ctx, ups[len(ups)/2:])
 		return append(slices.Clip(first), second...), cmp.Or(err1, err2)
 	}
-	byName := make(map[string]handed)
+	byName := make(map[string]protocol.Handed)
 	for i, u := range ups {
-		h := backs[i].handed
-		for _, text := range h.hints {
+		h := backs[i].Handed
+		for _, text := range h.Hints {
 			c.heard(text, &sent)
 		}
-		if len(h.slots) > 0 || h.watched {
+		if len(h.Slots) > 0 || h.Watched {
 			byName[u.name] = h
 		}
 		u.done <- backs[i]
 	}
-	announce(ctx, byName, c.store.announceBeating)
+	announce(ctx, byName, c.backend.AnnounceOwn)
 	return nil, nil
 }
 
@@ -154,7 +160,7 @@ func lastly(ctx context.Context, say func(context.Context) error) error {
 	soon, cancel := context.WithTimeout(ctx, closeGrace/4)
 	err := say(soon)
 	cancel()
-	if connectionLost(err) && ctx.Err() == nil {
+	if protocol.ConnectionLost(err) && ctx.Err() == nil {
 		err = say(ctx)
 	}
 	return err

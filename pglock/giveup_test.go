@@ -11,6 +11,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // abandoned makes a client take back requests of this name that nobody waits for.
@@ -22,11 +25,11 @@ func (c *Client) abandoned(name string, spend bool) *giveUp {
 func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) {
+		s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
 			time.Sleep(time.Millisecond / giveUpMost) // a statement takes its time
-			return takenBack{place: 7}, nil
+			return protocol.TakenBack{Place: 7}, nil
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		const each = 3*giveUpMost - 10
 		var ups []*giveUp
 		for i := range 2 * each {
@@ -54,7 +57,7 @@ func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 			t.Errorf("%d of %d were taken back, by %d statements", len(told), 2*each, n)
 		}
 		for _, u := range ups {
-			if back := <-u.done; back.place != 7 {
+			if back := <-u.done; back.Place != 7 {
 				t.Fatalf("%+v", back)
 			}
 		}
@@ -77,13 +80,13 @@ func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) {
+				s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
 					if time.Since(s.began) < tc.lasts {
-						return takenBack{}, tc.err
+						return protocol.TakenBack{}, tc.err
 					}
-					return takenBack{}, nil
+					return protocol.TakenBack{}, nil
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				u := c.abandoned("report", false)
 				time.Sleep(tc.lasts + 2*lastGiveUp)
 				tries := s.of("giveUp")
@@ -114,13 +117,13 @@ func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onGiveUp = func(_ context.Context, u *giveUp) (takenBack, error) {
-					if u.name == "report 42" {
-						return takenBack{}, sqlError(code)
+				s.onGiveUp = func(_ context.Context, u protocol.Request) (protocol.TakenBack, error) {
+					if u.Name == "report 42" {
+						return protocol.TakenBack{}, sqlError(code)
 					}
-					return takenBack{}, nil
+					return protocol.TakenBack{}, nil
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				var ups []*giveUp
 				for i := range 100 {
 					ups = append(ups, c.abandoned(fmt.Sprint("report ", i), false))
@@ -144,14 +147,14 @@ func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		s.set(func() {
-			s.onGiveUp = func(_ context.Context, u *giveUp) (takenBack, error) {
-				if u.name != "report" {
-					return takenBack{handed: handed{slots: []int{1, 2}}}, nil
+			s.onGiveUp = func(_ context.Context, u protocol.Request) (protocol.TakenBack, error) {
+				if u.Name != "report" {
+					return protocol.TakenBack{Handed: protocol.Handed{Slots: []int{1, 2}}}, nil
 				}
-				return takenBack{handed: handed{hints: []string{q.grant(id, DefaultTTL)}}}, nil
+				return protocol.TakenBack{Handed: protocol.Handed{Hints: []string{q.grant(id, DefaultTTL)}}}, nil
 			}
 		})
 		c.abandoned("report", false)
@@ -174,13 +177,13 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				var hung time.Duration
-				s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) {
+				s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
 					began := time.Now()
 					<-ctx.Done()
 					s.set(func() { hung = max(hung, time.Since(began)) })
-					return takenBack{}, ctx.Err()
+					return protocol.TakenBack{}, ctx.Err()
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				l := mustAcquire(t, c, "report", WithTTL(ttl))
 				for i := range giveUpMost {
 					c.abandoned(fmt.Sprint("given up ", i), true)
@@ -220,15 +223,15 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
-				s.onGiveUp = func(ctx context.Context, u *giveUp) (takenBack, error) {
+				s.onGiveUp = func(ctx context.Context, u protocol.Request) (protocol.TakenBack, error) {
 					s.set(func() { s.onGiveUp = q.giveUp })
-					return takenBack{}, dies(ctx)
+					return protocol.TakenBack{}, dies(ctx)
 				}
-				s.onReleaseAll = func(ctx context.Context, _ []claim) error {
+				s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error {
 					s.set(func() { s.onReleaseAll = nil })
 					return dies(ctx)
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				id, result := waiting(t.Context(), t, c, "report")
 				s.set(func() { s.onAcquire = nil })
 				mustAcquire(t, c, "held")
@@ -251,12 +254,14 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		handedOver := handed{slots: []int{0}}
+		handedOver := protocol.Handed{Slots: []int{0}}
 		queued(s, time.Hour)
-		s.onGiveUp = func(context.Context, *giveUp) (takenBack, error) { return takenBack{handed: handedOver}, nil }
-		s.onHandOver = func(claim) handed { return handedOver }
+		s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
+			return protocol.TakenBack{Handed: handedOver}, nil
+		}
+		s.onHandOver = func(protocol.Claim) protocol.Handed { return handedOver }
 		s.onAnnounce = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		waiting(t.Context(), t, c, "report")
 		s.set(func() { s.onAcquire = nil })
 		l := mustAcquire(t, c, "held", WithTTL(MinTTL))

@@ -14,7 +14,7 @@ func (c *Client) settled(ctx context.Context, q *asked) func(*Lease, error) (*Le
 			return l, err
 		}
 		for {
-			since, changed, err := c.store.timeline(ctx)
+			since, changed, err := c.backend.Timeline(ctx)
 			left := q.grace - since
 			switch {
 			case err != nil:

@@ -7,22 +7,27 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // The server keeps the lock for the TTL and the grace; its holder believes in the TTL alone.
 func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		l, err := c.TryAcquire(t.Context(), "report", WithTTL(time.Minute), WithGrace(time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := s.of("acquire")[0].request; r.ttl+r.grace != time.Minute+time.Hour {
-			t.Errorf("asked for %v", r.ttl+r.grace)
+		if r := s.of("acquire")[0].request; r.TTL+r.Grace != time.Minute+time.Hour {
+			t.Errorf("asked for %v", r.TTL+r.Grace)
 		}
 		s.set(func() {
-			s.onRenewAll = func(context.Context, []claim) (map[claim]verdict, error) { return nil, errors.New("no answer") }
+			s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				return nil, errors.New("no answer")
+			}
 		})
 		for _, renew := range []bool{false, true} {
 			if renew {
@@ -47,7 +52,7 @@ func TestGraceIsTheServersAndNotTheHolders(t *testing.T) {
 func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		s.promoted = time.Now()
 		time.Sleep(10 * time.Second)
 		if _, err := c.TryAcquire(t.Context(), "plain"); err != nil {
@@ -77,7 +82,7 @@ func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
 
 func TestGraceOutOfRangeIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := startClient(t, newFakeStore(), systemClock())
+		c := startClient(t, newFakeStore(), trust.SystemClock())
 		for _, d := range []time.Duration{-1, MaxTTL} {
 			var bad *ArgumentError
 			if _, err := c.TryAcquire(t.Context(), "report", WithGrace(d)); !errors.As(err, &bad) || bad.Field != "grace" {

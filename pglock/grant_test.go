@@ -10,6 +10,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 var errReset = errors.New("connection reset by peer")
@@ -17,13 +20,13 @@ var errReset = errors.New("connection reset by peer")
 func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(_ context.Context, asked call) (answer, error) {
+		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 			if len(s.of("acquire")) <= 3 {
-				return answer{}, errReset
+				return protocol.Answer{}, errReset
 			}
-			return answer{granted: true, token: 7, remaining: DefaultTTL}, nil
+			return protocol.Answer{Granted: true, Token: 7, Remaining: DefaultTTL}, nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		calls := s.of("acquire")
 		if len(calls) != 4 {
 			t.Fatalf("%d requests, want 4", len(calls))
@@ -45,7 +48,7 @@ func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
 func TestEachCallChoosesANewGrantID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		a, b := mustAcquire(t, c, "report"), mustAcquire(t, c, "report")
 		if a.GrantID() == b.GrantID() || a.GrantID() == uuid.Nil {
 			t.Errorf("grant IDs %v and %v", a.GrantID(), b.GrantID())
@@ -57,13 +60,13 @@ func TestEachCallChoosesANewGrantID(t *testing.T) {
 func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) {
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			if len(s.of("acquire")) == 1 {
-				return answer{}, errReset
+				return protocol.Answer{}, errReset
 			}
-			return answer{holder: "somebody", token: 7, remaining: DefaultTTL}, nil
+			return protocol.Answer{Holder: "somebody", Token: 7, Remaining: DefaultTTL}, nil
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) {
 			t.Errorf("%v, want ErrHeld", err)
 		}
@@ -77,8 +80,8 @@ func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, errReset }
-		c := startClient(t, s, systemClock())
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, errReset }
+		c := startClient(t, s, trust.SystemClock())
 		began := time.Now()
 		_, err := c.TryAcquire(t.Context(), "report")
 		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, errReset) {
@@ -101,8 +104,8 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, refused }
-		_, err := startClient(t, s, systemClock()).TryAcquire(t.Context(), "report")
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, refused }
+		_, err := startClient(t, s, trust.SystemClock()).TryAcquire(t.Context(), "report")
 		synctest.Wait()
 		if !errors.Is(err, refused) || errors.Is(err, ErrOutcomeUnknown) || len(s.of("acquire")) != 1 || len(s.of("giveUp")) != 0 {
 			t.Errorf("%v after %d requests, %d given back", err, len(s.of("acquire")), len(s.of("giveUp")))
@@ -113,8 +116,8 @@ func TestRequestThatReachedNoServerIsNotRepeated(t *testing.T) {
 func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, sqlError("42501") }
-		c := startClient(t, s, systemClock())
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, sqlError("42501") }
+		c := startClient(t, s, trust.SystemClock())
 		for name, ask := range map[string]func(context.Context, string, ...AcquireOption) (*Lease, error){"TryAcquire": c.TryAcquire, "Acquire": c.Acquire} {
 			before := len(s.of("acquire"))
 			if _, err := ask(t.Context(), "report"); !errors.Is(err, ErrPermission) {
@@ -130,16 +133,16 @@ func TestRefusalOfTheServerIsNotRepeated(t *testing.T) {
 func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(_ context.Context, asked call) (answer, error) {
+		s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 			switch len(s.of("acquire")) {
 			case 1:
-				return answer{}, errReset
+				return protocol.Answer{}, errReset
 			case 2:
-				return answer{}, sqlError(stateSpentGrantID) // the lost grant ran out
+				return protocol.Answer{}, sqlError(protocol.StateSpentGrantID) // the lost grant ran out
 			}
-			return answer{granted: true, token: 9, remaining: DefaultTTL}, nil
+			return protocol.Answer{Granted: true, Token: 9, Remaining: DefaultTTL}, nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		calls := s.of("acquire")
 		if len(calls) != 3 || calls[2].grantID == calls[0].grantID || calls[2].grantID != l.GrantID() || calls[2].retry {
 			t.Errorf("requests %+v, want a third with a new grant ID", calls)
@@ -150,11 +153,11 @@ func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
 func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) {
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(5 * time.Second)
-			return answer{granted: true, token: 1, remaining: 30 * time.Second}, nil
+			return protocol.Answer{Granted: true, Token: 1, Remaining: 30 * time.Second}, nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		if got, want := time.Until(l.Deadline()), 24*time.Second; got != want {
 			t.Errorf("trusted for %v after the answer, want %v", got, want)
 		}
@@ -164,13 +167,13 @@ func TestI7_TrustInAGrantCountsFromWhenItWasAskedFor(t *testing.T) {
 func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		slow := func(_ context.Context, c claim) (time.Duration, error) {
+		slow := func(_ context.Context, c protocol.Claim) (time.Duration, error) {
 			time.Sleep(2 * time.Second)
-			return s.ttl(c.grantID), nil
+			return s.ttl(c.GrantID), nil
 		}
 		s.onRenew, s.onRenewBusy = slow, slow
 		s.onRenewAll = hangs
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		if err := l.Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +183,7 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 
 		answered := make(chan time.Time, 1)
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 				time.Sleep(3 * time.Second)
 				s.onRenewAll = hangs
 				answered <- time.Now()
@@ -194,10 +197,10 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 		}
 
 		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 				s.onRenewAll = hangs
 				answered <- time.Now()
-				return map[claim]verdict{claims[0]: {outcome: outcomeBusy}}, nil
+				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
 			}
 		})
 		at = <-answered
@@ -212,10 +215,10 @@ func TestI7_TrustInARenewalCountsFromWhenItWasAskedFor(t *testing.T) {
 func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) {
-			return answer{granted: true, token: 1, remaining: 10 * time.Second}, nil
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+			return protocol.Answer{Granted: true, Token: 1, Remaining: 10 * time.Second}, nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		if got, want := time.Until(l.Deadline()), 9500*time.Millisecond; got != want {
 			t.Errorf("trusted for %v of the 10 s left, want %v", got, want)
 		}
@@ -225,11 +228,11 @@ func TestI7_TrustInARepeatedRequestIsNoLongerThanTheServerSaysIsLeft(t *testing.
 func TestGrantThatIsAnsweredAfterItsTTLIsLostAndGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) {
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(31 * time.Second)
-			return answer{granted: true, token: 3, remaining: 30 * time.Second}, nil
+			return protocol.Answer{Granted: true, Token: 3, Remaining: 30 * time.Second}, nil
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		l, err := c.TryAcquire(t.Context(), "report", WithTTL(30*time.Second))
 		var lost *LostError
 		if l != nil || !errors.As(err, &lost) || lost.Reason != ReasonExpired || lost.Token != 3 {
@@ -253,34 +256,34 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 		},
 	} {
 		for what, late := range map[string]struct {
-			a     answer
+			a     protocol.Answer
 			err   error
 			given bool
 			spend bool
 		}{
-			"granted":     {answer{granted: true, token: 7, remaining: DefaultTTL}, nil, true, false},
-			"queued":      {answer{holder: "b", token: 7, ticket: 1, place: 1}, nil, true, false},
-			"lost":        {answer{}, errReset, true, true},
-			"terminated":  {answer{}, sqlError("57P01"), true, true},
-			"unconfirmed": {answer{}, errUnconfirmed, true, true},
-			"held":        {answer{holder: "b", token: 7}, nil, false, false},
-			"refused":     {answer{}, sqlError("42501"), false, false},
+			"granted":     {protocol.Answer{Granted: true, Token: 7, Remaining: DefaultTTL}, nil, true, false},
+			"queued":      {protocol.Answer{Holder: "b", Token: 7, Ticket: 1, Place: 1}, nil, true, false},
+			"lost":        {protocol.Answer{}, errReset, true, true},
+			"terminated":  {protocol.Answer{}, sqlError("57P01"), true, true},
+			"unconfirmed": {protocol.Answer{}, protocol.ErrUnconfirmed, true, true},
+			"held":        {protocol.Answer{Holder: "b", Token: 7}, nil, false, false},
+			"refused":     {protocol.Answer{}, sqlError("42501"), false, false},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := newFakeStore()
-					s.onAcquire = func(context.Context, call) (answer, error) {
+					s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 						time.Sleep(3 * time.Second) // the answer is on its way
 						return late.a, late.err
 					}
 					fails := 2
-					s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) {
+					s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
 						if fails--; fails >= 0 {
-							return takenBack{}, errReset
+							return protocol.TakenBack{}, errReset
 						}
-						return takenBack{ended: true}, ctx.Err()
+						return protocol.TakenBack{Ended: true}, ctx.Err()
 					}
-					c := startClient(t, s, systemClock())
+					c := startClient(t, s, trust.SystemClock())
 					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					defer cancel()
 					began := time.Now()
@@ -313,7 +316,7 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := c.Acquire(ctx, "report"); !errors.Is(err, context.Canceled) {
@@ -328,12 +331,12 @@ func TestCallWhoseContextHasEndedSendsNothing(t *testing.T) {
 func TestGrantToAClientThatIsClosedMeanwhileIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		closed := make(chan error, 1)
-		s.onAcquire = func(context.Context, call) (answer, error) {
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			go func() { closed <- c.Close(context.WithoutCancel(t.Context())) }()
 			time.Sleep(time.Second) // Close waits for what is under way
-			return answer{granted: true, token: 4, remaining: DefaultTTL}, nil
+			return protocol.Answer{Granted: true, Token: 4, Remaining: DefaultTTL}, nil
 		}
 		if l, err := c.TryAcquire(t.Context(), "report"); l != nil || !errors.Is(err, ErrClosed) || time.Since(s.began) != 0 {
 			t.Errorf("TryAcquire = %v, %v; want ErrClosed at once", l, err)
@@ -353,10 +356,10 @@ type losing struct {
 	meanwhile func()
 }
 
-func (s losing) acquire(_ context.Context, q ask) (answer, error) {
-	s.note(call{what: "acquire", names: []string{q.request.name}, grantID: q.grantID})
+func (s losing) Acquire(_ context.Context, q protocol.Ask) (protocol.Answer, error) {
+	s.note(call{what: "acquire", names: []string{q.Name}, grantID: q.GrantID})
 	s.meanwhile()
-	return answer{}, errReset
+	return protocol.Answer{}, errReset
 }
 
 // The answer may be lost in the moment in which the call's context ends, or the client: what the request has done is taken
@@ -385,7 +388,7 @@ func TestTrap9_AnswerThatIsLostWhenTheCallEndsIsTakenBack(t *testing.T) {
 						go func() { closed <- c.Close(ctx) }()
 						<-c.ctx.Done()
 					}
-					c = startClient(t, &s, systemClock())
+					c = startClient(t, &s, trust.SystemClock())
 					if err := ask(c, ctx); !errors.Is(err, want) {
 						t.Errorf("%v, want %v", err, want)
 					}

@@ -9,6 +9,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 const (
@@ -47,7 +50,7 @@ func beatInterval(ttl time.Duration, sooner float64) time.Duration {
 // heartbeat renews every lease of the client and looks after every call that waits, with one statement for all that is due,
 // however much; then it takes back what nobody waits for any more.
 func (c *Client) heartbeat() {
-	swept := c.now().mono - rand.N(sweepEvery)
+	swept := c.now().Mono - rand.N(sweepEvery)
 	for c.ctx.Err() == nil {
 		due, shortest, next, planned := c.dueLeases()
 		look, nextLook := c.dueLook()
@@ -59,7 +62,7 @@ func (c *Client) heartbeat() {
 			c.takeBack(ups, shortest)
 		}
 		if len(due) > 0 || look != nil || len(ups) > 0 {
-			if now := c.now().mono; now-swept > sweepEvery {
+			if now := c.now().Mono; now-swept > sweepEvery {
 				swept = now
 				c.sweep(shortest)
 			}
@@ -67,7 +70,7 @@ func (c *Client) heartbeat() {
 		}
 		if min(next, nextLook, nextUp) == never && planned > idle {
 			if !c.sleep(idle, c.beatWake) {
-				c.store.rest()
+				c.backend.CloseOwn()
 				c.sleep(less(planned, idle), c.beatWake)
 			}
 			continue
@@ -80,7 +83,7 @@ func (c *Client) heartbeat() {
 func (c *Client) sweep(shortest time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/6, time.Second))
 	defer cancel()
-	_ = c.store.sweep(ctx) // the next one does
+	_ = c.backend.Sweep(ctx) // the next one does
 }
 
 // watchDeadlines ends leases at their local deadline, also while the heartbeat hangs in a request.
@@ -126,7 +129,7 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next, planned time.Duratio
 	var together time.Duration
 	for l := range c.leases {
 		l.mu.Lock()
-		left, failed := now.until(l.due), l.failure != nil
+		left, failed := now.Until(l.due), l.failure != nil
 		l.mu.Unlock()
 		shortest = min(shortest, l.ttl)
 		if left < next {
@@ -135,14 +138,14 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next, planned time.Duratio
 			}
 		}
 	}
-	planned = min(next, c.queue.untilLook(now), now.stillTo(c.plannedBeat))
-	c.plannedBeat = now.plan(planned)
+	planned = min(next, c.queue.untilLook(now), stillTo(now, c.plannedBeat))
+	c.plannedBeat = planAt(now, planned)
 	if next > 0 {
 		return nil, shortest, next, planned
 	}
 	for l := range c.leases {
 		l.mu.Lock()
-		left := now.until(l.due)
+		left := now.Until(l.due)
 		l.mu.Unlock()
 		if l.ttl <= together || left <= l.ttl/12 {
 			due = append(due, l)
@@ -158,7 +161,7 @@ func (c *Client) dueLeases() (due []*Lease, shortest, next, planned time.Duratio
 func (l *Lease) dueAt() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.due.mono
+	return l.due.Mono
 }
 
 // expiredLeases are the leases whose local deadline has come; with none, it plans the next look.
@@ -169,24 +172,24 @@ func (c *Client) expiredLeases() (expired []*Lease, next time.Duration) {
 	next = never
 	for l := range c.leases {
 		l.mu.Lock()
-		left := now.until(l.deadline)
+		left := now.Until(l.deadline)
 		l.mu.Unlock()
 		next = min(next, left, wallClockLook)
 		if left <= 0 {
 			expired = append(expired, l)
 		}
 	}
-	next = min(next, now.stillTo(c.plannedDeadline))
-	c.plannedDeadline = now.plan(next)
+	next = min(next, stillTo(now, c.plannedDeadline))
+	c.plannedDeadline = planAt(now, next)
 	return expired, next
 }
 
 // stillTo is how long until a plan; never when it has passed.
-func (i instant) stillTo(planned time.Duration) time.Duration {
-	if planned <= i.mono {
+func stillTo(i trust.Instant, planned time.Duration) time.Duration {
+	if planned <= i.Mono {
 		return never
 	}
-	return less(planned, i.mono)
+	return less(planned, i.Mono)
 }
 
 // less takes d from a plan; never stays never.
@@ -197,30 +200,30 @@ func less(plan, d time.Duration) time.Duration {
 	return plan - d
 }
 
-func (i instant) plan(next time.Duration) time.Duration {
+func planAt(i trust.Instant, next time.Duration) time.Duration {
 	if next == never {
 		return never
 	}
-	return i.mono + next
+	return i.Mono + next
 }
 
 // beat asks the server to renew the leases and how the waiting calls stand, and gives each its verdict. An attempt is
 // given up after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
 // another; where calls wait, after a few seconds, and before the session counts as dead.
 func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
-	p := pulse{claims: make([]claim, len(due))}
+	p := protocol.Beat{Claims: make([]protocol.Claim, len(due))}
 	for i, l := range due {
-		p.claims[i] = l.claim()
+		p.Claims[i] = l.claim()
 	}
 	limit := min(shortest/3, patience)
 	if look != nil {
 		c.nameOwners(look)
-		p.look, p.nested, limit = true, look.nested, min(limit, lookPatience, c.config.sessionTTL/3)
+		p.Look, p.Nested, limit = true, look.nested, min(limit, lookPatience, c.config.sessionTTL/3)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
 	sent := c.now()
-	verdicts, sightings, err := c.store.beat(ctx, c.who(), p)
+	verdicts, sightings, err := c.backend.Beat(ctx, c.who(), p)
 	var strays []int64
 	if look != nil {
 		strays = c.looked(look, sightings, sent, err)
@@ -235,12 +238,12 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 			l.renewLater(fmt.Errorf("renew: %w", err))
 		case !known:
 			l.renewLater(errors.New("renew: the server did not answer for this lease"))
-		case v.outcome == outcomeRenewed:
+		case v.Outcome == protocol.Renewed:
 			l.extend(sent, v, sooner)
-		case v.outcome == outcomeBusy:
+		case v.Outcome == protocol.Busy:
 			busy = append(busy, l)
 		default:
-			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.outcome)})
+			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})
 		}
 	}
 	c.renewBusy(busy, shortest)
@@ -277,7 +280,7 @@ func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
 	sent := c.now()
-	v, err := c.store.renewBusy(ctx, l.claim(), min(shortest/12, busyWait))
+	v, err := c.backend.RenewWaiting(ctx, l.claim(), min(shortest/12, busyWait))
 	l = c.current(l)
 	switch translated := ErrorFromSQL(err, l.name, l.token); {
 	case err == nil:
@@ -301,5 +304,5 @@ func (l *Lease) renewAfter(d time.Duration, failure error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failure = failure
-	l.due = now.add(d)
+	l.due = now.Add(d)
 }

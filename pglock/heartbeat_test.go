@@ -8,12 +8,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestRenewalComesAfterAThirdOfTheTTLLessUpToATenthOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		time.Sleep(20 * time.Minute)
 		beats := s.of("renewAll")
 		if len(beats) < 120 {
@@ -38,7 +41,7 @@ func TestRenewalComesAfterAThirdOfTheTTLLessUpToATenthOfIt(t *testing.T) {
 func TestOneStatementRenewsHoweverManyLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		const leases = 500
 		for i := range leases {
 			mustAcquire(t, c, fmt.Sprintf("report %d", i), WithTTL(30*time.Second))
@@ -59,7 +62,7 @@ func TestOneStatementRenewsHoweverManyLeases(t *testing.T) {
 func TestEachLeaseIsRenewedAtTheRateOfItsOwnTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "short", WithTTL(3*time.Second))
 		long := mustAcquire(t, c, "long", WithTTL(5*time.Minute))
 		time.Sleep(30 * time.Minute)
@@ -86,8 +89,10 @@ func TestFailedRenewalIsRetriedUntilTheLocalDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		broken := errors.New("no route to host")
-		s.onRenewAll = func(context.Context, []claim) (map[claim]verdict, error) { return nil, broken }
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			return nil, broken
+		}
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		began := time.Now()
 		<-l.Context().Done()
 		if got, want := time.Since(began), 29*time.Second; got != want {
@@ -113,9 +118,11 @@ func TestOneSuccessfulRetrySavesTheLeaseAndForgetsTheFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		broken := errors.New("no route to host")
-		failing := func(context.Context, []claim) (map[claim]verdict, error) { return nil, broken }
+		failing := func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			return nil, broken
+		}
 		s.onRenewAll = failing
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		time.Sleep(25 * time.Second)
 		s.set(func() { s.onRenewAll = nil })
 		time.Sleep(time.Minute)
@@ -134,7 +141,7 @@ func TestLeaseEndsExactlyAtItsDeadlineWhileTheRenewalHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(10*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(10*time.Second))
 		began := time.Now()
 		<-l.Context().Done()
 		if got, want := time.Since(began), 9500*time.Millisecond; got != want {
@@ -150,13 +157,13 @@ func TestRenewalThatHangsForAThirdOfTheTTLIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hung := make(chan time.Duration, 10)
-		s.onRenewAll = func(ctx context.Context, _ []claim) (map[claim]verdict, error) {
+		s.onRenewAll = func(ctx context.Context, _ []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			began := time.Now()
 			<-ctx.Done()
 			hung <- time.Since(began)
 			return nil, ctx.Err()
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(9*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(9*time.Second))
 		if got, want := <-hung, 3*time.Second; got != want {
 			t.Errorf("an attempt was given up after %v, want %v", got, want)
 		}
@@ -172,12 +179,12 @@ func TestHungRenewalOfALongLeaseCostsNoShorterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hung := make(chan struct{}, 1)
-		s.onRenewAll = func(ctx context.Context, claims []claim) (map[claim]verdict, error) {
+		s.onRenewAll = func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			hung <- struct{}{}
 			s.set(func() { s.onRenewAll = nil })
 			return hangs(ctx, claims)
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "long", WithTTL(24*time.Hour))
 		<-hung
 		short := mustAcquire(t, c, "short", WithTTL(30*time.Second))
@@ -192,20 +199,20 @@ func TestHungRenewalOfALongLeaseCostsNoShorterOne(t *testing.T) {
 func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			verdicts := s.renewed(claims)
 			for _, c := range claims {
-				if c.name != "short" {
-					verdicts[c] = verdict{outcome: outcomeBusy}
+				if c.Name != "short" {
+					verdicts[c] = protocol.Verdict{Outcome: protocol.Busy}
 				}
 			}
 			return verdicts, nil
 		}
-		s.onRenewBusy = func(ctx context.Context, _ claim) (time.Duration, error) {
+		s.onRenewBusy = func(ctx context.Context, _ protocol.Claim) (time.Duration, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		for i := range 40 {
 			mustAcquire(t, c, fmt.Sprintf("long %d", i), WithTTL(5*time.Minute))
 		}
@@ -230,22 +237,22 @@ func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				locked := true
-				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 					verdicts := s.renewed(claims)
 					s.set(func() {
 						for _, c := range claims {
-							if c.name != "free" && locked {
-								verdicts[c] = verdict{outcome: outcomeBusy}
+							if c.Name != "free" && locked {
+								verdicts[c] = protocol.Verdict{Outcome: protocol.Busy}
 							}
 						}
 					})
 					return verdicts, nil
 				}
-				s.onRenewBusy = func(context.Context, claim) (time.Duration, error) {
+				s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) {
 					time.Sleep(most)
 					return 0, sqlError("55P03")
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				var leases []*Lease
 				for i := range 20 {
 					leases = append(leases, mustAcquire(t, c, fmt.Sprint("locked ", i), WithTTL(ttl)))
@@ -294,7 +301,7 @@ func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
 func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		time.Sleep(time.Hour)
 		if n := len(s.of("sweep")); n != 0 {
 			t.Errorf("%d sweeps of a client that does nothing", n)
@@ -325,7 +332,7 @@ func TestSweepThatHangsCostsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onSweep = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		short, long := mustAcquire(t, c, "short", WithTTL(MinTTL)), mustAcquire(t, c, "long", WithTTL(time.Minute))
 		time.Sleep(5 * time.Minute)
 		if err := errors.Join(short.Err(), long.Err()); err != nil || len(s.of("sweep")) < 4 {
@@ -337,11 +344,11 @@ func TestSweepThatHangsCostsNoLease(t *testing.T) {
 func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 			time.Sleep(time.Millisecond) // a round trip
-			return map[claim]verdict{claims[0]: {outcome: outcomeRenewed, remaining: time.Second}}, nil
+			return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Renewed, Remaining: time.Second}}, nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		<-l.Context().Done()
 		if n := len(s.of("renewAll")); n > 100 {
 			t.Errorf("%d requests for one lease in half a minute", n)
@@ -352,7 +359,7 @@ func TestRenewalThatBringsNothingIsNotRepeatedAtOnce(t *testing.T) {
 func TestNoBeatFollowsTheLastLeaseAndTheConnectionIsRested(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report", WithTTL(3*time.Second))
 		time.Sleep(10 * time.Second)
 		if err := l.Release(t.Context()); err != nil {
@@ -382,7 +389,7 @@ func TestNoBeatFollowsTheLastLeaseAndTheConnectionIsRested(t *testing.T) {
 func TestLeaseThatIsDueBeforeThePlannedBeatIsRenewedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		mustAcquire(t, c, "long", WithTTL(24*time.Hour))
 		synctest.Wait() // the heartbeat has planned its next beat, hours away
 		short := mustAcquire(t, c, "short", WithTTL(300*time.Millisecond))

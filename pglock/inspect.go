@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // Info is what everybody may know of a lock, or of one of its holders where it has several. Times are the server's, in UTC.
@@ -78,7 +81,7 @@ func (c *Client) Holders(ctx context.Context, name string) ([]Info, error) {
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return nil, err
 	}
-	infos, err := c.infos(ctx, c.pg.queries.get, name)
+	infos, err := c.infos(ctx, c.pg.Queries.Get, name)
 	if err != nil {
 		return nil, fmt.Errorf("pglock: get lock %q: %w", name, err)
 	}
@@ -111,7 +114,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) ([]Info, error) {
 			}
 		}
 	}
-	infos, err := c.infos(ctx, c.pg.queries.list, o.Prefix, o.Free, o.After, o.Limit)
+	infos, err := c.infos(ctx, c.pg.Queries.List, o.Prefix, o.Free, o.After, o.Limit)
 	if err != nil {
 		return nil, fmt.Errorf("pglock: list locks: %w", err)
 	}
@@ -123,7 +126,7 @@ func (c *Client) infos(ctx context.Context, sql string, args ...any) ([]Info, er
 		return nil, ErrClosed
 	}
 	var infos []Info
-	err := c.pg.pooled(ctx, sql, args, func(rows pgx.Rows) error {
+	err := c.pg.rows(ctx, sql, args, func(rows pgx.Rows) error {
 		i, err := scanInfo(rows)
 		infos = append(infos, i)
 		return err
@@ -141,8 +144,8 @@ func scanInfo(rows pgx.Rows, more ...any) (Info, error) {
 	err := rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
 		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting}, more...)...)
 	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
-	i.AcquiredAt, i.RenewedAt = moment(acquiredAt), moment(renewedAt)
-	i.ExpiresAt, i.EndedAt, i.Limit = moment(expiresAt), moment(endedAt), orZero(capacity)
+	i.AcquiredAt, i.RenewedAt = protocol.Moment(acquiredAt), protocol.Moment(renewedAt)
+	i.ExpiresAt, i.EndedAt, i.Limit = protocol.Moment(expiresAt), protocol.Moment(endedAt), protocol.OrZero(capacity)
 	if metadata != nil {
 		i.Metadata = json.RawMessage(*metadata)
 	}
@@ -192,7 +195,7 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 		return Broken{}, err
 	}
 	if strings.TrimSpace(reason) == "" {
-		return Broken{}, &ArgumentError{"reason", shorten(reason), fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
+		return Broken{}, &ArgumentError{"reason", argument.Shorten(reason), fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
 	}
 	for _, o := range opts {
 		if o == nil {
@@ -208,16 +211,16 @@ func (c *Client) Break(ctx context.Context, name, reason string, opts ...BreakOp
 	b := Broken{Name: name}
 	var expiresAt *int64
 	var watched *bool
-	var h handed
-	err := c.pg.pooled(ctx, c.pg.queries.breakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) error {
-		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &h.slots, &watched)
+	var h protocol.Handed
+	err := c.pg.rows(ctx, c.pg.Queries.BreakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) error {
+		return rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &h.Slots, &watched)
 	})
 	if err != nil {
 		return Broken{}, fmt.Errorf("pglock: break lock %q: %w", name, ErrorFromSQL(err, name, 0))
 	}
-	h.watched = orZero(watched)
+	h.Watched = protocol.OrZero(watched)
 	c.tell(ctx, name, h, c.now())
-	b.ExpiresAt = moment(expiresAt)
+	b.ExpiresAt = protocol.Moment(expiresAt)
 	return b, nil
 }
 
@@ -236,14 +239,14 @@ func (c *Client) Events(ctx context.Context, name string, limit int) ([]Event, e
 		return nil, ErrClosed
 	}
 	var events []Event
-	err := c.pg.pooled(ctx, c.pg.queries.events, []any{name, limit}, func(rows pgx.Rows) error {
+	err := c.pg.rows(ctx, c.pg.Queries.Events, []any{name, limit}, func(rows pgx.Rows) error {
 		var e Event
 		var at *int64
 		var newToken *Token
 		var holder, actor, reason, resource *string
 		err := rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
-		e.At, e.NewToken = moment(at), orZero(newToken)
-		e.Holder, e.Actor, e.Reason, e.Resource = orZero(holder), orZero(actor), orZero(reason), orZero(resource)
+		e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
+		e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
 		events = append(events, e)
 		return err
 	})
@@ -262,11 +265,11 @@ func (c *Client) Fences(ctx context.Context, name string) ([]Fence, error) {
 		return nil, ErrClosed
 	}
 	var fences []Fence
-	err := c.pg.pooled(ctx, c.pg.queries.fences, []any{name}, func(rows pgx.Rows) error {
+	err := c.pg.rows(ctx, c.pg.Queries.Fences, []any{name}, func(rows pgx.Rows) error {
 		var f Fence
 		var at *int64
 		err := rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
-		f.AdvancedAt = moment(at)
+		f.AdvancedAt = protocol.Moment(at)
 		fences = append(fences, f)
 		return err
 	})
@@ -276,7 +279,7 @@ func (c *Client) Fences(ctx context.Context, name string) ([]Fence, error) {
 	return fences, nil
 }
 
-func orZero[T any](p *T) (v T) {
+func OrZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
 	}

@@ -9,6 +9,11 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // Lease is one grant of a lock to this client, valid until it is released or lost. It is safe for concurrent use. Its
@@ -33,14 +38,14 @@ type Lease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	mu        sync.Mutex // guards what follows; never held across I/O
-	deadline  instant    // trust ends here
-	expiresAt time.Time  // by the server's clock, when it was last told; zero before that
-	due       instant    // the next renewal
-	known     bool       // the server or others know this lease as its own: its end goes through the server
-	failure   error      // of the last renewal
-	ended     error      // ErrReleased or *LostError; once set it stays
-	lost      error      // that a release has found
+	mu        sync.Mutex    // guards what follows; never held across I/O
+	deadline  trust.Instant // trust ends here
+	expiresAt time.Time     // by the server's clock, when it was last told; zero before that
+	due       trust.Instant // the next renewal
+	known     bool          // the server or others know this lease as its own: its end goes through the server
+	failure   error         // of the last renewal
+	ended     error         // ErrReleased or *LostError; once set it stays
+	lost      error         // that a release has found
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
@@ -116,7 +121,7 @@ func (l *Lease) Context() context.Context { return l.ctx }
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Now().Add(l.client.now().until(l.deadline))
+	return time.Now().Add(l.client.now().Until(l.deadline))
 }
 
 // Valid reports whether the lease may still be trusted. It compares the local clocks with the deadline itself, so that
@@ -127,7 +132,7 @@ func (l *Lease) Valid() bool { return l.Err() == nil }
 func (l *Lease) Err() error {
 	now := l.client.now()
 	l.mu.Lock()
-	ended, failure, expired := l.ended, l.failure, now.reached(l.deadline)
+	ended, failure, expired := l.ended, l.failure, now.Reached(l.deadline)
 	l.mu.Unlock()
 	if ended == nil && expired {
 		l.end(&LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: failure})
@@ -143,8 +148,11 @@ func (l *Lease) Err() error {
 // call; once it has been sent the server has ten seconds.
 func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) {
 	err = l.ask(ctx, "check", func(ctx context.Context) error {
-		left, err := l.client.store.check(ctx, l.claim())
-		remaining = max(0, left-l.grace)
+		r, err := l.client.backend.Check(ctx, l.claim())
+		if err == nil && r.Lost != "" {
+			return &LostError{Name: l.name, Token: l.token, Reason: Reason(r.Lost)}
+		}
+		remaining = max(0, r.Left-l.grace)
 		return err
 	})
 	if err != nil {
@@ -157,7 +165,7 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
 	return l.ask(ctx, "renew", func(ctx context.Context) error {
-		v, err := l.client.store.renew(ctx, l.claim())
+		v, err := l.client.backend.Renew(ctx, l.claim())
 		if err == nil {
 			l.extend(sent, v, sooner())
 		}
@@ -209,20 +217,20 @@ func (l *Lease) Release(ctx context.Context) error {
 	defer cancel()
 	for repeated := false; ; {
 		sent := l.client.now()
-		released, next, err := l.client.store.release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
+		e, err := l.client.backend.Release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
 		if err == nil {
-			l.client.othersWait.Store(next.announced || len(next.slots) > 0)
-			l.client.tell(ctx, l.name, next, sent)
+			l.client.othersWait.Store(e.Handed.Announced || len(e.Handed.Slots) > 0)
+			l.client.tell(ctx, l.name, e.Handed, sent)
 		}
 		switch {
-		case err == nil && released:
+		case err == nil && e.Released:
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !connectionLost(err) && !lockedOut(err) || errors.Is(err, ErrClosed) || !pause(ctx, 20*time.Millisecond):
+		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
 			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
 		}
-		repeated = repeated || connectionLost(err) && !neverSent(err)
+		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
 }
 
@@ -236,7 +244,8 @@ func (l *Lease) howEnded() error {
 // whyLost asks for the reason after a release that found the lease gone. A repetition may find what its own first attempt has
 // done; a lease that was lost is not taken for one that was released.
 func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
-	reason, err := l.client.store.reason(ctx, l.claim())
+	r, err := l.client.backend.Check(ctx, l.claim())
+	reason := Reason(r.Lost)
 	switch {
 	case err != nil && repeated:
 		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, ErrorFromSQL(err, l.name, l.token))
@@ -252,21 +261,23 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	return lost
 }
 
-func (l *Lease) claim() claim { return claim{l.name, l.row, l.grantID, l.slot} }
+func (l *Lease) claim() protocol.Claim {
+	return protocol.Claim{Name: l.name, Token: int64(l.row), GrantID: l.grantID, Slot: l.slot}
+}
 
 // extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
-func (l *Lease) extend(sent instant, v verdict, sooner float64) {
+func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended != nil {
 		return
 	}
-	deadline := trustDeadline(sent, l.ttl, v.remaining-l.grace)
-	if deadline.mono > l.deadline.mono {
-		l.deadline, l.expiresAt, l.failure = deadline, v.expiresAt, nil
+	deadline := trust.Deadline(sent, l.ttl, v.Remaining-l.grace)
+	if deadline.Mono > l.deadline.Mono {
+		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
 	}
-	if due := sent.add(beatInterval(l.ttl, sooner)); due.mono > l.due.mono { // also after an answer that brought nothing
+	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono { // also after an answer that brought nothing
 		l.due = due
 	}
 }
@@ -279,7 +290,7 @@ func (l *Lease) end(cause error) bool {
 	first := l.ended == nil
 	if first {
 		l.owner.held.Add(-1)
-		if cause == ErrReleased && now.reached(l.deadline) {
+		if cause == ErrReleased && now.Reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false
 		}

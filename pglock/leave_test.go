@@ -9,21 +9,24 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock(), WithTurns(1, 0))
+		c := startClient(t, s, trust.SystemClock(), WithTurns(1, 0))
 		_, before := waiting(t.Context(), t, c, "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")
 		s.set(func() {
-			s.onGiveUp = func(ctx context.Context, u *giveUp) (takenBack, error) {
+			s.onGiveUp = func(ctx context.Context, u protocol.Request) (protocol.TakenBack, error) {
 				back, err := q.giveUp(ctx, u)
-				back.place, back.holder, back.token = 1, "the next", 17 // meanwhile
-				back.handed = handed{slots: []int{0}}
+				back.Place, back.Holder, back.Token = 1, "the next", 17 // meanwhile
+				back.Handed = protocol.Handed{Slots: []int{0}}
 				return back, err
 			}
 		})
@@ -53,21 +56,26 @@ func announces(c call, name string, slot int) bool {
 
 func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T) {
 	for name, tc := range map[string]struct {
-		giveUp func(context.Context, *giveUp) (takenBack, error) // the first time
-		again  time.Duration                                     // within
+		giveUp func(context.Context, protocol.Request) (protocol.TakenBack, error) // the first time
+		again  time.Duration                                                       // within
 	}{
-		"hangs": {func(ctx context.Context, _ *giveUp) (takenBack, error) { <-ctx.Done(); return takenBack{}, ctx.Err() }, patience + 2*firstGiveUp},
-		"fails": {func(context.Context, *giveUp) (takenBack, error) { return takenBack{}, errReset }, 2 * firstGiveUp},
+		"hangs": {func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+			<-ctx.Done()
+			return protocol.TakenBack{}, ctx.Err()
+		}, patience + 2*firstGiveUp},
+		"fails": {func(context.Context, protocol.Request) (protocol.TakenBack, error) {
+			return protocol.TakenBack{}, errReset
+		}, 2 * firstGiveUp},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
-				s.onGiveUp = func(ctx context.Context, u *giveUp) (takenBack, error) {
+				s.onGiveUp = func(ctx context.Context, u protocol.Request) (protocol.TakenBack, error) {
 					s.set(func() { s.onGiveUp = q.giveUp })
 					return tc.giveUp(ctx, u)
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				ctx, cancel := context.WithCancel(t.Context())
 				id, result := waiting(ctx, t, c, "report")
 				time.Sleep(time.Second)
@@ -90,7 +98,7 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		given := 0
 		for i := range 200 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -138,11 +146,11 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 func TestTrap9_RequestThatIsCancelledBeforeItsAnswerIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) {
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(2 * time.Second)
-			return answer{}, errReset
+			return protocol.Answer{}, errReset
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		_, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Second))
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(s.began) != time.Second {
 			t.Errorf("%v after %v", err, time.Since(s.began))
@@ -162,11 +170,14 @@ func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		s.onLook = noLook
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")
 		s.set(func() {
-			s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() } // asks hang
+			s.onAcquire = func(ctx context.Context, _ call) (protocol.Answer, error) {
+				<-ctx.Done()
+				return protocol.Answer{}, ctx.Err()
+			} // asks hang
 		})
 		time.Sleep(20 * time.Second)
 		c.heard(q.grant(id, DefaultTTL), nil)
@@ -182,13 +193,13 @@ func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
-		s.onGiveUp = func(_ context.Context, u *giveUp) (takenBack, error) {
-			if u.name == "report 3" {
-				return takenBack{handed: handed{slots: []int{2}}}, nil
+		s.onGiveUp = func(_ context.Context, u protocol.Request) (protocol.TakenBack, error) {
+			if u.Name == "report 3" {
+				return protocol.TakenBack{Handed: protocol.Handed{Slots: []int{2}}}, nil
 			}
-			return takenBack{}, nil
+			return protocol.TakenBack{}, nil
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		var results []chan acquired
 		var names []string
 		for i := range 20 {
@@ -221,21 +232,21 @@ func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
 // Close has left the queue for the call; the request that is under way may be granted after that all the same.
 func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
 	for name, tc := range map[string]struct {
-		a     answer
+		a     protocol.Answer
 		err   error
 		spend bool
 	}{
-		"granted": {answer{granted: true, token: 9, remaining: DefaultTTL}, nil, true},
-		"lost":    {answer{}, errReset, true},
+		"granted": {protocol.Answer{Granted: true, Token: 9, Remaining: DefaultTTL}, nil, true},
+		"lost":    {protocol.Answer{}, errReset, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, 3*time.Second)
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				id, result := waiting(t.Context(), t, c, "report")
 				s.set(func() {
-					s.onAcquire = func(context.Context, call) (answer, error) {
+					s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 						time.Sleep(3 * time.Second)
 						return tc.a, tc.err
 					}
@@ -263,9 +274,14 @@ func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
 func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(ctx context.Context, _ call) (answer, error) { <-ctx.Done(); return answer{}, ctx.Err() }
-		s.onGiveUp = func(ctx context.Context, _ *giveUp) (takenBack, error) { return takenBack{}, ctx.Err() }
-		c := startClient(t, s, systemClock())
+		s.onAcquire = func(ctx context.Context, _ call) (protocol.Answer, error) {
+			<-ctx.Done()
+			return protocol.Answer{}, ctx.Err()
+		}
+		s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+			return protocol.TakenBack{}, ctx.Err()
+		}
+		c := startClient(t, s, trust.SystemClock())
 		result := calling(t.Context(), c, "report")
 		synctest.Wait()
 		if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 request") || time.Since(s.began) != closeGrace {
@@ -283,7 +299,7 @@ func TestOneLookThatFailsEndsNoWait(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		s.onLook = noLook
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Second)
 		c.heard(q.grant(id, DefaultTTL), nil)

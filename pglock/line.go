@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // lineLinger is how long a line without calls keeps its ticket of the queue.
@@ -55,7 +57,7 @@ type lineCall struct {
 // block is the tokens of one grant. Leases take them in turn; the client's mutex guards it.
 type block struct {
 	next, last Token // last is the row's
-	until      instant
+	until      trust.Instant
 }
 
 // linable requests may share a grant with others of their client: nothing distinguishes them on the server.
@@ -172,8 +174,8 @@ func (c *Client) stepOut(ln *line, call *lineCall) (*HeldError, bool) {
 			h.mu.Lock()
 			held = &HeldError{Name: h.name, Holder: h.holder, Token: h.token, ExpiresAt: h.expiresAt, Place: i + 1}
 			h.mu.Unlock()
-		} else if ln.ticket != nil && ln.ticket.answer.holder != "" {
-			held = ln.ticket.answer.held(call.name)
+		} else if ln.ticket != nil && ln.ticket.answer.Holder != "" {
+			held = heldError(ln.ticket.answer, call.name)
 			held.Place += i
 		}
 		return held, true
@@ -240,7 +242,7 @@ func (c *Client) wantsTicket(ln *line) (context.Context, bool) {
 		}
 		wait := never
 		if b := ln.turns(); b != nil {
-			wait = max(0, now.until(b.until))
+			wait = max(0, now.Until(b.until))
 		}
 		if wait == never || wait == 0 {
 			ctx, cancel := context.WithCancel(c.ctx)
@@ -330,12 +332,12 @@ func (l *Lease) passOn() bool {
 	now := c.now()
 	c.mu.Lock()
 	ln, b := l.line, l.block
-	if c.closed || ln.holder != l || len(ln.calls) == 0 || b.next > b.last || now.reached(b.until) {
+	if c.closed || ln.holder != l || len(ln.calls) == 0 || b.next > b.last || now.Reached(b.until) {
 		c.mu.Unlock()
 		return false
 	}
 	l.mu.Lock()
-	if l.ended != nil || l.known || now.until(l.deadline) < l.ttl/2 {
+	if l.ended != nil || l.known || now.Until(l.deadline) < l.ttl/2 {
 		l.mu.Unlock()
 		c.mu.Unlock()
 		return false

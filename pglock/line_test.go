@@ -327,7 +327,7 @@ func lined(ctx context.Context, c *Client, opts ...AcquireOption) chan acquired 
 		result <- acquired{lease: l, err: err}
 	}()
 	synctest.Wait()
-	time.Sleep(2 * c.store.(*fakeServer).trip)
+	time.Sleep(2 * c.backend.(*fakeServer).trip)
 	return result
 }
 
@@ -420,8 +420,8 @@ func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
 		c := s.client(t)
 		_, now, waiting := inTurn(t, s, c, 5)
 		id := now.GrantID()
-		if id == uuid.Nil || id != s.rows["report"].grantID || now.GrantID() != id {
-			t.Fatalf("I4: the grant ID is %v, the server's %v", id, s.rows["report"].grantID)
+		if id == uuid.Nil || id != s.rows["report"].GrantID || now.GrantID() != id {
+			t.Fatalf("I4: the grant ID is %v, the server's %v", id, s.rows["report"].GrantID)
 		}
 		released := len(s.of("release"))
 		if err := now.Release(t.Context()); err != nil {
@@ -469,7 +469,7 @@ func TestALineWhoseLeasesAreKnownAsksForSingleTurns(t *testing.T) {
 		}
 		var blocks, single int
 		for _, asked := range s.of("acquire")[1:] {
-			if asked.request.turns > 1 {
+			if asked.request.Turns > 1 {
 				blocks++
 			} else {
 				single++
@@ -491,7 +491,7 @@ func TestI4_GrantIDAgainstReleaseIsOneOrTheOther(t *testing.T) {
 			s := newFakeServer()
 			c := s.client(t)
 			_, now, waiting := inTurn(t, s, c, 1)
-			grantID, released := s.rows["report"].grantID, len(s.of("release"))
+			grantID, released := s.rows["report"].GrantID, len(s.of("release"))
 			told, done := make(chan uuid.UUID, 1), make(chan error, 1)
 			ask, release := func() { told <- now.GrantID() }, func() { done <- now.Release(t.Context()) }
 			if round%2 == 0 {

@@ -7,6 +7,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// What package listener promises.
+const (
+	probeWord  = "probe "
+	probeEvery = 30 * time.Second
+	probeWait  = 3 * time.Second
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = time.Minute
 )
 
 func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
@@ -15,7 +27,7 @@ func TestClientCountsOnHintsOnlyAfterItHasHeardItsOwnProbe(t *testing.T) {
 		queued(s, time.Hour)
 		e := hearing(s)
 		s.onNotify = nil // it is sent, and does not come
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Second)
 		probe := s.of("notify")
@@ -43,7 +55,7 @@ func TestListenerProvesEveryHalfMinuteThatItHears(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(10*time.Minute + time.Second)
 		if n := len(s.of("notify")); n != 21 || len(s.of("listen")) != 1 || !hears(c) {
@@ -66,16 +78,16 @@ func TestListenerProvesEveryHalfMinuteThatItHears(t *testing.T) {
 
 func TestConnectionThatHearsNothingIsReplacedLessAndLessOften(t *testing.T) {
 	for name, tc := range map[string]struct {
-		listen func(s *fakeStore) func(context.Context) (ear, error)
+		listen func(s *fakeStore) func(context.Context) (listener.Conn, error)
 		life   time.Duration // of one connection
 		atMost int           // in an hour
 	}{
-		"deaf": {func(*fakeStore) func(context.Context) (ear, error) { return nil }, probeWait, 140},
-		"refused": {func(*fakeStore) func(context.Context) (ear, error) {
-			return func(context.Context) (ear, error) { return nil, errReset }
+		"deaf": {func(*fakeStore) func(context.Context) (listener.Conn, error) { return nil }, probeWait, 140},
+		"refused": {func(*fakeStore) func(context.Context) (listener.Conn, error) {
+			return func(context.Context) (listener.Conn, error) { return nil, errReset }
 		}, 0, 145},
-		"hangs": {func(*fakeStore) func(context.Context) (ear, error) {
-			return func(ctx context.Context) (ear, error) { <-ctx.Done(); return nil, ctx.Err() }
+		"hangs": {func(*fakeStore) func(context.Context) (listener.Conn, error) {
+			return func(ctx context.Context) (listener.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
 		}, patience, 130},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +95,7 @@ func TestConnectionThatHearsNothingIsReplacedLessAndLessOften(t *testing.T) {
 				s := newFakeStore()
 				queued(s, 24*time.Hour)
 				s.onListen = tc.listen(s)
-				_, result := waiting(t.Context(), t, startClient(t, s, systemClock()), "report")
+				_, result := waiting(t.Context(), t, startClient(t, s, trust.SystemClock()), "report")
 				time.Sleep(time.Hour)
 				still(t, result)
 				tries := s.of("listen")
@@ -91,7 +103,7 @@ func TestConnectionThatHearsNothingIsReplacedLessAndLessOften(t *testing.T) {
 					t.Errorf("%d connections in an hour, want 30 to %d", len(tries), tc.atMost)
 				}
 				for i, try := range tries[1:] {
-					planned := min(firstRelisten<<min(i, 20), lastRelisten)
+					planned := min(firstRetry<<min(i, 20), lastRetry)
 					if gap := try.at - tries[i].at - tc.life; gap < planned/2-time.Millisecond || gap > planned*3/2+time.Millisecond {
 						t.Errorf("connection %d came %v after the end of the one before, want %v, half more or less", i+1, gap, planned)
 					}
@@ -109,7 +121,7 @@ func TestI8_DroppedConnectionIsReplacedAndTheTablesAreLookedAtAtOnce(t *testing.
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		first := hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(10 * time.Second)
 		second := hearing(s)
@@ -140,7 +152,7 @@ func TestProbeThatCannotBeSentCostsNoConnection(t *testing.T) {
 		e := hearing(s)
 		loop := s.onNotify
 		s.onNotify = func(ctx context.Context, _, _ string) error { <-ctx.Done(); return ctx.Err() } // the pool is exhausted
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Minute)
 		if n := len(s.of("listen")); n != 1 || hears(c) || e.isClosed() || len(s.of("notify")) < 10 {
@@ -159,7 +171,7 @@ func TestConnectionIsClosedHalfAMinuteAfterTheLastWaiter(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
 		e := hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		for range 3 { // each within the half minute
 			id, result := waiting(t.Context(), t, c, "report")
 			time.Sleep(time.Second)
@@ -195,10 +207,10 @@ func TestCloseEndsTheListenerInEveryState(t *testing.T) {
 		"hearing": func(s *fakeStore) { hearing(s) },
 		"deaf":    func(*fakeStore) {},
 		"connecting": func(s *fakeStore) {
-			s.onListen = func(ctx context.Context) (ear, error) { <-ctx.Done(); return nil, ctx.Err() }
+			s.onListen = func(ctx context.Context) (listener.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
 		},
 		"between two connections": func(s *fakeStore) {
-			s.onListen = func(context.Context) (ear, error) { return nil, errReset }
+			s.onListen = func(context.Context) (listener.Conn, error) { return nil, errReset }
 		},
 		"probing": func(s *fakeStore) {
 			s.onNotify = func(ctx context.Context, _, _ string) error { <-ctx.Done(); return ctx.Err() }
@@ -208,20 +220,20 @@ func TestCloseEndsTheListenerInEveryState(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // fails when a goroutine is left
 				s := newFakeStore()
 				queued(s, time.Hour)
-				var ears []*fakeEar
+				var ears []*fakeConn
 				prepare(s)
 				if listen := s.onListen; listen == nil || name == "hearing" {
-					s.onListen = func(ctx context.Context) (ear, error) {
-						e := &fakeEar{}
+					s.onListen = func(ctx context.Context) (listener.Conn, error) {
+						e := &fakeConn{}
 						if listen != nil {
 							made, _ := listen(ctx)
-							e = made.(*fakeEar)
+							e = made.(*fakeConn)
 						}
 						s.set(func() { ears = append(ears, e) })
 						return e, nil
 					}
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				_, result := waiting(t.Context(), t, c, "report")
 				time.Sleep(1300 * time.Millisecond)
 				began := time.Now()

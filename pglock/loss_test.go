@@ -6,6 +6,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
@@ -13,16 +17,16 @@ func TestLossThatTheServerReportsEndsTheLeaseAtOnce(t *testing.T) {
 		t.Run(string(reason), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 					verdicts := s.renewed(claims)
 					for _, c := range claims {
-						if c.name == "lost" {
-							verdicts[c] = verdict{outcome: string(reason)}
+						if c.Name == "lost" {
+							verdicts[c] = protocol.Verdict{Outcome: string(reason)}
 						}
 					}
 					return verdicts, nil
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				l, other := mustAcquire(t, c, "lost"), mustAcquire(t, c, "other")
 				<-l.Context().Done()
 				if beats := s.of("renewAll"); len(beats) != 1 || time.Since(s.began) != beats[0].at {
@@ -51,9 +55,11 @@ func TestLossFoundByCheckOrRenewEndsTheLease(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				gone := func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
+				gone := func(context.Context, protocol.Claim) (time.Duration, error) {
+					return 0, sqlError(protocol.StateExpired)
+				}
 				s.onRenew, s.onCheck = gone, gone
-				l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 				if err := ask(t.Context(), l); !errors.Is(err, ErrLost) {
 					t.Errorf("%v, want ErrLost", err)
 				}
@@ -72,9 +78,9 @@ func TestFailureOfTheConnectionInCheckOrRenewEndsNoLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		broken := errors.New("no route to host")
-		fails := func(context.Context, claim) (time.Duration, error) { return 0, broken }
+		fails := func(context.Context, protocol.Claim) (time.Duration, error) { return 0, broken }
 		s.onRenew, s.onCheck = fails, fails
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		if err := l.Renew(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrLost) {
 			t.Errorf("Renew: %v, want %v", err, broken)
 		}
@@ -91,11 +97,11 @@ func TestCheckThatIsAnsweredAfterTheDeadlinePromisesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
-		s.onCheck = func(context.Context, claim) (time.Duration, error) {
+		s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
 			time.Sleep(40 * time.Second)
 			return 30 * time.Second, nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 		if remaining, err := l.Check(t.Context()); remaining != 0 || !errors.Is(err, ErrLost) {
 			t.Errorf("Check = %v, %v; want 0 and ErrLost", remaining, err)
 		}
@@ -108,18 +114,18 @@ func TestBusyRowIsAskedForAlone(t *testing.T) {
 		lost bool
 	}{
 		"and renewed":       {nil, false},
-		"and lost":          {sqlError(stateExpired), true},
+		"and lost":          {sqlError(protocol.StateExpired), true},
 		"and still locked":  {context.DeadlineExceeded, false},
 		"and not permitted": {sqlError("55P03"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
-					return map[claim]verdict{claims[0]: {outcome: outcomeBusy}}, nil
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
 				}
-				s.onRenewBusy = func(_ context.Context, c claim) (time.Duration, error) { return s.ttl(c.grantID), tc.err }
-				l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+				s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) { return s.ttl(c.GrantID), tc.err }
+				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 				before := l.Deadline()
 				time.Sleep(15 * time.Second)
 				if len(s.of("renewBusy")) == 0 {
@@ -140,11 +146,11 @@ func TestBusyRowIsAskedForAlone(t *testing.T) {
 func lateBeat(t *testing.T, s *fakeStore) (*Lease, func()) {
 	t.Helper()
 	arrived := make(chan struct{})
-	s.onRenewAll = func(_ context.Context, claims []claim) (map[claim]verdict, error) {
+	s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 		<-arrived
 		return s.renewed(claims), nil
 	}
-	l := mustAcquire(t, startClient(t, s, systemClock()), "report", WithTTL(30*time.Second))
+	l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(30*time.Second))
 	time.Sleep(11 * time.Second)
 	if len(s.of("renewAll")) != 1 {
 		t.Fatalf("%d renewals on their way, want 1", len(s.of("renewAll")))
@@ -182,7 +188,9 @@ func TestTrap8_LateRenewalRevivesNoLostLease(t *testing.T) {
 		s := newFakeStore()
 		l, arrives := lateBeat(t, s)
 		s.set(func() {
-			s.onCheck = func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
+			s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
+				return 0, sqlError(protocol.StateExpired)
+			}
 		})
 		if _, err := l.Check(t.Context()); !errors.Is(err, ErrLost) {
 			t.Fatal(err)
@@ -210,11 +218,11 @@ func TestTrap8_LateRenewalRevivesNoLeasePastItsDeadline(t *testing.T) {
 func TestTrap8_LateOwnRenewalRevivesNoReleasedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onRenew = func(_ context.Context, c claim) (time.Duration, error) {
+		s.onRenew = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
 			time.Sleep(time.Second)
-			return s.ttl(c.grantID), nil
+			return s.ttl(c.GrantID), nil
 		}
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		renewed := make(chan error, 1)
 		go func() { renewed <- l.Renew(t.Context()) }()
 		synctest.Wait()
@@ -231,7 +239,7 @@ func TestErrorOfALeaseStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onRenewAll = hangs
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		lost, released := mustAcquire(t, c, "lost", WithTTL(time.Second)), mustAcquire(t, c, "released")
 		if err := released.Release(t.Context()); err != nil {
 			t.Fatal(err)
@@ -256,10 +264,12 @@ func TestErrorOfALeaseStays(t *testing.T) {
 func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onCheck = func(context.Context, claim) (time.Duration, error) { return 0, sqlError(stateExpired) }
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		s.onCheck = func(context.Context, protocol.Claim) (time.Duration, error) {
+			return 0, sqlError(protocol.StateExpired)
+		}
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		var before error
-		s.onRelease = func(context.Context, claim) (bool, error) { before = l.Err(); return false, nil }
+		s.onRelease = func(context.Context, protocol.Claim) (bool, error) { before = l.Err(); return false, nil }
 		var lost *LostError
 		if err := l.Release(t.Context()); !errors.As(err, &lost) || lost.Reason != ReasonExpired {
 			t.Errorf("Release = %v, want an expired lease", err)
@@ -276,8 +286,8 @@ func TestReleaseOfALeaseThatTheServerHasEndedSaysWhy(t *testing.T) {
 func TestReleaseReachesTheServerAlsoAfterItsContextEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onRelease = func(ctx context.Context, _ claim) (bool, error) { return true, ctx.Err() }
-		l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+		s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { return true, ctx.Err() }
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := l.Release(ctx); err != nil {
@@ -302,7 +312,7 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 		"it was broken":                  {broken, ReasonBroken, nil, ErrLost, ReasonBroken},
 		"it was taken over":              {broken, ReasonTakenOver, nil, ErrLost, ReasonTakenOver},
 		"nobody can tell":                {broken, "", broken, ErrOutcomeUnknown, ""},
-		"no attempt was sent":            {&noConnectionError{broken}, ReasonReleased, nil, ErrLost, ReasonReleased},
+		"no attempt was sent":            {&coalesce.NotSentError{Err: broken}, ReasonReleased, nil, ErrLost, ReasonReleased},
 		"the row was locked":             {sqlError("55P03"), ReasonBroken, nil, ErrLost, ReasonBroken},
 		"the row was locked, no more":    {sqlError("55P03"), ReasonReleased, nil, ErrLost, ReasonReleased},
 		"no attempt failed":              {nil, ReasonReleased, nil, ErrLost, ReasonReleased},
@@ -312,14 +322,14 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				fails := 3
-				s.onRelease = func(context.Context, claim) (bool, error) {
+				s.onRelease = func(context.Context, protocol.Claim) (bool, error) {
 					if fails--; fails >= 0 && tc.first != nil {
 						return false, tc.first
 					}
 					return false, nil
 				}
-				s.onReason = func(claim) (Reason, error) { return tc.reason, tc.asked }
-				l := mustAcquire(t, startClient(t, s, systemClock()), "report")
+				s.onReason = func(protocol.Claim) (Reason, error) { return tc.reason, tc.asked }
+				l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 				var lost *LostError
 				if err := l.Release(t.Context()); !errors.Is(err, tc.want) || errors.As(err, &lost) != (tc.why != "") || lost != nil && (lost.Reason != tc.why || lost.Token != l.Token()) {
 					t.Errorf("Release: %v, want %v (%s)", err, tc.want, tc.why)
@@ -340,9 +350,9 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onRelease = func(context.Context, claim) (bool, error) { return false, broken }
+		s.onRelease = func(context.Context, protocol.Claim) (bool, error) { return false, broken }
 		began := time.Now()
-		err := mustAcquire(t, startClient(t, s, systemClock()), "report").Release(t.Context())
+		err := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report").Release(t.Context())
 		if took := time.Since(began); !errors.Is(err, broken) || errors.Is(err, ErrLost) || took < 4*time.Second || took > 6*time.Second {
 			t.Errorf("an unreachable server: %v after %v", err, took)
 		}
@@ -358,9 +368,9 @@ func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				hang := func(ctx context.Context, _ claim) (time.Duration, error) { <-ctx.Done(); return 0, ctx.Err() }
+				hang := func(ctx context.Context, _ protocol.Claim) (time.Duration, error) { <-ctx.Done(); return 0, ctx.Err() }
 				s.onRenew, s.onCheck = hang, hang
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				l := mustAcquire(t, c, "report")
 				asked := make(chan error, 1)
 				go func() { asked <- ask(t.Context(), l) }()

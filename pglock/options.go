@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
 )
 
 // Option configures a Client. A bad value makes New fail.
@@ -46,7 +48,7 @@ func newConfig(opts []Option) (config, error) {
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		c.schema = name
-		return ValidateSchema(name)
+		return checkText("schema", name, argument.SchemaBytes)
 	}
 }
 

@@ -65,7 +65,7 @@ func (o *owner) makeKnown(ctx context.Context) error {
 	o.mu.Unlock()
 	for _, l := range unknown {
 		if l.makeKnown() {
-			if err := l.client.store.own(ctx, l.claim(), o.id); err != nil {
+			if err := l.client.backend.Own(ctx, l.claim(), o.id); err != nil {
 				return fmt.Errorf("tell who holds lock %q: %w", l.name, err)
 			}
 		}

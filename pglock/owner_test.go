@@ -7,12 +7,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		inner, err := c.TryAcquire(outer.Context(), "inner")
 		if err != nil {
@@ -26,7 +29,7 @@ func TestRequestUnderALeasesContextIsTheSameOwnersAndNestedUntilTheRelease(t *te
 		mustAcquire(t, c, "stranger")
 		asked := s.of("acquire")
 		for i, want := range []struct{ same, nested bool }{{true, false}, {true, true}, {true, true}, {false, false}} {
-			same := asked[i].request.owner == asked[0].request.owner
+			same := asked[i].request.Owner == asked[0].request.Owner
 			if same != want.same || asked[i].nested != want.nested {
 				t.Errorf("request for %s: same owner %v, nested %v; want %+v", asked[i].names[0], same, asked[i].nested, want)
 			}
@@ -45,7 +48,7 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 				if name == "lost" {
 					s.onRenewAll = hangs
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				l := mustAcquire(t, c, "outer")
 				second, err := c.TryAcquire(l.Context(), "second")
 				if err != nil {
@@ -77,16 +80,16 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		s.set(func() { s.onAcquire = heldBy("b", time.Hour) })
 		if _, err := c.TryAcquire(outer.Context(), "held"); !errors.Is(err, ErrHeld) {
 			t.Error(err)
 		}
 		s.set(func() {
-			s.onAcquire = func(context.Context, call) (answer, error) {
+			s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 				time.Sleep(time.Minute) // an answer that comes after the TTL
-				return answer{granted: true, token: 9, remaining: DefaultTTL}, nil
+				return protocol.Answer{Granted: true, Token: 9, Remaining: DefaultTTL}, nil
 			}
 		})
 		if _, err := c.TryAcquire(outer.Context(), "late"); !errors.Is(err, ErrLost) {
@@ -101,14 +104,14 @@ func TestRefusedRequestLeavesItsOwnerAsItWas(t *testing.T) {
 func TestOwnersOwnLockIsRefusedWithBothSentinels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		l := mustAcquire(t, c, "report")
 		s.set(func() {
-			s.onAcquire = func(_ context.Context, asked call) (answer, error) {
+			s.onAcquire = func(_ context.Context, asked call) (protocol.Answer, error) {
 				if !asked.nested {
 					t.Error("the request does not say that it is nested")
 				}
-				return answer{}, sqlError(stateDeadlock)
+				return protocol.Answer{}, sqlError(protocol.StateDeadlock)
 			}
 		})
 		if _, err := c.Acquire(l.Context(), "report"); !errors.Is(err, ErrSelfDeadlock) || !errors.Is(err, ErrHeld) || errors.Is(err, ErrDeadlock) {
@@ -127,13 +130,13 @@ func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		q := queued(s, time.Hour)
 		circle := []Link{{Lock: "b", Waiter: "we", Holder: "they", Ticket: 2}, {Lock: "outer", Waiter: "they", Holder: "we", Queued: true, Ticket: 1}}
 		_, other := waiting(t.Context(), t, c, "b")
 		time.Sleep(10 * time.Second)
-		q.closes(2, circle)
+		q.closes(2, []protocol.Link{protocol.Link(circle[0]), protocol.Link(circle[1])})
 		began := time.Now()
 		result := calling(outer.Context(), c, "b")
 		synctest.Wait()

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // How often a client looks at its places in the queues, where it hears of grants and where it does not: every second at
@@ -33,15 +36,15 @@ const (
 type queue struct {
 	waiters map[*waiter]struct{}
 	tickets map[int64]*waiter
-	early   map[int64]early   // hints that came before the answer that tells their ticket
-	strays  map[int64]instant // tickets that no call has, and when a look first told of them
-	hears   bool              // the listener has proved that it hears
-	next    instant           // the next look
-	pace    time.Duration     // of looks while nothing is heard
-	slowest time.Duration     // of looks
-	third   time.Duration     // of the session's TTL
-	took    time.Duration     // the last look
-	failing instant           // since when looks fail
+	early   map[int64]early         // hints that came before the answer that tells their ticket
+	strays  map[int64]trust.Instant // tickets that no call has, and when a look first told of them
+	hears   bool                    // the listener has proved that it hears
+	next    trust.Instant           // the next look
+	pace    time.Duration           // of looks while nothing is heard
+	slowest time.Duration           // of looks
+	third   time.Duration           // of the session's TTL
+	took    time.Duration           // the last look
+	failing trust.Instant           // since when looks fail
 	fails   bool
 }
 
@@ -55,14 +58,14 @@ func newQueue(sessionTTL time.Duration) queue {
 type waiter struct {
 	*asked
 	wake chan struct{} // 1-buffered: there is news
-	came instant       // the call
+	came trust.Instant // the call
 
 	ticket int64
-	seen   instant       // when the last request was sent whose answer said that the ticket is still queued
-	askAt  instant       // for the first in the queue
+	seen   trust.Instant // when the last request was sent whose answer said that the ticket is still queued
+	askAt  trust.Instant // for the first in the queue
 	eager  time.Duration // how long it waits at least before it asks again, where nothing that is held keeps it waiting
 	first  bool
-	answer answer // that told the ticket
+	answer protocol.Answer // that told the ticket
 	news   news
 	left   bool // Close has left the queue for it
 }
@@ -82,13 +85,13 @@ type hint struct {
 	first  Token // of a block; else the token
 	slot   int
 	left   time.Duration // of the lease, when it was told
-	seen   instant       // a moment before the grant, from which trust counts
+	seen   trust.Instant // a moment before the grant, from which trust counts
 }
 
 // early is a hint that waits for its ticket to be known.
 type early struct {
 	text string
-	sent *instant
+	sent *trust.Instant
 }
 
 // earlyMost bounds what a stranger's notifications can make a client remember.
@@ -141,19 +144,22 @@ func (c *Client) dequeue(w *waiter) {
 	c.mu.Lock()
 	delete(c.queue.waiters, w)
 	delete(c.queue.tickets, w.ticket)
-	empty := len(c.queue.waiters) == 0
-	if empty {
+	if len(c.queue.waiters) == 0 {
 		clear(c.queue.early)
 	}
+	queued := w.ticket != 0
 	c.mu.Unlock()
-	if empty {
-		signal(c.earWake)
+	if queued {
+		c.listener.Unwant(c.channel())
 	}
 }
 
 // queuedAs notes the ticket. The first waiter of a client starts its listener.
-func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
+func (c *Client) queuedAs(w *waiter, a protocol.Answer, sent trust.Instant) {
 	now := c.now()
+	if w.ticket == 0 {
+		c.listener.Want(c.channel())
+	}
 	c.mu.Lock()
 	delete(c.queue.tickets, w.ticket)
 	w.answer = a
@@ -162,11 +168,11 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 			signal(ln.wake)
 		}
 	}
-	if a.ticket != w.ticket || w.news.hint == nil { // a hint of this ticket may have come before the answer
+	if a.Ticket != w.ticket || w.news.hint == nil { // a hint of this ticket may have come before the answer
 		w.news = news{}
 	}
-	w.ticket, w.seen, w.first = a.ticket, sent, a.first
-	w.askIn(now, a.remaining+askLate)
+	w.ticket, w.seen, w.first = a.Ticket, sent, a.First
+	w.askIn(now, a.Remaining+askLate)
 	c.queue.tickets[w.ticket] = w
 	if e, found := c.queue.early[w.ticket]; found {
 		delete(c.queue.early, w.ticket)
@@ -175,23 +181,21 @@ func (c *Client) queuedAs(w *waiter, a answer, sent instant) {
 	if !c.queue.hears {
 		c.queue.pace = firstLook
 	}
-	next := now.add(c.queue.interval())
+	next := now.Add(c.queue.interval())
 	if w.owner.nested() { // a circle that this ticket closes is found now
 		next = now
 	}
 	if len(c.queue.tickets) == 1 {
 		c.queue.fails = false // what failed for earlier waits says nothing of this one
 	}
-	sooner := len(c.queue.tickets) == 1 || next.mono < c.queue.next.mono
+	sooner := len(c.queue.tickets) == 1 || next.Mono < c.queue.next.Mono
 	if sooner {
 		c.queue.next = next
 	}
-	c.startListener()
 	c.mu.Unlock()
 	if sooner {
 		signal(c.beatWake)
 	}
-	signal(c.earWake)
 }
 
 // interval is how long until the next look, with jitter. Looks take no more than a tenth of the time, as far as the
@@ -207,11 +211,11 @@ func (q *queue) interval() time.Duration {
 }
 
 // untilLook is how long until the next look; never when nobody waits. The mutex is held.
-func (q *queue) untilLook(now instant) time.Duration {
+func (q *queue) untilLook(now trust.Instant) time.Duration {
 	if len(q.tickets) == 0 {
 		return never
 	}
-	return max(0, q.next.mono-now.mono)
+	return max(0, q.next.Mono-now.Mono)
 }
 
 // newsOf takes the news of a waiter, and how long until it should ask the server if there is none.
@@ -224,16 +228,16 @@ func (c *Client) newsOf(w *waiter) (news, time.Duration) {
 	if !w.first {
 		return n, never
 	}
-	return n, max(0, w.askAt.mono-now.mono)
+	return n, max(0, w.askAt.Mono-now.Mono)
 }
 
 // askIn plans when the first in the queue asks again: when the lease that it waits for ends. Where that is over already, and
 // only the COMMIT of its last write is waited for, it asks soon, and then less and less often. The mutex is held.
-func (w *waiter) askIn(now instant, d time.Duration) {
+func (w *waiter) askIn(now trust.Instant, d time.Duration) {
 	if w.eager = min(max(2*w.eager, firstEager), lastEager); d > askLate {
 		w.eager = 0
 	}
-	w.askAt = now.add(max(d, w.eager))
+	w.askAt = now.Add(max(d, w.eager))
 }
 
 // looking is one look under way: the tickets it is to find, and those whose owners hold locks.
@@ -258,22 +262,22 @@ func (c *Client) dueLook() (*looking, time.Duration) {
 		}
 	}
 	slices.Sort(l.nested)
-	c.queue.next = now.add(c.queue.interval())
+	c.queue.next = now.Add(c.queue.interval())
 	return l, 0
 }
 
 // looked gives every waiting call what the look has found of its ticket. It answers the tickets that nobody waits for.
-func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err error) (strays []int64) {
+func (c *Client) looked(l *looking, found map[int64]protocol.Sighting, sent trust.Instant, err error) (strays []int64) {
 	now := c.now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
-		c.queue.took = now.mono - sent.mono
+		c.queue.took = now.Mono - sent.Mono
 	} else {
 		if !c.queue.fails {
 			c.queue.fails, c.queue.failing = true, sent
 		}
-		if now.mono-c.queue.failing.mono > outage {
+		if now.Mono-c.queue.failing.Mono > outage {
 			for _, w := range l.tickets {
 				w.tell(news{err: fmt.Errorf("pglock: acquire lock %q: %w", w.name, err)})
 			}
@@ -289,18 +293,26 @@ func (c *Client) looked(l *looking, found map[int64]sighting, sent instant, err 
 		switch {
 		case !queued:
 			w.tell(news{ask: true}) // granted, or passed over
-		case len(s.circle) > 0:
-			w.tell(news{err: fmt.Errorf("acquire lock %q: %w", w.name, &DeadlockError{s.circle})})
+		case len(s.Circle) > 0:
+			w.tell(news{err: fmt.Errorf("acquire lock %q: %w", w.name, &DeadlockError{circleOf(s.Circle)})})
 		default:
 			w.seen = sent
-			if at := now.add(s.remaining); s.first && (!w.first || s.remaining > askLate || at.mono < w.askAt.mono-lastEager) {
+			if at := now.Add(s.Remaining); s.First && (!w.first || s.Remaining > askLate || at.Mono < w.askAt.Mono-lastEager) {
 				w.askAt = at
 				signal(w.wake)
 			}
-			w.first = s.first
+			w.first = s.First
 		}
 	}
 	return c.findStrays(l, found, now)
+}
+
+func circleOf(links []protocol.Link) []Link {
+	circle := make([]Link, len(links))
+	for i, l := range links {
+		circle[i] = Link(l)
+	}
+	return circle
 }
 
 // tell puts news where the waiting call finds it. The mutex is held.
@@ -312,14 +324,14 @@ func (w *waiter) tell(n news) {
 }
 
 // heard takes the hint of a grant to its waiter; sent is a local moment before the grant, nil when it is not known.
-func (c *Client) heard(text string, sent *instant) {
+func (c *Client) heard(text string, sent *trust.Instant) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliver(text, sent)
 }
 
 // deliver is heard with the mutex held. A hint belongs to one ticket, and proves by its digest that the server has told it.
-func (c *Client) deliver(text string, sent *instant) {
+func (c *Client) deliver(text string, sent *trust.Instant) {
 	proof, said, _ := strings.Cut(text, " ")
 	h, ok := parseHint(said)
 	if !ok {
@@ -346,26 +358,26 @@ func (c *Client) deliver(text string, sent *instant) {
 
 // tell passes on what a statement granted to waiters on its way: to our own at once, to others through the server, in a
 // transaction of its own, as NOTIFY must not wait for the disk. What is lost here is found by the next look.
-func (c *Client) tell(ctx context.Context, name string, h handed, sent instant) {
-	for _, text := range h.hints {
+func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent trust.Instant) {
+	for _, text := range h.Hints {
 		c.heard(text, &sent)
 	}
-	if len(h.slots) > 0 || h.watched {
+	if len(h.Slots) > 0 || h.Watched {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
-		announce(ctx, map[string]handed{name: h}, c.store.announce)
+		announce(ctx, map[string]protocol.Handed{name: h}, c.backend.Announce)
 	}
 }
 
 // announce tells the waiters of others, and those who watch, as far as ctx allows.
-func announce(ctx context.Context, byName map[string]handed, tell func(context.Context, []string, []*int) error) {
+func announce(ctx context.Context, byName map[string]protocol.Handed, tell func(context.Context, []string, []*int) error) {
 	var names []string
 	var slots []*int
 	for name, h := range byName {
-		if len(h.slots) == 0 {
+		if len(h.Slots) == 0 {
 			names, slots = append(names, name), append(slots, nil)
 		}
-		for _, s := range h.slots {
+		for _, s := range h.Slots {
 			names, slots = append(names, name), append(slots, &s)
 		}
 	}

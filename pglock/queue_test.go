@@ -10,10 +10,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // noLook answers no look, so that tickets stay as old as their requests.
-func noLook(context.Context, []int64) (map[int64]sighting, error) { return nil, errReset }
+func noLook(context.Context, []int64) (map[int64]protocol.Sighting, error) { return nil, errReset }
 
 // A hint does not say when the grant was made: only that it was after the ticket was last seen in the queue.
 func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
@@ -26,7 +29,7 @@ func TestI7_TrustOfAHintCountsFromWhenTheTicketWasLastSeenQueued(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
 				s.onLook, s.onRenewAll = noLook, hangs
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				id, result := waiting(t.Context(), t, c, "report", WithTTL(30*time.Second))
 				time.Sleep(tc.late)
 				c.heard(q.grant(id, 30*time.Second), nil)
@@ -50,13 +53,13 @@ func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		slow := func(ctx context.Context, nested []int64) (map[int64]sighting, error) {
+		slow := func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
 			found, err := q.look(ctx, nested)
 			time.Sleep(300 * time.Millisecond) // the answer takes its time
 			return found, err
 		}
 		s.onLook, s.onRenewAll = slow, hangs
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report", WithTTL(30*time.Second))
 		time.Sleep(20 * time.Second)
 		s.set(func() { s.onLook = noLook })
@@ -73,18 +76,18 @@ func TestI7_LookMovesTheMomentFromWhichAHintIsTrusted(t *testing.T) {
 func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		held := mustAcquire(t, c, "report")
 		q := queued(s, time.Hour)
 		s.set(func() { s.onLook = noLook })
 		id, result := waiting(t.Context(), t, c, "report")
 		s.set(func() {
-			s.onHandOver = func(call claim) handed {
+			s.onHandOver = func(call protocol.Claim) protocol.Handed {
 				time.Sleep(time.Second) // a release that takes its time
-				if call.grantID != held.GrantID() {
-					return handed{}
+				if call.GrantID != held.GrantID() {
+					return protocol.Handed{}
 				}
-				return handed{hints: []string{q.grant(id, DefaultTTL)}}
+				return protocol.Handed{Hints: []string{q.grant(id, DefaultTTL)}}
 			}
 		})
 		time.Sleep(25 * time.Second) // the ticket was seen too long ago to be trusted, the release was not
@@ -109,12 +112,12 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		c := startClient(t, s, systemClock())
-		s.onHandOver = func(claim) handed { return handed{slots: []int{0, 3}, watched: true} }
+		c := startClient(t, s, trust.SystemClock())
+		s.onHandOver = func(protocol.Claim) protocol.Handed { return protocol.Handed{Slots: []int{0, 3}, Watched: true} }
 		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.set(func() { s.onHandOver = func(claim) handed { return handed{watched: true} } })
+		s.set(func() { s.onHandOver = func(protocol.Claim) protocol.Handed { return protocol.Handed{Watched: true} } })
 		if err := mustAcquire(t, c, "watched").Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +140,7 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		other, behind := waiting(t.Context(), t, c, "another")
 		const good = "1 7 0 30000000 7" // ticket, token, slot, microseconds, first token
@@ -187,14 +190,14 @@ func TestI7_LateHintOfAnEarlierTicketRevivesNoTrust(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
 				s.onLook = noLook
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				id, result := waiting(t.Context(), t, c, "report")
 				earlier := q.grant(id, DefaultTTL) // the hint is on its way
 				q.ends(id)                         // it has run out, and another has taken the lock
 				q.lasts(time.Hour)
 				asked := make(chan struct{})
 				s.set(func() {
-					s.onAcquire = func(ctx context.Context, asks call) (answer, error) {
+					s.onAcquire = func(ctx context.Context, asks call) (protocol.Answer, error) {
 						<-asked
 						return q.acquire(ctx, asks)
 					}
@@ -231,13 +234,13 @@ func TestHintThatComesBeforeItsTicketIsKept(t *testing.T) {
 				q := queued(s, time.Hour)
 				answered := make(chan struct{})
 				s.set(func() {
-					s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+					s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 						a, err := q.acquire(ctx, asked)
 						<-answered
 						return a, err
 					}
 				})
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				result := calling(t.Context(), c, "report")
 				synctest.Wait()
 				id := s.of("acquire")[0].grantID
@@ -270,11 +273,11 @@ func TestHintThatComesBetweenAnAnswerAndItsArrivalIsKept(t *testing.T) {
 		q := queued(s, time.Hour)
 		hearing(s)
 		s.onLook = noLook
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		answered := make(chan struct{})
 		s.set(func() {
-			s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+			s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 				a, err := q.acquire(ctx, asked)
 				<-answered
 				return a, err
@@ -304,7 +307,7 @@ func TestI8_LostHintCostsOneLook(t *testing.T) {
 				if !deaf {
 					hearing(s)
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				id, result := waiting(t.Context(), t, c, "report")
 				time.Sleep(12345 * time.Millisecond)
 				if hears(c) == deaf {
@@ -334,7 +337,7 @@ func TestLooksComeEverySecondWhileHearingAndFromTensOfMillisecondsOnWhileDeaf(t 
 				if !deaf {
 					hearing(s)
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				_, result := waiting(t.Context(), t, c, "report")
 				time.Sleep(time.Minute)
 				still(t, result)
@@ -370,12 +373,12 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
 				hearing(s)
-				c := startClient(t, s, systemClock(), WithSessionTTL(ttl))
+				c := startClient(t, s, trust.SystemClock(), WithSessionTTL(ttl))
 				_, result := waiting(t.Context(), t, c, "report")
 				time.Sleep(30 * time.Second)
 				hung, before := false, len(s.of("look"))
 				s.set(func() {
-					s.onLook = func(ctx context.Context, nested []int64) (map[int64]sighting, error) {
+					s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
 						if !hung {
 							hung = true
 							<-ctx.Done() // the connection has died silently
@@ -399,7 +402,7 @@ func TestWaiterThatComesLaterIsLookedAfterSoonWhileDeaf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		waiting(t.Context(), t, c, "report")
 		time.Sleep(10*time.Second + 10*time.Millisecond) // looks come once a second by now
 		for range 5 {
@@ -419,7 +422,7 @@ func TestI14_OneStatementLooksAfterAllWaitersAndLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		const many = 200
 		for i := range many {
 			mustAcquire(t, c, fmt.Sprintf("held %d", i))
@@ -458,7 +461,7 @@ func TestNoLookFollowsTheLastWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(10 * time.Second)
 		c.heard(q.grant(id, DefaultTTL), nil)

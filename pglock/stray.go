@@ -1,6 +1,11 @@
 package pglock
 
-import "context"
+import (
+	"context"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
+)
 
 // A ticket that nobody waits for is granted to nobody in its turn, for as long as the session is alive. There is none but where
 // the server has lost what it answered: a crash may lose the last moments in which requests were taken back, as these
@@ -9,7 +14,7 @@ import "context"
 // findStrays finds tickets that two looks in a row have told of and that no call has. One may belong to a call that has been
 // asking since before the first of these looks, or to a request that waits to be taken back; then it stays for the next look.
 // The mutex is held.
-func (c *Client) findStrays(l *looking, found map[int64]sighting, now instant) (strays []int64) {
+func (c *Client) findStrays(l *looking, found map[int64]protocol.Sighting, now trust.Instant) (strays []int64) {
 	q := &c.queue
 	seen := q.strays
 	q.strays = nil
@@ -26,7 +31,7 @@ func (c *Client) findStrays(l *looking, found map[int64]sighting, now instant) (
 			since = now
 		}
 		if q.strays == nil {
-			q.strays = make(map[int64]instant)
+			q.strays = make(map[int64]trust.Instant)
 		}
 		q.strays[ticket] = since
 	}
@@ -34,12 +39,12 @@ func (c *Client) findStrays(l *looking, found map[int64]sighting, now instant) (
 }
 
 // askingSince reports whether a call has no ticket yet that came before the moment. The mutex is held.
-func (q *queue) askingSince(moment instant) bool {
+func (q *queue) askingSince(moment trust.Instant) bool {
 	if len(q.waiters) == len(q.tickets) {
 		return false
 	}
 	for w := range q.waiters {
-		if w.ticket == 0 && w.came.mono <= moment.mono {
+		if w.ticket == 0 && w.came.Mono <= moment.Mono {
 			return true
 		}
 	}
@@ -51,11 +56,11 @@ func (c *Client) giveUpStrays(ctx context.Context, tickets []int64) {
 	if len(tickets) == 0 {
 		return
 	}
-	known, err := c.store.ownTickets(ctx, c.who(), tickets)
+	known, err := c.backend.OwnTickets(ctx, c.who(), tickets)
 	if err != nil {
 		return
 	}
 	for _, t := range known {
-		c.giveUp(&asked{request: request{name: t.name}, grantID: t.grantID})
+		c.giveUp(&asked{request: request{name: t.Name}, grantID: t.GrantID})
 	}
 }

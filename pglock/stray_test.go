@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // A ticket that no call waits for, as after a failover that has lost its giving up, is taken back after the second look that
@@ -18,12 +21,12 @@ func TestTrap9_TicketThatNobodyWaitsForIsTakenBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				_, waits := waiting(t.Context(), t, c, "report")
 				if asking {
 					slow := s.onAcquire
 					s.set(func() {
-						s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+						s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 							time.Sleep(10 * time.Second)
 							return slow(ctx, asked)
 						}

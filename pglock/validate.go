@@ -3,12 +3,12 @@ package pglock
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/argument"
 )
 
 // The limits that the schema holds too.
@@ -33,17 +33,10 @@ const (
 	DefaultTurnsWithin = 20 * time.Millisecond
 )
 
-// checkText refuses a text that is empty, longer than max bytes, no UTF-8, or that PostgreSQL cannot store.
+// checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.
 func checkText(field, value string, most int) error {
-	switch {
-	case value == "":
-		return &ArgumentError{field, "empty", fmt.Sprintf("have 1 to %d bytes", most)}
-	case len(value) > most:
-		return &ArgumentError{field, fmt.Sprintf("%s (%d bytes)", shorten(value), len(value)), fmt.Sprintf("have 1 to %d bytes", most)}
-	case !utf8.ValidString(value):
-		return &ArgumentError{field, shorten(value), "be valid UTF-8"}
-	case strings.IndexByte(value, 0) >= 0:
-		return &ArgumentError{field, shorten(value), "have no NUL byte"}
+	if p := argument.Text(field, value, most); p != nil {
+		return (*ArgumentError)(p)
 	}
 	return nil
 }
@@ -67,17 +60,10 @@ func checkMetadata(raw json.RawMessage) error {
 		return &ArgumentError{"metadata", fmt.Sprintf("%d bytes long", len(raw)), fmt.Sprintf("have at most %d bytes", MaxMetadataBytes)}
 	}
 	if !json.Valid(raw) || !utf8.Valid(raw) {
-		return &ArgumentError{"metadata", shorten(string(raw)), "be valid JSON in UTF-8"}
+		return &ArgumentError{"metadata", argument.Shorten(string(raw)), "be valid JSON in UTF-8"}
 	}
 	return nil
 }
-
-// ValidateSchema reports, as an ErrInvalid, what is wrong with the name of a schema: it must have 1 to 63 bytes of UTF-8.
-func ValidateSchema(name string) error { return checkText("schema", name, 63) }
-
-// ValidateResource reports, as an ArgumentError, why name cannot name a fenced resource: it must have 1 to
-// MaxNameBytes bytes of UTF-8 without NUL.
-func ValidateResource(name string) error { return checkText("resource", name, MaxNameBytes) }
 
 // checkNames refuses a list of names that is empty, holds a bad name, or one twice.
 func checkNames(names []string) error {
@@ -90,7 +76,7 @@ func checkNames(names []string) error {
 			return err
 		}
 		if first, twice := seen[name]; twice {
-			return &ArgumentError{fmt.Sprintf("names[%d]", i), shorten(name), fmt.Sprintf("not be the same as names[%d]", first)}
+			return &ArgumentError{fmt.Sprintf("names[%d]", i), argument.Shorten(name), fmt.Sprintf("not be the same as names[%d]", first)}
 		}
 		seen[name] = i
 	}
@@ -105,11 +91,4 @@ func newGrantID() (uuid.UUID, error) {
 		return uuid.Nil, fmt.Errorf("pglock: choose a grant ID: %w", err)
 	}
 	return id, nil
-}
-
-func shorten(s string) string {
-	if len(s) > 40 {
-		return strconv.Quote(s[:40]) + "…"
-	}
-	return strconv.Quote(s)
 }

@@ -5,6 +5,10 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // leavePatience is how long a call whose context has ended waits to hear who holds the lock, and the place that it had; the
@@ -53,11 +57,11 @@ type granted struct {
 	slot         int
 	left         time.Duration
 	expiresAt    time.Time // by the server's clock; zero when it was not told
-	seen         instant
+	seen         trust.Instant
 }
 
-func (a answer) granting(sent instant) granted {
-	return granted{first: cmp.Or(a.firstToken, a.token), token: a.token, slot: a.slot, left: a.remaining, expiresAt: a.expiresAt, seen: sent}
+func granting(a protocol.Answer, sent trust.Instant) granted {
+	return granted{first: Token(cmp.Or(a.FirstToken, a.Token)), token: Token(a.Token), slot: a.Slot, left: a.Remaining, expiresAt: a.ExpiresAt, seen: sent}
 }
 
 // queueUp queues the request until it is granted. The server is asked once to be queued; then the grant comes with a hint.
@@ -69,16 +73,16 @@ func (c *Client) queueUp(ctx context.Context, q *asked) (granted, error) {
 		return granted{}, err
 	}
 	defer c.dequeue(w)
-	var last answer
+	var last protocol.Answer
 	for busy := time.Millisecond; ; {
 		a, sent, err := c.ask(ctx, q)
 		switch {
 		case err != nil:
 			return granted{}, c.giveUpWait(ctx, w, last, err)
-		case a.granted:
-			return a.granting(sent), nil
-		case a.ticket == 0: // no server of this schema answers so
-			if !pause(ctx, busy) {
+		case a.Granted:
+			return granting(a, sent), nil
+		case a.Ticket == 0: // no server of this schema answers so
+			if !pause.For(ctx, busy) {
 				return granted{}, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
 			}
 			busy = min(2*busy, 100*time.Millisecond)
@@ -91,7 +95,7 @@ func (c *Client) queueUp(ctx context.Context, q *asked) (granted, error) {
 			return granted{}, c.giveUpWait(ctx, w, last, err)
 		}
 		if h := news.hint; h != nil {
-			if left := c.now().until(trustDeadline(h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
+			if left := c.now().Until(trust.Deadline(h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
 				return granted{first: h.first, token: h.token, slot: h.slot, left: h.left, seen: h.seen}, nil
 			}
 			// Too long ago to be trusted for long: the next asking renews it.
@@ -142,8 +146,8 @@ func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
 
 // giveUpWait takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
 // moment goes to the next. The call waits a little to hear what was found; the request is taken back in any case.
-func (c *Client) giveUpWait(ctx context.Context, w *waiter, last answer, err error) error {
-	answered := last.ticket != 0
+func (c *Client) giveUpWait(ctx context.Context, w *waiter, last protocol.Answer, err error) error {
+	answered := last.Ticket != 0
 	if c.hasLeft(w) || !answered && !w.lost {
 		return err
 	}
@@ -152,15 +156,15 @@ func (c *Client) giveUpWait(ctx context.Context, w *waiter, last answer, err err
 	defer timer.Stop()
 	select {
 	case back := <-u.done:
-		if back.holder != "" {
-			last.holder, last.token, last.expiresAt = back.holder, back.token, back.expiresAt
+		if back.Holder != "" {
+			last.Holder, last.Token, last.ExpiresAt = back.Holder, back.Token, back.ExpiresAt
 		}
-		last.place = cmp.Or(back.place, last.place)
+		last.Place = cmp.Or(back.Place, last.Place)
 	case <-timer.C:
 	case <-c.ctx.Done():
 	}
-	if last.holder == "" && !answered {
+	if last.Holder == "" && !answered {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, last.held(w.name))
+	return fmt.Errorf("%w: %w", err, heldError(last, w.name))
 }

@@ -6,12 +6,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // heldBy answers every request with somebody else's lease that lasts for so long from now on.
-func heldBy(holder string, remaining time.Duration) func(context.Context, call) (answer, error) {
-	return func(context.Context, call) (answer, error) {
-		return answer{token: 5, holder: holder, expiresAt: time.Now().Add(remaining).UTC(), remaining: remaining}, nil
+func heldBy(holder string, remaining time.Duration) func(context.Context, call) (protocol.Answer, error) {
+	return func(context.Context, call) (protocol.Answer, error) {
+		return protocol.Answer{Token: 5, Holder: holder, ExpiresAt: time.Now().Add(remaining).UTC(), Remaining: remaining}, nil
 	}
 }
 
@@ -19,7 +22,7 @@ func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(10 * time.Second)
 		began := time.Now()
@@ -41,13 +44,13 @@ func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+		s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 			if len(s.of("acquire")) < 4 {
-				return answer{}, nil // no holder, no ticket
+				return protocol.Answer{}, nil // no holder, no ticket
 			}
-			return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+			return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
 		}
-		l, err := startClient(t, s, systemClock()).Acquire(t.Context(), "report")
+		l, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
 		if err != nil || l.Token() != 6 || time.Since(s.began) > 50*time.Millisecond || len(s.of("acquire")) != 4 {
 			t.Errorf("%v, %v after %v and %d requests, want the lease at the fourth", l, err, time.Since(s.began), len(s.of("acquire")))
 		}
@@ -57,8 +60,8 @@ func TestRequestThatFindsTheLockFreedMeanwhileIsRepeatedSoon(t *testing.T) {
 func TestRequestThatNeitherWaitsNorIsGrantedIsNotRepeatedWithoutPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) { return answer{}, nil }
-		c := startClient(t, s, systemClock())
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) { return protocol.Answer{}, nil }
+		c := startClient(t, s, trust.SystemClock())
 		if _, err := c.Acquire(t.Context(), "report", WithMaxWait(time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
@@ -72,7 +75,7 @@ func TestCallThatIsCancelledWhileItWaitsNamesBothReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		_, first := waiting(t.Context(), t, c, "report")
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Second, cancel)
@@ -96,7 +99,7 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		began := time.Now()
 		_, err := c.Acquire(t.Context(), "report", WithMaxWait(3*time.Second))
 		if !errors.Is(err, ErrHeld) || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 3*time.Second {
@@ -107,7 +110,7 @@ func TestMaxWaitBoundsTheWaitAndNotTheLease(t *testing.T) {
 		before := len(s.of("acquire"))
 		_, err = c.Acquire(t.Context(), "report", WithMaxWait(0))
 		asked := s.of("acquire")[before:]
-		if !errors.Is(err, ErrHeld) || len(asked) != 1 || asked[0].request.wait {
+		if !errors.Is(err, ErrHeld) || len(asked) != 1 || asked[0].request.Wait {
 			t.Errorf("without any wait: %v after %d requests, want ErrHeld after one that does not queue", err, len(asked))
 		}
 
@@ -128,7 +131,7 @@ func TestContextOfAcquireBoundsTheWaitAndNotTheLease(t *testing.T) {
 		type key struct{}
 		s := newFakeStore()
 		q := queued(s, time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		id, result := waiting(ctx, t, c, "report")
 		c.heard(q.grant(id, DefaultTTL), nil)
@@ -145,12 +148,12 @@ func TestTryAcquireNeverQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onAcquire = heldBy("b", time.Hour)
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
-		if asked := s.of("acquire"); len(asked) != 1 || asked[0].request.wait || len(s.of("look"))+len(s.of("listen")) != 0 {
+		if asked := s.of("acquire"); len(asked) != 1 || asked[0].request.Wait || len(s.of("look"))+len(s.of("listen")) != 0 {
 			t.Errorf("%d requests, %d looks, %d listeners; want one request that does not queue", len(asked), len(s.of("look")), len(s.of("listen")))
 		}
 	})
@@ -164,13 +167,13 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onAcquire = func(ctx context.Context, asked call) (answer, error) {
+				s.onAcquire = func(ctx context.Context, asked call) (protocol.Answer, error) {
 					if time.Since(s.began) < tc.outage {
-						return answer{}, sqlError("57P03") // the server is starting up
+						return protocol.Answer{}, sqlError("57P03") // the server is starting up
 					}
-					return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+					return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
 				}
-				_, err := startClient(t, s, systemClock()).Acquire(t.Context(), "report")
+				_, err := startClient(t, s, trust.SystemClock()).Acquire(t.Context(), "report")
 				if (err == nil) != tc.borne {
 					t.Errorf("an outage of %v: %v", tc.outage, err)
 				}
@@ -187,14 +190,14 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onAcquire = func(context.Context, call) (answer, error) {
+		s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
 			time.Sleep(time.Second) // so long the server waits
 			if time.Since(s.began) < 10*time.Minute {
-				return answer{}, sqlError("55P03")
+				return protocol.Answer{}, sqlError("55P03")
 			}
-			return answer{granted: true, token: 6, remaining: DefaultTTL}, nil
+			return protocol.Answer{Granted: true, Token: 6, Remaining: DefaultTTL}, nil
 		}
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrHeld) || time.Since(s.began) != time.Second {
 			t.Errorf("a try: %v after %v, want ErrHeld: another transaction is granting it", err, time.Since(s.began))
 		}
@@ -224,13 +227,13 @@ func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
-				s.onLook = func(ctx context.Context, nested []int64) (map[int64]sighting, error) {
+				s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
 					if time.Since(s.began) < tc.outage {
 						return nil, errReset
 					}
 					return q.look(ctx, nested)
 				}
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				id, a := waiting(t.Context(), t, c, "report")
 				_, b := waiting(t.Context(), t, c, "other")
 				time.Sleep(40 * time.Second)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // Waiter is one place in the queue of a lock. Times are the server's, in UTC.
@@ -42,7 +44,7 @@ func (c *Client) Waiters(ctx context.Context, name string, limit int) ([]Waiter,
 		return nil, ErrClosed
 	}
 	var waiters []Waiter
-	err := c.pg.pooled(ctx, c.pg.queries.waiters, []any{name, limit}, func(rows pgx.Rows) error {
+	err := c.pg.rows(ctx, c.pg.Queries.Waiters, []any{name, limit}, func(rows pgx.Rows) error {
 		var w Waiter
 		var capacity *int
 		var ttl, waiting int64
@@ -50,7 +52,7 @@ func (c *Client) Waiters(ctx context.Context, name string, limit int) ([]Waiter,
 		var behind, metadata *string
 		err := rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since, &waiting,
 			&before, &behind, &metadata)
-		w.Limit, w.Since, w.Before, w.Behind = orZero(capacity), moment(since), orZero(before), orZero(behind)
+		w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before), protocol.OrZero(behind)
 		w.TTL, w.Waiting = time.Duration(ttl)*time.Microsecond, time.Duration(waiting)*time.Microsecond
 		if metadata != nil {
 			w.Metadata = json.RawMessage(*metadata)

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/server"
 )
 
 const (
@@ -57,7 +60,7 @@ func (c *Client) Watch(ctx context.Context, name string) (<-chan Change, error) 
 	if c.isClosed() {
 		return nil, fmt.Errorf("watch lock %q: %w", name, ErrClosed)
 	}
-	now, channel, err := c.store.watch(ctx, name, watchLasting)
+	now, channel, err := c.backend.Watch(ctx, name, watchLasting)
 	if err != nil {
 		return nil, fmt.Errorf("pglock: watch lock %q: %w", name, ErrorFromSQL(err, name, 0))
 	}
@@ -80,8 +83,7 @@ func (c *Client) addWatcher(w *watcher) bool {
 		c.watchers[w.channel] = make(map[*watcher]struct{})
 	}
 	c.watchers[w.channel][w] = struct{}{}
-	c.startListener()
-	signal(c.earWake)
+	c.listener.Want(w.channel)
 	signal(w.wake) // where the channel is listened to already: look again, now that we shall be told
 	return true
 }
@@ -93,7 +95,7 @@ func (c *Client) removeWatcher(w *watcher) {
 		delete(c.watchers, w.channel)
 	}
 	c.mu.Unlock()
-	signal(c.earWake)
+	c.listener.Unwant(w.channel)
 }
 
 // changed wakes whoever watches on the channel.
@@ -128,14 +130,14 @@ func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan
 			timer.Stop()
 			return
 		}
-		after, _, err := c.store.watch(ctx, w.name, watchLasting)
+		after, _, err := c.backend.Watch(ctx, w.name, watchLasting)
 		switch {
 		case err == nil:
-		case ctx.Err() == nil && lasting(err):
+		case ctx.Err() == nil && server.Lasting(err):
 			replace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf("pglock: watch lock %q: %w", w.name, ErrorFromSQL(err, w.name, 0))})
 			return
 		default:
-			if !pause(ctx, 200*time.Millisecond) {
+			if !pause.For(ctx, 200*time.Millisecond) {
 				return
 			}
 			signal(w.wake)

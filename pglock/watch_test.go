@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/puddle/v2"
+
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -137,7 +140,7 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		changes := mustWatch(t.Context(), t, c)
 		expect(t, changes, ChangeNone, 5)
 		time.Sleep(time.Second)
@@ -171,7 +174,7 @@ func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 					hearing(s)
 				}
 				w := newWatched(s, held(0, 5, "a"))
-				changes := mustWatch(t.Context(), t, startClient(t, s, systemClock()))
+				changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
 				expect(t, changes, ChangeNone, 5)
 				time.Sleep(time.Minute)
 				before := len(s.of("watch"))
@@ -204,7 +207,7 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 			}
 			return []Info{now}, "watched", nil
 		}
-		changes := mustWatch(t.Context(), t, startClient(t, s, systemClock()))
+		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
 		expect(t, changes, ChangeNone, 5)
 		expect(t, changes, ChangeExpired, 5)
 		if late := time.Since(end); late < 0 || late > 5*time.Millisecond {
@@ -218,7 +221,7 @@ func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
-		changes := mustWatch(t.Context(), t, startClient(t, s, systemClock()))
+		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
 		for round := range 10 {
 			last := Token(100 * (round + 1))
 			for token := last; token < last+50; token++ {
@@ -247,7 +250,7 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
 		newWatched(s, held(0, 5, "a"))
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := mustWatch(ctx, t, c), mustWatch(t.Context(), t, c)
 		expect(t, a, ChangeNone, 5)
@@ -283,7 +286,7 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
 		newWatched(s, held(0, 5, "a"))
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
 		mustWatch(ctx, t, c)
 		mustWatch(ctx, t, c)
@@ -316,7 +319,7 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 		s := newFakeStore()
 		hearing(s)
 		w := newWatched(s, held(0, 5, "a"))
-		c := startClient(t, s, systemClock())
+		c := startClient(t, s, trust.SystemClock())
 		changes := mustWatch(t.Context(), t, c)
 		expect(t, changes, ChangeNone, 5)
 		time.Sleep(time.Second)
@@ -351,18 +354,18 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 		"no right":         {sqlError("42501"), ErrPermission},
 		"no schema":        {sqlError("3F000"), ErrSchema},
 		"an inner failure": {sqlError("XX000"), sqlError("XX000")},
-		"a closed pool":    {&noConnectionError{puddle.ErrClosedPool}, puddle.ErrClosedPool},
+		"a closed pool":    {&coalesce.NotSentError{Err: puddle.ErrClosedPool}, puddle.ErrClosedPool},
 		"a standby":        {sqlError("25006"), nil},
 		"a restart":        {sqlError("57P01"), nil},
 		"a locked row":     {sqlError("55P03"), nil},
 		"too many":         {sqlError("53300"), nil},
-		"no route":         {&noConnectionError{errReset}, nil},
+		"no route":         {&coalesce.NotSentError{Err: errReset}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				w := newWatched(s, held(0, 5, "a"))
-				c := startClient(t, s, systemClock())
+				c := startClient(t, s, trust.SystemClock())
 				changes := mustWatch(t.Context(), t, c)
 				expect(t, changes, ChangeNone, 5)
 				w.mu.Lock()

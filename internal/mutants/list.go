@@ -12,6 +12,8 @@ const (
 	store       = "./fencedstore"
 	migrating   = "./migrations"
 	command     = "./cmd/pglock-admin"
+	protocol    = "./internal/protocol"
+	coalescing  = "./internal/coalesce"
 )
 
 // all are the known faults. The first word of a name is the invariant or the trap, where it has one.

@@ -3,17 +3,17 @@ package main
 // ofTrust are the faults of how long a holder believes in its lease.
 var ofTrust = []mutant{
 	{"I7 trust counts from the answer", []edit{
-		{"pglock/acquire.go", "\tl.extend(g.seen, verdict{", "\tl.extend(c.now(), verdict{"},
+		{"pglock/acquire.go", "\tl.extend(g.seen, protocol.Verdict{", "\tl.extend(c.now(), protocol.Verdict{"},
 	}, library, "^TestI7_"},
 	{"I7 the wall clock is ignored", []edit{
-		{"pglock/clock.go", "return i.mono >= t.mono || !i.wall.Before(t.wall)", "return i.mono >= t.mono"},
-		{"pglock/clock.go", "return min(t.mono-i.mono, t.wall.Sub(i.wall))", "return t.mono - i.mono"},
+		{"internal/trust/trust.go", "return i.Mono >= t.Mono || !i.Wall.Before(t.Wall)", "return i.Mono >= t.Mono"},
+		{"internal/trust/trust.go", "return min(t.Mono-i.Mono, t.Wall.Sub(i.Wall))", "return t.Mono - i.Mono"},
 	}, library, "^TestI7_"},
 	{"I7 a lease is valid until somebody has noticed its end", []edit{
 		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && expired && false {"},
 	}, library, "^TestI7_"},
 	{"I7 a holder believes in its grace", []edit{
-		{"pglock/lease.go", "trustDeadline(sent, l.ttl, v.remaining-l.grace)", "trustDeadline(sent, l.ttl+l.grace, v.remaining)"},
+		{"pglock/lease.go", "trust.Deadline(sent, l.ttl, v.Remaining-l.grace)", "trust.Deadline(sent, l.ttl+l.grace, v.Remaining)"},
 	}, library, "Grace"},
 	{"I22 a grant after a failover does not wait for its grace", []edit{
 		{"pglock/grace.go", "case !changed || left <= 0:", "case changed || !changed:"},
@@ -44,7 +44,7 @@ var ofRequests = []mutant{
 		{schema, "  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN", "  IF false THEN"},
 	}, library, "^TestI11_"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
-		{"pglock/giveup.go", "\tc.giveUp(&asked{request: q.request, grantID: q.grantID, lost: err != nil || q.retry})\n", ""},
+		{"pglock/giveup.go", "\tc.giveUp(&asked{request: request{name: q.Name, ttl: q.TTL}, grantID: q.GrantID, lost: err != nil || q.Retry})\n", ""},
 	}, integration, "^TestTrap9_Cancelled|^TestTrap9_CallsCancelled"},
 	{"trap 9: a cancelled wait keeps its ticket", []edit{
 		{"pglock/wait.go", "\tif c.hasLeft(w) || !answered && !w.lost {\n", "\tif true || c.hasLeft(w) || !answered && !w.lost {\n"},
@@ -59,10 +59,10 @@ var ofRequests = []mutant{
 		{"pglock/giveup.go", "\t\t\tg.ups = append(g.ups, u)\n", ""},
 	}, library, "^TestWhatCannot"},
 	{"one request that cannot be taken back keeps the others", []edit{
-		{"pglock/giveup.go", "\t\tif len(ups) == 1 || connectionLost(err) || ctx.Err() != nil {\n", "\t\tif true {\n"},
+		{"pglock/giveup.go", "\t\tif len(ups) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n", "\t\tif true {\n"},
 	}, library, "^TestOneRequestThat"},
 	{"grants that a taking back makes possible are not told", []edit{
-		{"pglock/giveup.go", "\tannounce(ctx, byName, c.store.announceBeating)\n\treturn nil, nil\n", "\treturn nil, nil\n"},
+		{"pglock/giveup.go", "\tannounce(ctx, byName, c.backend.AnnounceOwn)\n\treturn nil, nil\n", "\treturn nil, nil\n"},
 	}, library, "^TestGrantsThat"},
 	{"a call that gives up waits for the server", []edit{
 		{"pglock/wait.go", "\tcase <-timer.C:\n\tcase <-c.ctx.Done():\n", "\tcase <-c.ctx.Done():\n"},
@@ -80,26 +80,26 @@ var ofRequests = []mutant{
 		{"pglock/acquireall.go", "\ttimer := time.NewTimer(leavePatience)\n", "\ttimer := time.NewTimer(100 * leavePatience)\n"},
 	}, library, "^TestAcquireAllComesBack"},
 	{"a statement that was lost is asked for by its name again", []edit{
-		{"pglock/query.go", "\tif nameless || !statementLost(err) {\n", "\tif true {\n"},
-	}, library, "^TestStatementsGo"},
+		{"internal/protocol/names.go", "\tn.unusableUntil.Store(", "\t_ = (func(int64))(nil)\n\tnew(names).unusableUntil.Store("},
+	}, protocol, "^TestStatementsGo"},
 	{"statements go by their names behind a pooler that loses them", []edit{
-		{"pglock/query.go", "|| time.Now().UnixNano() < e.nameless.until.Load()\n", "\n"},
-	}, library, "^TestStatementsGo"},
+		{"internal/protocol/names.go", " && time.Now().UnixNano() >= n.unusableUntil.Load()\n", "\n"},
+	}, protocol, "^TestStatementsGo"},
 	{"a watch that cannot go on ends without a word", []edit{
 		{"pglock/watch.go", "\t\t\treplace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf(\"pglock: watch lock %q: %w\", w.name, ErrorFromSQL(err, w.name, 0))})\n", ""},
 	}, library, "^TestWatchThatIsRefused"},
 	{"a watch ends with an error that passes", []edit{
-		{"pglock/watch.go", "\t\tcase ctx.Err() == nil && lasting(err):\n", "\t\tcase ctx.Err() == nil:\n"},
+		{"pglock/watch.go", "\t\tcase ctx.Err() == nil && server.Lasting(err):\n", "\t\tcase ctx.Err() == nil:\n"},
 	}, library, "^TestWatchThatCannot"},
 }
 
 // ofTheBeat are the faults of renewing.
 var ofTheBeat = []mutant{
 	{"every lease wakes the heartbeat", []edit{
-		{"pglock/heartbeat.go", "c.queue.untilLook(now), now.stillTo(c.plannedBeat))", "c.queue.untilLook(now))"},
+		{"pglock/heartbeat.go", "c.queue.untilLook(now), stillTo(now, c.plannedBeat))", "c.queue.untilLook(now))"},
 	}, library, "^TestLeasesThatComeAndGo"},
 	{"every lease wakes the watch of the deadlines", []edit{
-		{"pglock/heartbeat.go", "\tnext = min(next, now.stillTo(c.plannedDeadline))\n", ""},
+		{"pglock/heartbeat.go", "\tnext = min(next, stillTo(now, c.plannedDeadline))\n", ""},
 	}, library, "^TestLeasesThatComeAndGo"},
 	{"a lease whose row is locked is not asked for by itself", []edit{
 		{"pglock/heartbeat.go", "\t\t\tbusy = append(busy, l)\n", "\t\t\tl.renewLater(errBusy)\n"},
@@ -108,7 +108,7 @@ var ofTheBeat = []mutant{
 		{"pglock/heartbeat.go", "min(shortest/12, busyWait))\n", "shortest/3)\n"},
 	}, library, "^TestLockedRow|^TestBeatWaits"},
 	{"a lease that the server calls lost goes on", []edit{
-		{"pglock/heartbeat.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.outcome)})\n", "\t\t\tl.renewLater(errBusy)\n"},
+		{"pglock/heartbeat.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n", "\t\t\tl.renewLater(errBusy)\n"},
 	}, library, "^TestLossThatTheServer"},
 	{"a renewal that hangs takes the time of the next", []edit{
 		{"pglock/heartbeat.go", "\tlimit := min(shortest/3, patience)\n", "\tlimit := patience\n"},
@@ -123,10 +123,10 @@ var ofClose = []mutant{
 	{"Close says nothing of leases that it could not release", []edit{
 		{"pglock/client.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases"},
 	}, library, "^TestClose"},
-	{"a lane that is shut waits for a connection", []edit{
-		{"pglock/lane.go", "\tif l.boards != nil {\n\t\tl.boards()\n\t}\n\twaiting := l.waiting\n", "\twaiting := l.waiting\n"},
-	}, library, "^TestLaneThatIsShut"},
+	{"a coalescer that is shut waits for a connection", []edit{
+		{"internal/coalesce/coalescer.go", "\tif g.boarding != nil {\n\t\tg.boarding()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
+	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/giveup.go", "\tif connectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
+		{"pglock/giveup.go", "\tif protocol.ConnectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
 	}, library, "^TestCloseTriesAgain"},
 }

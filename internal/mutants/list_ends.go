@@ -64,16 +64,16 @@ var ofEnds = []mutant{
 		{schema, "AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.grant_id = p_grant_id AND l.token = p_token FOR NO KEY UPDATE;"},
 	}, integration, "^TestI4_"},
 	{"I12 a hand-over does not wait for the disk", []edit{
-		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN ` + async + ` END", "` + async + `"},
+		{"internal/protocol/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN ` + async + ` END", "` + async + `"},
 	}, integration, "^TestI12_HandOver"},
 	{"I24 a release turns synchronous_commit off by itself", []edit{
 		{schema, "  IF granted IS NULL THEN\n    UPDATE locks", "  IF granted IS NULL THEN\n    PERFORM set_config('synchronous_commit', 'off', true);\n    UPDATE locks"},
 	}, integration, "^TestI24_ReleaseLeaves"},
 	{"I24 a release waits for the disk", []edit{
-		{"pglock/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN ` + async + ` END", "NULL::pg_catalog.text"},
+		{"internal/protocol/queries.go", "CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN ` + async + ` END", "NULL::pg_catalog.text"},
 	}, integration, "^TestI24_ReleaseIs"},
 	{"I20 a release changes its session", []edit{
-		{"pglock/queries.go", "`pg_catalog.set_config('synchronous_commit', 'off', true)`", "`pg_catalog.set_config('synchronous_commit', 'off', false)`"},
+		{"internal/protocol/queries.go", "`pg_catalog.set_config('synchronous_commit', 'off', true)`", "`pg_catalog.set_config('synchronous_commit', 'off', false)`"},
 	}, integration, "^TestI24_ReleaseLeaves"},
 	{"I10 I18 a break draws no token", []edit{
 		{schema, "  UPDATE locks l SET token = break_lock.new_token, first_token = break_lock.new_token, expires_at", "  UPDATE locks l SET expires_at"},

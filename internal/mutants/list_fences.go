@@ -75,13 +75,13 @@ var ofFences = []mutant{
 		{"fencedstore/store.go", "\t\tknown = false\n\t\treturn &OutcomeUnknownError{", "\t\treturn &OutcomeUnknownError{"},
 	}, integration, "^TestI17_CancelledStandby"},
 	{"I17 a grant without its standby is answered", []edit{
-		{"pglock/query.go", "\tif Unconfirmed(conn) && err == nil {\n\t\treturn errUnconfirmed\n\t}\n", "\t_ = Unconfirmed(conn)\n"},
+		{"internal/protocol/execute.go", "\t\tif Unconfirmed(conn) && err == nil {\n\t\t\treturn ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
 	}, integration, "^TestI17_GrantWaits"},
 	{"I17 a commit without its standby is called done", []edit{
-		{"fencedstore/store.go", "\tcase err == nil && pglock.Unconfirmed(conn.Conn()):\n", "\tcase err == nil && pglock.Unconfirmed(conn.Conn()) && false:\n"},
+		{"fencedstore/store.go", "\tcase err == nil && protocol.Unconfirmed(conn.Conn()):\n", "\tcase err == nil && protocol.Unconfirmed(conn.Conn()) && false:\n"},
 	}, integration, "^TestI17_Cancelled"},
 	{"I17 a commit of the application is taken for the write's", []edit{
-		{"fencedstore/store.go", "\t_ = pglock.Unconfirmed(conn.Conn()) // of a commit that was the application's own\n", ""},
+		{"fencedstore/store.go", "\t_ = protocol.Unconfirmed(conn.Conn()) // of a commit that was the application's own\n", ""},
 	}, integration, "^TestI17_Unconfirmed"},
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},

@@ -78,17 +78,16 @@ var ofGrants = []mutant{
 		{schema, "    ignored := set_config('synchronous_commit', 'on', true);\n", "    NULL;\n"},
 	}, integration, "^TestI12_"},
 	{"I12 grants of a batch with tickets do not wait for the disk", []edit{
-		{"pglock/queries.go", "CASE WHEN NOT pg_catalog.bool_or((m.answer).granted OR (m.answer).hints IS NOT NULL OR (m.answer).handed IS NOT NULL) OVER ()\n\t\t\t\t\tTHEN ` + async + ` END", "` + async + `"},
+		{"internal/protocol/queries.go", "CASE WHEN NOT pg_catalog.bool_or((m.answer).granted OR (m.answer).hints IS NOT NULL OR (m.answer).handed IS NOT NULL) OVER ()\n\t\t\t\t\tTHEN ` + async + ` END", "` + async + `"},
 	}, integration, "^TestI12_I24_What"},
 	{"I14 a ticket waits for the disk", []edit{
-		{"pglock/queries.go", "CASE WHEN NOT a.granted AND a.hints IS NULL AND a.handed IS NULL THEN ` + async + ` END", "NULL::pg_catalog.text"},
+		{"internal/protocol/queries.go", "CASE WHEN NOT a.granted AND a.hints IS NULL AND a.handed IS NULL THEN ` + async + ` END", "NULL::pg_catalog.text"},
 	}, integration, "^TestI12_HandOver"},
 	{"I19 functions work on a frozen snapshot", []edit{
 		{schema, "  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN", "  IF false THEN"},
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"I19 no statement says READ COMMITTED", []edit{
-		{"pglock/query.go", "\tif !e.explicit.Load() {\n", "\tif true {\n"},
-		{"pglock/query.go", "\t\tif sqlState(err) != stateIsolation {\n", "\t\tif true {\n"},
+		{"internal/protocol/execute.go", "\t\tif explicit {\n\t\t\tp.SendQueryParams(\"begin isolation level read committed\"", "\t\tif explicit {\n\t\t\tp.SendQueryParams(\"begin\""},
 	}, integration, "^TestI19_"},
 	{"I22 the first grant of a server process goes by the epoch before", []edit{
 		{schema, "  SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();", "  SELECT i.epoch INTO base FROM installation i;"},

@@ -48,7 +48,7 @@ var ofTheQueue = []mutant{
 		{schema, "concat_ws(' ', r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token)", "concat_ws(' ', r.ticket, r.token, r.slot, microseconds(r.ttl), r.first_token)"},
 	}, integration, "^TestI7_Trust"},
 	{"I7 a hint of an earlier ticket revives trust", []edit{
-		{"pglock/queue.go", "\tif a.ticket != w.ticket || w.news.hint == nil {", "\tif w.news.hint == nil {"},
+		{"pglock/queue.go", "\tif a.Ticket != w.ticket || w.news.hint == nil {", "\tif w.news.hint == nil {"},
 	}, library, "^TestI7_LateHint"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"pglock/queue.go", "\tw := c.queue.tickets[h.ticket]\n\tif w == nil {\n", "\tw := c.queue.tickets[h.ticket]\n\tfor _, any := range c.queue.tickets {\n\t\tw = any\n\t}\n\tif w == nil {\n"},
@@ -121,6 +121,6 @@ var ofModes = []mutant{
 		{schema, "    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);", "    EXIT WHEN true;"},
 	}, integration, "^TestI21_PruneBeside|^TestShared"},
 	{"I9 grants in slots are not announced", []edit{
-		{"pglock/pgstore.go", "\t\tif s != 0 {\n\t\t\tothers", "\t\tif false {\n\t\t\tothers"},
+		{"internal/server/server.go", "\t\tif s != 0 {\n\t\t\tothers", "\t\tif false {\n\t\t\tothers"},
 	}, integration, "^TestI9_Readers"},
 }

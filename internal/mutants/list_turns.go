@@ -62,7 +62,7 @@ var ofTurns = []mutant{
 
 	// Lines of calls.
 	{"I9 a block of turns has no end in time", []edit{
-		{"pglock/line.go", "b.next > b.last || now.reached(b.until) {", "b.next > b.last {"},
+		{"pglock/line.go", "b.next > b.last || now.Reached(b.until) {", "b.next > b.last {"},
 	}, library, "^TestI9_AWaiter"},
 	{"I9 a block of turns lasts for seconds", []edit{
 		{"pglock/validate.go", "DefaultTurnsWithin = 20 * time.Millisecond", "DefaultTurnsWithin = 2 * time.Second"},

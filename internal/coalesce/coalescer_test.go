@@ -1,4 +1,4 @@
-package pglock
+package coalesce
 
 import (
 	"bytes"
@@ -19,6 +19,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // order is what the calls of these tests ask for. The answer to it is its number.
@@ -27,7 +29,7 @@ type order struct {
 	n          int
 }
 
-// dispatch is one statement that a lane has sent and that the test answers.
+// dispatch is one statement that a coalescer has sent and that the test answers.
 type dispatch struct {
 	ctx    context.Context
 	orders []order
@@ -48,17 +50,35 @@ func (d *dispatch) String() string {
 	return strings.Join(names, " ")
 }
 
-// depot is a lane whose statements the test answers.
+// depot is a coalescer whose statements the test answers.
 type depot struct {
-	*lane[order, int]
-	sent    chan *dispatch
-	orphans chan heard // what came for calls that had left
+	*Coalescer[*pgx.Conn, order, int]
+	pool      *pgxpool.Pool
+	end       context.CancelFunc // of its life
+	sent      chan *dispatch
+	abandoned chan heard // what came for calls that had left
 }
 
+var (
+	errShut  = errors.New("shut")
+	errReset = errors.New("connection reset by peer")
+)
+
+const limit = 10 * time.Second
+
 func newDepot(t *testing.T, width int) *depot {
-	d := &depot{sent: make(chan *dispatch, 1000), orphans: make(chan heard, 10_000)}
-	d.lane = &lane[order, int]{store: newPgStore(mutePool(t), newQueries("pglock"), nil), width: width,
-		send: func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
+	d := &depot{pool: mutePool(t), sent: make(chan *dispatch, 1000), abandoned: make(chan heard, 10_000)}
+	life, end := context.WithCancel(context.Background())
+	d.end = end
+	d.Coalescer = New(Config[*pgx.Conn, order, int]{Width: width, Life: life, Limit: limit, ErrShut: errShut,
+		Lend: func(ctx context.Context) (*pgx.Conn, func(), error) {
+			conn, err := d.pool.Acquire(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			return conn.Conn(), conn.Release, nil
+		},
+		Send: func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
 			s := &dispatch{ctx, orders, make(chan error, 1)}
 			d.sent <- s
 			select {
@@ -68,13 +88,20 @@ func newDepot(t *testing.T, width int) *depot {
 				return nil, ctx.Err()
 			}
 		},
-		orphan: func(o order, a int, err error) { d.orphans <- heard{o.n, a, err} }}
+		Undone:    func(err error) bool { return !protocol.ConnectionLost(err) },
+		Passes:    func(err error) bool { return protocol.Transient(err) && !protocol.LockedOut(err) },
+		Abandoned: func(o order, a int, err error) { d.abandoned <- heard{o.n, a, err} }})
 	t.Cleanup(func() {
-		d.store.end()
-		d.shut()
-		d.wait()
+		d.end()
+		d.Shut()
+		d.Wait()
 	})
 	return d
+}
+
+func neverSent(err error) bool {
+	var unsent *NotSentError
+	return errors.As(err, &unsent)
 }
 
 // numbers are the answers.
@@ -132,7 +159,7 @@ type heard struct {
 func (d *depot) call(ctx context.Context, o order) <-chan heard {
 	got := make(chan heard, 1)
 	go func() {
-		a, err := d.do(ctx, o)
+		a, err := d.Do(ctx, o)
 		got <- heard{o.n, a, err}
 	}()
 	synctest.Wait()
@@ -195,18 +222,18 @@ func TestLoneCallGoesAtOnce(t *testing.T) {
 			got := d.call(t.Context(), order{name: "a", n: n})
 			d.next(t, fmt.Sprint("a", n)).answer()
 			must(t, got, n)
-			if time.Since(began) != 0 || d.timer != nil || d.flying != 0 || d.store.pool.Stat().AcquiredConns() != 0 {
-				t.Errorf("it took %v, timer %v, %d statements under way, %d connections", time.Since(began), d.timer, d.flying,
-					d.store.pool.Stat().AcquiredConns())
+			if time.Since(began) != 0 || d.timer != nil || d.underWay != 0 || d.pool.Stat().AcquiredConns() != 0 {
+				t.Errorf("it took %v, timer %v, %d statements under way, %d connections", time.Since(began), d.timer, d.underWay,
+					d.pool.Stat().AcquiredConns())
 			}
 		}
-		if n := d.store.pool.Stat().NewConnsCount(); n != 1 {
+		if n := d.pool.Stat().NewConnsCount(); n != 1 {
 			t.Errorf("%d connections were made for calls one after the other", n)
 		}
 	})
 }
 
-// As many statements as the lane is wide go at once; the calls that come meanwhile go together when the first of them has
+// As many statements as the coalescer is wide go at once; the calls that come meanwhile go together when the first of them has
 // ended, in the order in which they came, and each has its own answer.
 func TestCallsThatComeMeanwhileGoTogetherInTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -268,16 +295,16 @@ func TestOrderWithinOneLockIsKept(t *testing.T) {
 	})
 }
 
-// A statement carries batchMost calls at most; the others go in the next, and none is forgotten.
+// A statement carries most calls at most; the others go in the next, and none is forgotten.
 func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
-		const calls = 2*batchMost - 10
+		const calls = 2*most - 10
 		var got []<-chan heard
 		for i := range 1 + calls {
 			got = append(got, d.call(t.Context(), order{name: fmt.Sprint("lock", i, "-"), n: i}))
 		}
-		for _, want := range []int{1, batchMost, calls - batchMost} {
+		for _, want := range []int{1, most, calls - most} {
 			if synctest.Wait(); len(d.sent) != 1 {
 				t.Fatalf("%d statements under way, want one for %d", len(d.sent), want)
 			}
@@ -296,7 +323,7 @@ func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 // A statement that the server refuses is asked again in parts until those that it refuses are alone: they hear their own
 // refusal, after as many attempts as it is worth where its reason may pass. The others are answered, each once.
 func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
-	for code, attempts := range map[string]int{"23514": 1, "22023": 1, "40P01": transientAttempts, "55P03": 1, "57014": transientAttempts} {
+	for code, attempts := range map[string]int{"23514": 1, "22023": 1, "40P01": attempts, "55P03": 1, "57014": attempts} {
 		t.Run(code, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDepot(t, 1)
@@ -342,7 +369,7 @@ func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
 						if h.err != nil || h.a != i {
 							t.Errorf("call %d: %+v", i, h)
 						}
-					case sqlState(h.err) != code || messageOf(h.err) != fmt.Sprint("refused ", i):
+					case protocol.State(h.err) != code || protocol.Message(h.err) != fmt.Sprint("refused ", i):
 						t.Errorf("call %d: %+v, want its own refusal", i, h)
 					}
 				}
@@ -368,9 +395,9 @@ func TestCallThatIsUndoneForAReasonThatPassesIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		a := d.call(t.Context(), order{name: "a", n: 1})
-		for range transientAttempts - 1 {
+		for range attempts - 1 {
 			d.next(t, "a1").fail(refusal("40P01"))
-			time.Sleep(transientAttempts * 2 * time.Millisecond)
+			time.Sleep(attempts * 2 * time.Millisecond)
 		}
 		d.next(t, "a1").answer()
 		must(t, a, 1)
@@ -379,7 +406,7 @@ func TestCallThatIsUndoneForAReasonThatPassesIsAskedAgain(t *testing.T) {
 
 // When the connection ends, what became of the statement is not known: every call hears that, and nothing is sent again here.
 func TestLostConnectionIsToldToAllAndNothingIsSentAgain(t *testing.T) {
-	for what, lost := range map[string]error{"reset": errors.New("connection reset"), "terminated": refusal("57P01"), "unconfirmed": errUnconfirmed} {
+	for what, lost := range map[string]error{"reset": errors.New("connection reset"), "terminated": refusal("57P01"), "unconfirmed": protocol.ErrUnconfirmed} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := newDepot(t, 1)
@@ -420,12 +447,12 @@ func TestCallThatGivesUpBeforeItIsSentIsNotSent(t *testing.T) {
 	})
 }
 
-// orphaned is what came for a call that had left.
-func (d *depot) orphaned(t *testing.T) heard {
+// wasAbandoned is what came for a call that had left.
+func (d *depot) wasAbandoned(t *testing.T) heard {
 	t.Helper()
 	synctest.Wait()
 	select {
-	case h := <-d.orphans:
+	case h := <-d.abandoned:
 		return h
 	default:
 		t.Fatal("nothing came for the call that had left")
@@ -434,7 +461,7 @@ func (d *depot) orphaned(t *testing.T) heard {
 }
 
 // Calls whose context ends while their statement is under way come back at once, and do not say that they were never sent;
-// the statement goes on for the others, and the answer to those who have left goes to the orphanage.
+// the statement goes on for the others, and the answer to those who have left is abandoned.
 func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -446,18 +473,18 @@ func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 		must(t, first, 0)
 		s := d.next(t, "a1 b2 c3")
 		cancel(gone)
-		var under *underWayError
+		var under *LeftError
 		if h := back(t, b); !errors.Is(h.err, context.Canceled) || !errors.As(h.err, &under) || neverSent(h.err) {
 			t.Errorf("%+v, want a cancelled call that may have been sent", h)
 		}
-		if s.ctx.Err() != nil || len(d.orphans) != 0 {
-			t.Errorf("the statement was ended for the others too: %v; %d answers", s.ctx.Err(), len(d.orphans))
+		if s.ctx.Err() != nil || len(d.abandoned) != 0 {
+			t.Errorf("the statement was ended for the others too: %v; %d answers", s.ctx.Err(), len(d.abandoned))
 		}
 		s.answer()
 		must(t, a, 1)
 		must(t, c, 3)
-		if h := d.orphaned(t); h != (heard{2, 2, nil}) || len(d.orphans) != 0 {
-			t.Errorf("for the call that had left came %+v, and %d more", h, len(d.orphans))
+		if h := d.wasAbandoned(t); h != (heard{2, 2, nil}) || len(d.abandoned) != 0 {
+			t.Errorf("for the call that had left came %+v, and %d more", h, len(d.abandoned))
 		}
 	})
 }
@@ -468,8 +495,8 @@ func TestAnswerToACallThatHasLeftComesWhenTheConnectionIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		told := make(chan [2]int, 1)
-		d.orphan = func(order, int, error) {
-			told <- [2]int{int(d.store.pool.Stat().AcquiredConns()), d.flying}
+		d.Abandoned = func(order, int, error) {
+			told <- [2]int{int(d.pool.Stat().AcquiredConns()), d.underWay}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		a := d.call(ctx, order{name: "a", n: 1})
@@ -504,7 +531,7 @@ func TestCallThatHasGivenUpIsNotAskedForAgain(t *testing.T) {
 		d.quiet(t)
 		must(t, got[1], 1)
 		for range 3 {
-			if h := d.orphaned(t); sqlState(h.err) != "40P01" || h.n == 1 {
+			if h := d.wasAbandoned(t); protocol.State(h.err) != "40P01" || h.n == 1 {
 				t.Errorf("for a call that had left came %+v, want the refusal", h)
 			}
 		}
@@ -523,13 +550,13 @@ func TestLoneCallThatHasGivenUpIsNotRepeated(t *testing.T) {
 		s.fail(refusal("40P01"))
 		time.Sleep(time.Second)
 		d.quiet(t)
-		if h := d.orphaned(t); sqlState(h.err) != "40P01" {
+		if h := d.wasAbandoned(t); protocol.State(h.err) != "40P01" {
 			t.Errorf("%+v", h)
 		}
 	})
 }
 
-// A statement whose calls have all given up goes on, as the server may have done it: until it is answered, for patience at
+// A statement whose calls have all given up goes on, as the server may have done it: until it is answered, for its limit at
 // the most, or until the store is closed. It holds up those that come later for no longer than any other.
 func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -539,8 +566,8 @@ func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 	}{
 		"answered":      {func(_ *depot, s *dispatch) { s.answer() }, 0, nil},
 		"lost":          {func(_ *depot, s *dispatch) { s.fail(errReset) }, 0, errReset},
-		"silent":        {func(*depot, *dispatch) {}, patience, context.DeadlineExceeded},
-		"end of a life": {func(d *depot, _ *dispatch) { d.store.end() }, 0, context.Canceled},
+		"silent":        {func(*depot, *dispatch) {}, limit, context.DeadlineExceeded},
+		"end of a life": {func(d *depot, _ *dispatch) { d.end() }, 0, context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -563,7 +590,7 @@ func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 					began = began.Add(stalled)
 				}
 				tc.end(d, s)
-				h := <-d.orphans
+				h := <-d.abandoned
 				if name == "silent" {
 					began = began.Add(-stalled)
 				}
@@ -571,15 +598,15 @@ func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 					t.Errorf("after %v came %+v, want %v after %v", took, h, tc.err, tc.took)
 				}
 				synctest.Wait()
-				if d.flying != 0 {
-					t.Errorf("%d statements under way", d.flying)
+				if d.underWay != 0 {
+					t.Errorf("%d statements under way", d.underWay)
 				}
 			})
 		})
 	}
 }
 
-// A statement that hangs holds up others for the bound, and no longer; when it comes back after all, the lane is no wider
+// A statement that hangs holds up others for the bound, and no longer; when it comes back after all, the coalescer is no wider
 // than before.
 func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -595,8 +622,8 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		together := d.next(t, "a2 b3")
 		s.answer() // it comes back while its place is taken
 		must(t, hung, 1)
-		if d.flying != 1 {
-			t.Fatalf("%d statements under way, want the one", d.flying)
+		if d.underWay != 1 {
+			t.Fatalf("%d statements under way, want the one", d.underWay)
 		}
 		c := d.call(t.Context(), order{name: "c", n: 4})
 		e := d.call(t.Context(), order{name: "e", n: 5})
@@ -607,8 +634,8 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		d.next(t, "c4 e5").answer()
 		must(t, c, 4)
 		must(t, e, 5)
-		if d.flying != 0 {
-			t.Errorf("%d statements under way", d.flying)
+		if d.underWay != 0 {
+			t.Errorf("%d statements under way", d.underWay)
 		}
 	})
 }
@@ -638,8 +665,8 @@ func TestHangingStatementForManyHoldsUpOthersForTheBound(t *testing.T) {
 func (d *depot) starve(t *testing.T) (feed func()) {
 	t.Helper()
 	var conns []*pgxpool.Conn
-	for range d.store.pool.Config().MaxConns {
-		conn, err := d.store.pool.Acquire(t.Context())
+	for range d.pool.Config().MaxConns {
+		conn, err := d.pool.Acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -680,7 +707,7 @@ func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 	})
 }
 
-// However long there is no connection, as many goroutines wait for one as the lane is wide, and none when no call waits any
+// However long there is no connection, as many goroutines wait for one as the coalescer is wide, and none when no call waits any
 // more: nothing is left to be ended then.
 func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -691,16 +718,16 @@ func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		stacks := make([]byte, 1<<22)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		if n := bytes.Count(stacks, []byte(".fly(")); n > d.width {
-			t.Errorf("%d goroutines wait for a connection, want %d at most", n, d.width)
+		if n := bytes.Count(stacks, []byte(".fly(")); n > d.Width {
+			t.Errorf("%d goroutines wait for a connection, want %d at most", n, d.Width)
 		}
 		cancel()
 		back(t, a)
 		back(t, b)
 		began := time.Now()
-		d.wait()
-		if took := time.Since(began); took > 0 || d.flying != 0 {
-			t.Errorf("%d statements were under way for %v although nobody waits", d.flying, took)
+		d.Wait()
+		if took := time.Since(began); took > 0 || d.underWay != 0 {
+			t.Errorf("%d statements were under way for %v although nobody waits", d.underWay, took)
 		}
 	})
 }
@@ -710,7 +737,7 @@ func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		dead := errors.New("no route to host")
-		pool := d.store.pool
+		pool := d.pool
 		config := pool.Config()
 		config.ConnConfig.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, dead }
 		broken, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -718,13 +745,13 @@ func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer broken.Close()
-		d.store.pool = broken
+		d.pool = broken
 		for n := range 3 {
 			if h := back(t, d.call(t.Context(), order{name: "a", n: n})); !errors.Is(h.err, dead) || !neverSent(h.err) {
 				t.Errorf("%+v, want that nothing was sent as there is no route", h)
 			}
 		}
-		d.store.pool = pool
+		d.pool = pool
 		got := d.call(t.Context(), order{name: "a", n: 7})
 		d.next(t, "a7").answer()
 		must(t, got, 7)
@@ -735,14 +762,14 @@ func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
 // that come then travel in it or in the next, and do not end with that one.
 func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
 	d := newDepot(t, 1)
-	d.send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
+	d.Send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
 		return numbers(orders), ctx.Err()
 	}
 	for round := range 200 {
 		feed := d.starve(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		var calls sync.WaitGroup
-		calls.Go(func() { _, _ = d.do(ctx, order{name: "first"}) })
+		calls.Go(func() { _, _ = d.Do(ctx, order{name: "first"}) })
 		for waits := false; !waits; runtime.Gosched() {
 			d.mu.Lock()
 			waits = len(d.waiting) == 1
@@ -755,7 +782,7 @@ func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
 				for range round % 50 {
 					runtime.Gosched()
 				}
-				if a, err := d.do(context.Background(), order{name: fmt.Sprint("late", n), n: n}); err != nil || a != n {
+				if a, err := d.Do(context.Background(), order{name: fmt.Sprint("late", n), n: n}); err != nil || a != n {
 					t.Errorf("call %d of round %d: %d, %v", n, round, a, err)
 				}
 			})
@@ -773,10 +800,10 @@ func TestCallThatComesWhileTheBoardingIsCancelledGoesOn(t *testing.T) {
 		feed := d.starve(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		a := d.call(ctx, order{name: "a", n: 1})
-		late := &laned[order, int]{q: order{name: "b", n: 2}, done: make(chan struct{})}
+		late := &call[order, int]{q: order{name: "b", n: 2}, done: make(chan struct{})}
 		d.mu.Lock()
-		boards := d.boards
-		d.boards = func() { boards(); d.waiting = append(d.waiting, late) }
+		boarding := d.boarding
+		d.boarding = func() { boarding(); d.waiting = append(d.waiting, late) }
 		d.mu.Unlock()
 		cancel()
 		if h := back(t, a); !neverSent(h.err) {
@@ -792,17 +819,17 @@ func TestCallThatComesWhileTheBoardingIsCancelledGoesOn(t *testing.T) {
 	})
 }
 
-// A lane that is shut refuses what comes and what still waits. What is under way ends as it would have.
-func TestLaneThatIsShutRefusesWhatWaitsAndEndsWhatIsUnderWay(t *testing.T) {
+// A coalescer that is shut refuses what comes and what still waits. What is under way ends as it would have.
+func TestCoalescerThatIsShutRefusesWhatWaitsAndEndsWhatIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		a, b := d.call(t.Context(), order{name: "a", n: 1}), d.call(t.Context(), order{name: "b", n: 2})
 		s := d.next(t, "a1")
 		ended := make(chan struct{})
-		go func() { d.shut(); d.wait(); close(ended) }()
+		go func() { d.Shut(); d.Wait(); close(ended) }()
 		for _, g := range []<-chan heard{b, d.call(t.Context(), order{name: "c", n: 3})} {
-			if h := back(t, g); !errors.Is(h.err, ErrClosed) || !neverSent(h.err) {
-				t.Errorf("%+v, want ErrClosed", h)
+			if h := back(t, g); !errors.Is(h.err, errShut) || !neverSent(h.err) {
+				t.Errorf("%+v, want errShut", h)
 			}
 		}
 		select {
@@ -814,20 +841,20 @@ func TestLaneThatIsShutRefusesWhatWaitsAndEndsWhatIsUnderWay(t *testing.T) {
 		must(t, a, 1)
 		<-ended
 		d.quiet(t)
-		d.shut()
+		d.Shut()
 	})
 }
 
-// A lane that is shut does not wait for a connection.
-func TestLaneThatIsShutWaitsForNoConnection(t *testing.T) {
+// A coalescer that is shut does not wait for a connection.
+func TestCoalescerThatIsShutWaitsForNoConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
 		d.starve(t)
 		a := d.call(t.Context(), order{name: "a", n: 1})
-		d.shut()
-		d.wait()
-		if h := back(t, a); !errors.Is(h.err, ErrClosed) || !neverSent(h.err) {
-			t.Errorf("%+v, want ErrClosed", h)
+		d.Shut()
+		d.Wait()
+		if h := back(t, a); !errors.Is(h.err, errShut) || !neverSent(h.err) {
+			t.Errorf("%+v, want errShut", h)
 		}
 	})
 }
@@ -840,7 +867,7 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 		d := newDepot(t, width)
 		var under, most int
 		var mu sync.Mutex
-		d.send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
+		d.Send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
 			mu.Lock()
 			under++
 			most = max(most, len(orders))
@@ -863,12 +890,12 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 			return numbers(orders), ctx.Err()
 		}
 		var left, answered sync.Map // by number
-		d.orphan = func(o order, a int, err error) {
+		d.Abandoned = func(o order, a int, err error) {
 			if _, again := answered.LoadOrStore(o.n, true); again {
 				t.Errorf("%+v: a second answer", o)
 			}
 			switch {
-			case err == nil && a == o.n && o.kind == "", errors.Is(err, lost), sqlState(err) != "": // refused with others: nothing was done
+			case err == nil && a == o.n && o.kind == "", errors.Is(err, lost), protocol.State(err) != "": // refused with others: nothing was done
 			default:
 				t.Errorf("after %+v had left came %d, %v", o, a, err)
 			}
@@ -890,12 +917,12 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 							cancel()
 						}()
 					}
-					a, err := d.do(ctx, o)
-					var gone *underWayError
+					a, err := d.Do(ctx, o)
+					var gone *LeftError
 					switch {
 					case err == nil && a == o.n && o.kind == "":
 					case errors.Is(err, lost):
-					case sqlState(err) == "22023" && o.kind == "refused":
+					case protocol.State(err) == "22023" && o.kind == "refused":
 					case errors.As(err, &gone) && ctx.Err() != nil:
 						left.Store(o.n, true)
 					case errors.Is(err, context.Canceled) && ctx.Err() != nil && neverSent(err):
@@ -907,24 +934,24 @@ func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		d.shut()
-		d.wait()
-		if d.flying != 0 || len(d.waiting) != 0 || under != 0 {
-			t.Errorf("%d flying, %d waiting, %d statements under way", d.flying, len(d.waiting), under)
+		d.Shut()
+		d.Wait()
+		if d.underWay != 0 || len(d.waiting) != 0 || under != 0 {
+			t.Errorf("%d under way, %d waiting, %d statements under way", d.underWay, len(d.waiting), under)
 		}
 		if most < 2 {
 			t.Error("no two calls went together")
 		}
-		orphans := 0
+		abandoned := 0
 		left.Range(func(n, _ any) bool {
-			orphans++
+			abandoned++
 			if _, told := answered.LoadAndDelete(n); !told {
 				t.Errorf("nothing came for call %d, which had left", n)
 			}
 			return true
 		})
 		answered.Range(func(n, _ any) bool { t.Errorf("an answer for call %d, which had not left", n); return true })
-		if orphans == 0 {
+		if abandoned == 0 {
 			t.Error("no call left its statement")
 		}
 	}

@@ -1,4 +1,6 @@
-package pglock
+// Package protocol is what this library and the server say to each other: the statements, what goes with them and comes back,
+// how a statement is executed on a connection, and what an error of it means. It knows no client.
+package protocol
 
 import (
 	"regexp"
@@ -7,21 +9,24 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// queries are the statements of this package: one call of one function each, one round trip each. Every name in them is
+// Queries are the statements of pglock: one call of one function each, one round trip each. Every name in them is
 // qualified, so that they mean the same under any search_path. Texts are cast where they stand, so that they need no
 // parameter types and work with prepared statements off. Times come as microseconds since 1970, because a time in text
 // form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/schema.
-type queries struct {
-	start, acquire, acquireMany, renewAll, look, ownTickets, beat, renew, renewWaiting, checkMany, timeline, own string
-	release, releaseMany, giveUp, endSession, sweep                                                              string
-	announce, notify, watch                                                                                      string
-	get, list, waiters, breakLock, events, fences, diagnose                                                      string
+type Queries struct {
+	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, renewWaiting, checkMany, timeline, own string
+	release, releaseMany, giveUp, endSession, sweep                                                       string
+	announce, notify                                                                                      string
+
+	// What these bring is for people, and read where it is shown.
+	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Diagnose string
 }
 
 // times finds where a query says {{at column}}.
 var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 
-func newQueries(schema string) *queries {
+// NewQueries gives the statements for a schema.
+func NewQueries(schema string) *Queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
 				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
@@ -30,8 +35,8 @@ func newQueries(schema string) *queries {
 	}
 	// A statement that is its own transaction may leave the disk behind; a function never does.
 	const async = `pg_catalog.set_config('synchronous_commit', 'off', true)`
-	return &queries{
-		start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
+	return &Queries{
+		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
 			FROM {{schema}}.start_client()`),
 		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended.
 		acquire: in(`SELECT a.granted, a.token, a.first_token, a.slot, a.remaining_us, a.holder, {{at a.expires_at}}, a.ticket, a.place, a.is_first,
@@ -90,18 +95,18 @@ func newQueries(schema string) *queries {
 		announce: in(`SELECT a.told, ` + async + `
 			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int4[]) AS a (told)`),
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),
-		watch: in(`SELECT {{info}}, w.channel, ` + async + `
+		Watch: in(`SELECT {{info}}, w.channel, ` + async + `
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),
-		get:  in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
-		list: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),
-		waiters: in(`SELECT name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}}, waiting_us,
+		Get:  in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
+		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),
+		Waiters: in(`SELECT name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}}, waiting_us,
 				behind_ticket, behind_holder, metadata::pg_catalog.text
 			FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4)`),
-		breakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
+		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
-		events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
+		Events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
 			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4)`),
-		fences:   in(`SELECT resource, last_token, lock_name, {{at advanced_at}} FROM {{schema}}.list_fences($1::pg_catalog.text)`),
-		diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Fences:   in(`SELECT resource, last_token, lock_name, {{at advanced_at}} FROM {{schema}}.list_fences($1::pg_catalog.text)`),
+		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
 	}
 }

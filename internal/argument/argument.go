@@ -1,0 +1,38 @@
+// Package argument tells what is wrong with an argument, for every package that refuses one.
+package argument
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// SchemaBytes is how long the name of a schema may be.
+const SchemaBytes = 63
+
+// Problem names the argument, its value and the rule it breaks. Callers make a pglock.ArgumentError of it.
+type Problem struct{ Field, Value, Rule string }
+
+// Text refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store; nil: there is no problem.
+func Text(field, value string, most int) *Problem {
+	switch {
+	case value == "":
+		return &Problem{field, "empty", fmt.Sprintf("have 1 to %d bytes", most)}
+	case len(value) > most:
+		return &Problem{field, fmt.Sprintf("%s (%d bytes)", Shorten(value), len(value)), fmt.Sprintf("have 1 to %d bytes", most)}
+	case !utf8.ValidString(value):
+		return &Problem{field, Shorten(value), "be valid UTF-8"}
+	case strings.IndexByte(value, 0) >= 0:
+		return &Problem{field, Shorten(value), "have no NUL byte"}
+	}
+	return nil
+}
+
+// Shorten quotes a value, or the beginning of one that is long.
+func Shorten(s string) string {
+	if len(s) > 40 {
+		return strconv.Quote(s[:40]) + "…"
+	}
+	return strconv.Quote(s)
+}

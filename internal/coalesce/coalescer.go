@@ -1,0 +1,331 @@
+// Package coalesce gathers calls of one kind that are made at the same time into one statement. It knows nothing of what they
+// ask for, and of connections only that they are lent.
+package coalesce
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+)
+
+const (
+	// most is how many calls travel in one statement at most.
+	most = 256
+	// stalled is how long calls wait for the statement under way: one that hangs holds up nobody for longer.
+	stalled = 20 * time.Millisecond
+	// gathering is how long a statement waits for calls at most, while calls come together.
+	gathering = 100 * time.Microsecond
+	// attempts is how often a statement is sent that is undone for a reason that passes.
+	attempts = 10
+)
+
+// Config says what a Coalescer works with. C is a connection, Q what a call asks, A what it is answered.
+type Config[C, Q, A any] struct {
+	Width   int             // how many statements are under way before calls wait for each other
+	Life    context.Context // every statement ends with it
+	Limit   time.Duration   // of one statement
+	ErrShut error           // what is refused after Shut
+
+	// Lend lends a connection until give is called.
+	Lend func(ctx context.Context) (conn C, give func(), err error)
+	// Send asks for one call or many and gives the answers in their order. An error is about all of them.
+	Send func(ctx context.Context, conn C, calls []Q) ([]A, error)
+	// Undone reports that an error of Send says that nothing was done; Passes, that it may do without it the next time.
+	Undone, Passes func(error) bool
+	// Abandoned hears what was answered to a call that had left, when the statement has given its connection back. Nil: nobody
+	// needs to know.
+	Abandoned func(call Q, a A, err error)
+}
+
+// Coalescer gathers calls of one kind that are made at the same time into one statement and one commit. The first call goes at
+// once; those that come while as many statements as it is wide are under way go together in the next. After a statement for
+// several, one more for several is likely: then the first lets others come that are about to. Calls that are alone one after the
+// other wait for nothing.
+//
+// A statement belongs to the coalescer and not to its calls: a call whose context ends leaves at once, and the connection stays as
+// good as it was. A call that leaves before its statement is sent, or sent again, is not in it.
+type Coalescer[C, Q, A any] struct {
+	Config[C, Q, A]
+
+	mu       sync.Mutex
+	waiting  []*call[Q, A]
+	last     int                // for how many calls the last statement was; above 1, calls come together
+	boarding context.CancelFunc // of the statement that has no connection yet, if there is one: it takes all that wait by then
+	underWay int                // statements, but for those that have stalled
+	stalls   int                // how often that happened: what was under way before does not count
+	timer    *time.Timer
+	shut     bool
+	senders  sync.WaitGroup
+}
+
+// call is one call that waits for a statement.
+type call[Q, A any] struct {
+	q    Q
+	done chan struct{}
+	a    A
+	err  error
+
+	sent bool // it is in a statement; the coalescer's mutex guards it and left
+	left bool
+}
+
+// NotSentError marks that the call was in no statement.
+type NotSentError struct{ Err error }
+
+func (e *NotSentError) Error() string { return e.Err.Error() }
+
+func (e *NotSentError) Unwrap() error { return e.Err }
+
+// LeftError marks that the call has left its statement, which goes on without it.
+type LeftError struct{ Err error }
+
+func (e *LeftError) Error() string { return e.Err.Error() }
+
+func (e *LeftError) Unwrap() error { return e.Err }
+
+// New makes a coalescer.
+func New[C, Q, A any](config Config[C, Q, A]) *Coalescer[C, Q, A] {
+	return &Coalescer[C, Q, A]{Config: config}
+}
+
+// Do makes the call, alone or with others.
+func (g *Coalescer[C, Q, A]) Do(ctx context.Context, q Q) (A, error) {
+	c := &call[Q, A]{q: q, done: make(chan struct{})}
+	g.mu.Lock()
+	if g.shut {
+		g.mu.Unlock()
+		return c.a, &NotSentError{g.ErrShut}
+	}
+	g.waiting = append(g.waiting, c)
+	if g.underWay < g.Width {
+		g.next()
+	} else if len(g.waiting) == 1 {
+		g.watchStall()
+	}
+	g.mu.Unlock()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if err, gone := g.leave(c, ctx.Err()); gone {
+			var none A
+			return none, err
+		}
+		<-c.done
+	}
+	return c.a, c.err
+}
+
+// leave takes a call back. What was sent is for Abandoned to hear.
+func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c.sent {
+		select {
+		case <-c.done:
+			return nil, false // it has heard by now
+		default:
+		}
+		c.left = true
+		return &LeftError{cause}, true
+	}
+	for i, w := range g.waiting {
+		if w == c {
+			g.waiting = append(g.waiting[:i:i], g.waiting[i+1:]...)
+			if len(g.waiting) == 0 && g.boarding != nil {
+				g.boarding()
+			}
+			return &NotSentError{cause}, true
+		}
+	}
+	return nil, false // it has heard by now
+}
+
+// next starts a statement for the calls that wait, if there is a place. The mutex is held.
+func (g *Coalescer[C, Q, A]) next() {
+	if len(g.waiting) == 0 || g.underWay >= g.Width || g.boarding != nil || g.shut {
+		return
+	}
+	g.underWay++
+	since := g.stalls
+	ctx, cancel := context.WithCancel(g.Life)
+	g.boarding = cancel
+	g.senders.Go(func() { g.send(ctx, cancel, since) })
+}
+
+// watchStall sees to it that nobody waits for a statement that hangs. The mutex is held.
+func (g *Coalescer[C, Q, A]) watchStall() {
+	if g.timer == nil {
+		g.timer = time.AfterFunc(stalled, g.stall)
+		return
+	}
+	g.timer.Reset(stalled)
+}
+
+func (g *Coalescer[C, Q, A]) stall() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) > 0 && g.boarding == nil {
+		g.stalls++
+		g.underWay = 0
+		g.next()
+	}
+}
+
+// send sends what waits once there is a connection, and gives its place to the calls that have come meanwhile.
+func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc, since int) {
+	defer cancel()
+	conn, give, err := g.Lend(ctx)
+	if err != nil {
+		if ctx.Err() == nil || g.Life.Err() != nil {
+			g.answer(g.take(), nil, &NotSentError{err})
+		} else {
+			g.unboard()
+		}
+		g.ended(since)
+		return
+	}
+	limited, end := context.WithTimeout(g.Life, g.Limit)
+	defer end()
+	g.gather()
+	abandoned := g.deliver(limited, conn, g.take())
+	give()
+	g.ended(since)
+	for _, c := range abandoned {
+		if g.Abandoned != nil {
+			g.Abandoned(c.q, c.a, c.err)
+		}
+	}
+}
+
+// unboard ends a boarding for which nobody waited any more. Those who have come meanwhile board anew.
+func (g *Coalescer[C, Q, A]) unboard() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.boarding = nil
+}
+
+// ended gives the place of a statement that has ended to the calls that wait.
+func (g *Coalescer[C, Q, A]) ended(since int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if since == g.stalls {
+		g.underWay--
+	}
+	g.next()
+}
+
+// gather lets calls come that were woken by the last statement and are about to make the next: not for longer than a part
+// of what a statement takes.
+func (g *Coalescer[C, Q, A]) gather() {
+	began := time.Now()
+	for range 1000 { // also where time stands still
+		g.mu.Lock()
+		enough := g.last <= 1 || len(g.waiting) > g.last*3/4
+		g.mu.Unlock()
+		if enough || time.Since(began) >= gathering {
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// take is what the next statement carries, in the order in which the calls came.
+func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := min(len(g.waiting), most)
+	taken, g.waiting = g.waiting[:n:n], g.waiting[n:]
+	for _, c := range taken {
+		c.sent = true
+	}
+	g.last, g.boarding = n, nil
+	switch {
+	case len(g.waiting) > 0:
+		g.watchStall()
+		g.next()
+	case g.timer != nil:
+		g.timer.Stop()
+	}
+	return taken
+}
+
+// deliver asks for all that are taken, and tells which have left by the time of their answer. What the server refuses, or
+// undoes for a reason that passes, is asked for in two halves, so that in the end only the call that it refuses fails. A call
+// that has waited in vain for a lock of the server's is told so at once: its connection is not for waiting.
+func (g *Coalescer[C, Q, A]) deliver(ctx context.Context, conn C, taken []*call[Q, A]) (abandoned []*call[Q, A]) {
+	for attempt := 1; len(taken) > 0; attempt++ {
+		qs := make([]Q, len(taken))
+		for i, c := range taken {
+			qs[i] = c.q
+		}
+		answers, err := g.Send(ctx, conn, qs)
+		if err == nil || !g.Undone(err) || len(taken) == 1 && !g.Passes(err) || attempt == attempts {
+			return append(abandoned, g.answer(taken, answers, err)...)
+		}
+		stay, gone := g.apart(taken)
+		abandoned = append(abandoned, g.answer(gone, nil, err)...)
+		switch taken = stay; {
+		case len(taken) > 1:
+			abandoned = append(abandoned, g.deliver(ctx, conn, taken[:len(taken)/2])...)
+			return append(abandoned, g.deliver(ctx, conn, taken[len(taken)/2:])...)
+		case len(taken) == 1 && !pause.For(ctx, time.Duration(attempt)*time.Millisecond):
+			return append(abandoned, g.answer(taken, nil, err)...)
+		}
+	}
+	return abandoned
+}
+
+// apart are the calls that still wait, and those that have left.
+func (g *Coalescer[C, Q, A]) apart(taken []*call[Q, A]) (stay, gone []*call[Q, A]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range taken {
+		if c.left {
+			gone = append(gone, c)
+		} else {
+			stay = append(stay, c)
+		}
+	}
+	return stay, gone
+}
+
+// answer gives each call its answer, or all the error. It tells which have left.
+func (g *Coalescer[C, Q, A]) answer(taken []*call[Q, A], answers []A, err error) (abandoned []*call[Q, A]) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, c := range taken {
+		if c.err = err; err == nil {
+			c.a = answers[i]
+		}
+		if c.left {
+			abandoned = append(abandoned, c)
+		}
+		close(c.done)
+	}
+	return abandoned
+}
+
+// Shut refuses what comes from now on, and what still waits.
+func (g *Coalescer[C, Q, A]) Shut() {
+	g.mu.Lock()
+	g.shut = true
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+	if g.boarding != nil {
+		g.boarding()
+	}
+	waiting := g.waiting
+	g.waiting = nil
+	for _, c := range waiting {
+		c.sent = true
+	}
+	g.mu.Unlock()
+	g.answer(waiting, nil, &NotSentError{g.ErrShut})
+}
+
+// Wait returns when what is under way has ended. The coalescer is shut.
+func (g *Coalescer[C, Q, A]) Wait() { g.senders.Wait() }

@@ -1,0 +1,71 @@
+package listener
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Conn is a connection that listens. One goroutine uses it.
+type Conn interface {
+	Subscribe(ctx context.Context, channel string) error
+	Unsubscribe(ctx context.Context, channel string) error
+	Next(ctx context.Context) (channel, payload string, err error)
+	Close()
+}
+
+// ErrQuiet: nothing was heard for as long as one was willing to listen; the connection is as good as before.
+var ErrQuiet = errors.New("nothing was heard")
+
+// errPooled: the connection is not to the server itself.
+var errPooled = errors.New("a pooler is between: WithListenConfig names the server itself")
+
+// Open gives a connection that listens: to the server that direct names or, where that is nil, one that connect makes.
+func Open(ctx context.Context, direct *pgx.ConnConfig, connect func(context.Context) (*pgx.Conn, error)) (Conn, error) {
+	if direct != nil {
+		conn, err := pgx.ConnectConfig(ctx, direct.Copy())
+		return pgConn{conn}, err
+	}
+	conn, err := connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// Behind a pooler LISTEN would stay with a connection that others use, and we would hear nothing.
+	var backend uint32
+	if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&backend); err != nil || backend != conn.PgConn().PID() {
+		pgConn{conn}.Close()
+		return nil, errors.Join(errPooled, err)
+	}
+	return pgConn{conn}, nil
+}
+
+type pgConn struct{ conn *pgx.Conn }
+
+func (c pgConn) Subscribe(ctx context.Context, channel string) error {
+	_, err := c.conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize(), pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+func (c pgConn) Unsubscribe(ctx context.Context, channel string) error {
+	_, err := c.conn.Exec(ctx, "UNLISTEN "+pgx.Identifier{channel}.Sanitize(), pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+func (c pgConn) Next(ctx context.Context) (channel, payload string, err error) {
+	n, err := c.conn.WaitForNotification(ctx)
+	if err != nil {
+		if ctx.Err() != nil && !c.conn.IsClosed() {
+			return "", "", ErrQuiet
+		}
+		return "", "", err
+	}
+	return n.Channel, n.Payload, nil
+}
+
+func (c pgConn) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // says goodbye after everything else ended
+	defer cancel()
+	_ = c.conn.Close(ctx)
+}

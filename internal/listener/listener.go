@@ -1,0 +1,261 @@
+// Package listener hears of grants and of changes of watched locks, on one connection, while anybody wants to hear. What it hears
+// is a hint: nothing but the time that a wait takes depends on it.
+package listener
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+)
+
+const (
+	// probeEvery is how often the listener proves that it still hears, and probeWait how long a proof may take.
+	probeEvery = 30 * time.Second
+	probeWait  = 3 * time.Second
+	// A listener that fails connects again, soon at first.
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = time.Minute
+	// idle is how long a connection stays that nobody needs.
+	idle = 30 * time.Second
+	// patience bounds everything that is asked of the server.
+	patience = 10 * time.Second
+
+	probeWord = "probe "
+)
+
+// Config says what a Listener works with. Its functions are called by the listener's goroutine, without its mutex.
+type Config struct {
+	Life    context.Context // the listener ends with it
+	Own     string          // the channel on which the server tells this client of its grants
+	Connect func(ctx context.Context) (Conn, error)
+	Notify  func(ctx context.Context, channel, payload string) error // over another connection
+
+	Hint    func(payload string) // something was told on the own channel
+	Changed func(channel string) // something was told on another one, or may have been before it was listened to
+	Hears   func(bool)           // from now on what is told is heard, or is not
+}
+
+// Listener owns one connection and the goroutine that uses it, which runs from the first Want to the end of its life.
+type Listener struct {
+	Config
+	wake  chan struct{} // 1-buffered: what is wanted has changed
+	tasks sync.WaitGroup
+
+	mu      sync.Mutex
+	wanted  map[string]int // channels, and how many want to hear them
+	started bool
+}
+
+// New makes a listener that nobody wants to hear anything from yet.
+func New(config Config) *Listener {
+	return &Listener{Config: config, wake: make(chan struct{}, 1), wanted: make(map[string]int)}
+}
+
+// Want begins to listen to a channel for one more.
+func (l *Listener) Want(channel string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wanted[channel]++; l.wanted[channel] == 1 {
+		l.changed()
+	}
+	if !l.started && l.Life.Err() == nil {
+		l.started = true
+		l.tasks.Go(l.listen)
+	}
+}
+
+// Unwant ends what Want has begun.
+func (l *Listener) Unwant(channel string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.wanted[channel]--; l.wanted[channel] == 0 {
+		delete(l.wanted, channel)
+		l.changed()
+	}
+}
+
+func (l *Listener) changed() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Started reports whether anybody ever wanted to hear anything.
+func (l *Listener) Started() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.started
+}
+
+// Wait returns when the listener has ended, after its life.
+func (l *Listener) Wait() { l.tasks.Wait() }
+
+func (l *Listener) wants() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.wanted)
+}
+
+func (l *Listener) listen() {
+	began := time.Now()
+	for delay := firstRetry; l.Life.Err() == nil; {
+		if len(l.wants()) == 0 {
+			select {
+			case <-l.wake:
+			case <-l.Life.Done():
+			}
+			continue
+		}
+		s := session{Listener: l, began: began, subscribed: make(map[string]bool), sent: make(chan error, 1), idleSince: -1}
+		s.run()
+		l.Hears(false)
+		if s.heard {
+			delay = firstRetry
+		}
+		if len(l.wants()) > 0 && pause.For(l.Life, delay) {
+			delay = min(2*delay, lastRetry)
+		}
+	}
+}
+
+// session is the life of one connection. A connection that takes LISTEN may still hear nothing, behind a pooler or on a
+// line that died: so it sends itself a notification by another one, at first and now and then.
+type session struct {
+	*Listener
+	began      time.Time
+	conn       Conn
+	subscribed map[string]bool
+	heard      bool          // anything at all
+	sent       chan error    // 1-buffered: the outcome of sending a probe
+	probe      int           // the number of the last one
+	due        time.Duration // the next probe, or the end of waiting for one
+	waiting    bool          // for the probe to be heard
+	idleSince  time.Duration // since when nobody wants to hear; -1 while somebody does
+}
+
+func (s *session) now() time.Duration { return time.Since(s.began) }
+
+func (s *session) run() {
+	ctx, cancel := context.WithTimeout(s.Life, patience)
+	conn, err := s.Connect(ctx)
+	cancel()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	s.conn, s.due = conn, s.now()
+	for s.Life.Err() == nil && s.subscribe() && s.prove() {
+		channel, payload, err := s.next()
+		switch {
+		case errors.Is(err, ErrQuiet):
+		case err != nil:
+			return
+		default:
+			s.hear(channel, payload)
+		}
+	}
+}
+
+// subscribe listens to what is wanted now. False ends the connection.
+func (s *session) subscribe() bool {
+	wanted := s.wants()
+	switch {
+	case len(wanted) > 0:
+		s.idleSince = -1
+	case s.idleSince < 0:
+		s.idleSince = s.now()
+	case s.now()-s.idleSince >= idle:
+		return false
+	}
+	wanted[s.Own] = 1 // for the probes
+	ctx, cancel := context.WithTimeout(s.Life, patience)
+	defer cancel()
+	for channel := range wanted {
+		if !s.subscribed[channel] {
+			if s.conn.Subscribe(ctx, channel) != nil {
+				return false
+			}
+			s.subscribed[channel] = true
+			s.Changed(channel) // what happened before is seen by looking
+		}
+	}
+	for channel := range s.subscribed {
+		if wanted[channel] == 0 {
+			if s.conn.Unsubscribe(ctx, channel) != nil {
+				return false
+			}
+			delete(s.subscribed, channel)
+		}
+	}
+	return true
+}
+
+// prove sends a probe when one is due. False says that the last one was sent and not heard.
+func (s *session) prove() bool {
+	select {
+	case err := <-s.sent:
+		if err != nil { // it was not sent: nothing is proved, try again soon
+			s.waiting, s.due = false, s.now()+time.Second
+		}
+	default:
+	}
+	if s.now() < s.due {
+		return true
+	}
+	if s.waiting {
+		return false
+	}
+	s.probe++
+	s.waiting, s.due = true, s.now()+probeWait
+	payload := probeWord + strconv.Itoa(s.probe)
+	s.tasks.Go(func() {
+		ctx, cancel := context.WithTimeout(s.Life, probeWait*2/3)
+		defer cancel()
+		select {
+		case s.sent <- s.Notify(ctx, s.Own, payload):
+		default:
+		}
+	})
+	return true
+}
+
+// next waits for a notification, until there is something else to do.
+func (s *session) next() (channel, payload string, err error) {
+	until := s.due
+	if s.idleSince >= 0 {
+		until = min(until, s.idleSince+idle)
+	}
+	ctx, cancel := context.WithTimeout(s.Life, max(until-s.now(), time.Millisecond))
+	woken := make(chan struct{})
+	go func() {
+		defer close(woken)
+		select {
+		case <-s.wake:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	channel, payload, err = s.conn.Next(ctx)
+	cancel()
+	<-woken
+	return channel, payload, err
+}
+
+func (s *session) hear(channel, payload string) {
+	s.heard = true
+	switch {
+	case channel != s.Own:
+		s.Changed(channel)
+	case payload == probeWord+strconv.Itoa(s.probe):
+		s.waiting, s.due = false, s.now()+probeEvery
+		s.Hears(true)
+	default:
+		s.Hint(payload)
+	}
+}

@@ -1,0 +1,23 @@
+// Package pause waits, for as long as a context lets it.
+package pause
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// For waits about d, half more or less, and reports whether ctx is still alive.
+func For(ctx context.Context, d time.Duration) bool { return Exactly(ctx, d/2+rand.N(d)) }
+
+// Exactly waits d, and reports whether ctx is still alive.
+func Exactly(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

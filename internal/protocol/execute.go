@@ -1,0 +1,158 @@
+package protocol
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Step is one statement, which is a transaction of its own.
+type Step struct {
+	SQL  string
+	Args []any
+	Scan func(pgx.Rows) error // gets each row; nil: the rows say nothing
+}
+
+// Executor runs steps on connections, each at READ COMMITTED whatever the session's default is. It is safe for concurrent use.
+type Executor struct {
+	// explicit says that the sessions' default isolation is not READ COMMITTED: statements then travel between BEGIN and COMMIT.
+	explicit atomic.Bool
+	names    names
+}
+
+// BeginExplicitly makes every step say its isolation level. The executor finds that out by itself, at the cost of one refusal.
+func (e *Executor) BeginExplicitly() { e.explicit.Store(true) }
+
+// Run runs the first step, and after its commit those that go along, all in one round trip. The error is that of the first step:
+// what goes wrong after it undoes nothing. Those that go along do so only where that is sure to be one session, so not where
+// statements have no names.
+func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ...Step) error {
+	_ = Unconfirmed(conn) // of a commit that is not ours
+	for {
+		explicit, named := e.explicit.Load(), e.names.usable(conn.Config().DefaultQueryExecMode)
+		if !named {
+			along = nil
+		}
+		err := send(ctx, conn, explicit, named, append([]Step{first}, along...))
+		switch {
+		case !explicit && State(err) == StateIsolation: // nothing was done
+			e.explicit.Store(true)
+			continue
+		case named && nameLost(err): // nor here
+			e.names.lost()
+			continue
+		case named && err == nil:
+			e.names.worked()
+		}
+		if Unconfirmed(conn) && err == nil {
+			return ErrUnconfirmed
+		}
+		return err
+	}
+}
+
+// send sends all steps in one go, and reads what comes back of them.
+func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Step) (err error) {
+	if tracer := conn.Config().Tracer; tracer != nil {
+		for _, s := range steps {
+			traced := tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: s.SQL, Args: s.Args})
+			defer func() { tracer.TraceQueryEnd(traced, conn, pgx.TraceQueryEndData{Err: err}) }()
+		}
+	}
+	prepared := make([]*pgconn.StatementDescription, len(steps)) // nil: without a name
+	if named {
+		defer func() {
+			if nameLost(err) || State(err) == "0A000" { // the schema has changed under the plan
+				for _, s := range steps {
+					_ = conn.Deallocate(ctx, ownName(s.SQL))
+				}
+			}
+		}()
+		for i, s := range steps {
+			if prepared[i], err = conn.Prepare(ctx, ownName(s.SQL), s.SQL); err != nil {
+				return err
+			}
+		}
+	}
+	built := make([]pgx.ExtendedQueryBuilder, len(steps))
+	for i, s := range steps {
+		if err := built[i].Build(conn.TypeMap(), prepared[i], s.Args); err != nil {
+			return err
+		}
+	}
+	defer rollBack(ctx, conn)
+	p := conn.PgConn().StartPipeline(ctx)
+	for i, s := range steps {
+		if explicit {
+			p.SendQueryParams("begin isolation level read committed", nil, nil, nil, nil)
+		}
+		if b := &built[i]; named {
+			p.SendQueryPrepared(prepared[i].Name, b.ParamValues, b.ParamFormats, b.ResultFormats)
+		} else {
+			p.SendQueryParams(s.SQL, b.ParamValues, nil, b.ParamFormats, b.ResultFormats)
+		}
+		if explicit {
+			p.SendQueryParams("commit", nil, nil, nil, nil)
+		}
+		p.SendPipelineSync()
+	}
+	if err = p.Flush(); err == nil {
+		err = steps[0].receive(conn, p, explicit)
+	}
+	for _, s := range steps[1:] {
+		if err != nil || s.receive(conn, p, explicit) != nil {
+			break
+		}
+	}
+	_ = p.Close() // it repeats an error that was read, or comes after the first commit
+	return err
+}
+
+// receive reads the rows of one step, and the end of its transaction.
+func (s Step) receive(conn *pgx.Conn, p *pgconn.Pipeline, explicit bool) (failed error) {
+	for at := 0; ; at++ {
+		results, err := p.GetResults()
+		if err != nil {
+			return err
+		}
+		reader, ok := results.(*pgconn.ResultReader)
+		if !ok { // the sync: committed
+			return failed
+		}
+		scan := s.Scan
+		if explicit && at != 1 || scan == nil { // BEGIN and COMMIT have no rows
+			scan = func(pgx.Rows) error { return nil }
+		}
+		if err := readAll(pgx.RowsFromResultReader(conn.TypeMap(), reader), scan); err != nil && failed == nil {
+			failed = err
+		}
+	}
+}
+
+func readAll(rows pgx.Rows, scan func(pgx.Rows) error) error {
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// rollBack keeps a connection whose transaction has failed; where it fails the connection is closed, which rolls back too.
+func rollBack(ctx context.Context, conn *pgx.Conn) {
+	if conn.PgConn().TxStatus() == 'E' {
+		_, _ = conn.Exec(ctx, "rollback")
+	}
+}
+
+// ownName is under what a statement is prepared: the same for the same text, and not the text. That one would be preferred by
+// every later query of that text, also by one that must not rely on names.
+func ownName(sql string) string {
+	sum := sha256.Sum256([]byte(sql))
+	return "pglock_" + hex.EncodeToString(sum[:12])
+}

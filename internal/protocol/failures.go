@@ -1,0 +1,98 @@
+package protocol
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// The SQLSTATEs of the protocol; the migrations list them with their meaning.
+const (
+	StateExpired       = "LK001"
+	StateStaleToken    = "LK002"
+	StateNotHolder     = "LK003"
+	StateDeadlock      = "LK004"
+	StateIsolation     = "LK005"
+	StateNotHeld       = "LK006"
+	StateOtherDatabase = "LK007"
+	StateSpentGrantID  = "LK008"
+	StateLeftFence     = "LK009"
+	StateOtherLimit    = "LK010"
+	StateUnfenced      = "LK011"
+	StateKeyTooOld     = "LK012"
+)
+
+// State is the SQLSTATE of a server's error, from any driver whose error type has a method SQLState, or "".
+func State(err error) string {
+	var e interface{ SQLState() string }
+	if errors.As(err, &e) {
+		return e.SQLState()
+	}
+	return ""
+}
+
+// The fields of a server's error that the protocol uses.
+const (
+	FieldDetail     = 'D'
+	FieldMessage    = 'M'
+	FieldSchema     = 's'
+	FieldTable      = 't'
+	FieldColumn     = 'c'
+	FieldConstraint = 'n'
+)
+
+// Field is a field of a server's error, from pgx or from lib/pq, or "".
+func Field(err error, name byte) string {
+	var e *pgconn.PgError
+	var legacy interface{ Get(byte) string } // lib/pq
+	switch {
+	case errors.As(err, &e):
+		return map[byte]string{FieldDetail: e.Detail, FieldMessage: e.Message, FieldSchema: e.SchemaName, FieldTable: e.TableName,
+			FieldColumn: e.ColumnName, FieldConstraint: e.ConstraintName}[name]
+	case errors.As(err, &legacy):
+		return legacy.Get(name)
+	}
+	return ""
+}
+
+// Detail is the value of key=value in the DETAIL of a server's error.
+func Detail(err error, key string) string {
+	detail := Field(err, FieldDetail)
+	v, _ := strings.CutPrefix(detail, key+"=")
+	return v
+}
+
+// Message is what a server's error says, without what pgx adds to it.
+func Message(err error) string {
+	if message := Field(err, FieldMessage); message != "" {
+		return message
+	}
+	return err.Error()
+}
+
+// Transient reports whether the server undid the statement for a reason that a repetition may not meet: serialization
+// failure, deadlock, lock_timeout, or a cancelled statement. Nothing was changed.
+func Transient(err error) bool {
+	switch State(err) {
+	case "40001", "40P01", "55P03", "57014":
+		return true
+	}
+	return false
+}
+
+// LockedOut reports whether the server has waited for another transaction for as long as it may: nothing was changed.
+func LockedOut(err error) bool { return State(err) == "55P03" }
+
+// ConnectionLost reports whether err says that the connection ended rather than that the server refused: what was sent
+// may have been done.
+func ConnectionLost(err error) bool {
+	switch state := State(err); {
+	case err == nil:
+		return false
+	case state == "", errors.Is(err, ErrUnconfirmed):
+		return true
+	default: // terminated by an administrator, a crash, a starting server, a broken protocol
+		return strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "08")
+	}
+}

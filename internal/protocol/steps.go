@@ -1,0 +1,266 @@
+package protocol
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Acquire asks for locks, with the function for one or the one for many, which does the same for each.
+func (q *Queries) Acquire(asks []Ask, answers []Answer) Step {
+	if len(asks) == 1 {
+		a := asks[0]
+		return Step{q.acquire, []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
+			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested, max(1, a.Turns)},
+			func(rows pgx.Rows) (err error) {
+				answers[0], err = scanAnswer(rows)
+				return err
+			}}
+	}
+	n := len(asks)
+	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+	metadata, capacities, turns := make([]*string, n), make([]*int, n), make([]int, n)
+	retries, waits, nested := make([]bool, n), make([]bool, n), make([]bool, n)
+	for i, a := range asks {
+		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = a.Name, a.GrantID.String(), a.Holder, Interval(a.TTL+a.Grace), a.Mode
+		owners[i], capacities[i], turns[i], metadata[i] = a.Owner.String(), a.capacity(), max(1, a.Turns), a.metadata()
+		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
+	}
+	session := asks[0].Session
+	return Step{q.acquireMany, []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
+		Interval(session.TTL), owners, nested, turns},
+		func(rows pgx.Rows) error {
+			var n int64
+			a, err := scanAnswer(rows, &n)
+			if err == nil {
+				answers[n-1] = a
+			}
+			return err
+		}}
+}
+
+func (a Ask) capacity() *int {
+	if a.Capacity == 0 {
+		return nil
+	}
+	return &a.Capacity
+}
+
+func (a Ask) metadata() *string {
+	if a.Metadata == nil {
+		return nil
+	}
+	text := string(a.Metadata)
+	return &text
+}
+
+// scanAnswer reads what the server says to one request, with others in columns before it.
+func scanAnswer(rows pgx.Rows, first ...any) (a Answer, err error) {
+	var token, firstToken, remaining, expiresAt, ticket *int64
+	var slot, place *int
+	var holder *string
+	var isFirst, watched *bool
+	if err := rows.Scan(append(first, &a.Granted, &token, &firstToken, &slot, &remaining, &holder, &expiresAt, &ticket, &place, &isFirst,
+		&a.Handed.Hints, &a.Handed.Slots, &watched, nil)...); err != nil {
+		return a, err
+	}
+	if a.Granted && (token == nil || firstToken == nil) {
+		return a, fmt.Errorf("the server granted the lock without a token")
+	}
+	a.Token, a.FirstToken, a.Slot = OrZero(token), OrZero(firstToken), OrZero(slot)
+	a.Holder, a.ExpiresAt, a.Remaining = OrZero(holder), Moment(expiresAt), micros(OrZero(remaining))
+	a.Ticket, a.Place, a.First = OrZero(ticket), OrZero(place), OrZero(isFirst)
+	a.Handed.Watched = OrZero(watched)
+	return a, nil
+}
+
+// Release ends leases, with the function for one or the one for many, which does the same for each.
+func (q *Queries) Release(claims []Claim, endings []Ending) Step {
+	s := q.ReleaseAll(claims, endings)
+	if len(claims) == 1 {
+		s.SQL, s.Args = q.release, claims[0].args()
+	}
+	return s
+}
+
+// ReleaseAll ends leases, all of them or none, and waits for no row for longer than a moment.
+func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
+	return Step{q.releaseMany, columns(claims), func(rows pgx.Rows) error {
+		var n int64
+		var e Ending
+		var watched *bool
+		err := rows.Scan(&n, &e.Released, &e.Handed.Hints, &e.Handed.Slots, &watched, nil)
+		if e.Handed.Watched = OrZero(watched); err == nil {
+			endings[n-1] = e
+		}
+		return err
+	}}
+}
+
+// Check asks what became of leases.
+func (q *Queries) Check(claims []Claim, all []Remains) Step {
+	return Step{q.checkMany, columns(claims), func(rows pgx.Rows) error {
+		var n int64
+		var reason *string
+		var us *int64
+		if err := rows.Scan(&n, &reason, &us); err != nil {
+			return err
+		}
+		all[n-1] = Remains{micros(OrZero(us)), OrZero(reason)}
+		return nil
+	}}
+}
+
+// Beat renews leases and looks at the queue of the session, in one statement.
+func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings map[int64]Sighting) Step {
+	look := []any{s.Key.String(), s.Holder, Interval(s.TTL), b.Nested}
+	step := Step{q.beat, append(look, columns(b.Claims)...), func(rows pgx.Rows) error {
+		var n, ticket, remaining, expiresAt *int64
+		var outcome, circle *string
+		var first *bool
+		if err := rows.Scan(&n, &outcome, &expiresAt, &ticket, &remaining, &first, &circle); err != nil {
+			return err
+		}
+		left := micros(OrZero(remaining))
+		if n != nil {
+			verdicts[b.Claims[*n-1]] = Verdict{*outcome, left, Moment(expiresAt)}
+			return nil
+		}
+		seen := Sighting{First: OrZero(first), Remaining: left}
+		if circle != nil {
+			if err := json.Unmarshal([]byte(*circle), &seen.Circle); err != nil {
+				return fmt.Errorf("read a circle of waiters: %w", err)
+			}
+		}
+		sightings[*ticket] = seen
+		return nil
+	}}
+	switch {
+	case !b.Look:
+		step.SQL, step.Args = q.renewAll, columns(b.Claims)
+	case len(b.Claims) == 0:
+		step.SQL, step.Args = q.look, look
+	}
+	return step
+}
+
+// Renew renews one lease.
+func (q *Queries) Renew(c Claim, v *Verdict) Step {
+	return Step{q.renew, c.args(), func(rows pgx.Rows) error {
+		var us, expiresAt int64
+		err := rows.Scan(&us, &expiresAt, nil)
+		*v = Verdict{Renewed, micros(us), Moment(&expiresAt)}
+		return err
+	}}
+}
+
+// RenewWaiting renews one lease, and waits for its row for so long at most.
+func (q *Queries) RenewWaiting(c Claim, wait time.Duration, v *Verdict) Step {
+	s := q.Renew(c, v)
+	s.SQL, s.Args = q.renewWaiting, append(s.Args, fmt.Sprint(max(1, wait.Milliseconds())))
+	return s
+}
+
+// OwnTickets asks which requests the tickets of the session stand for.
+func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]Request) Step {
+	return Step{q.ownTickets, []any{s.Key.String(), tickets}, func(rows pgx.Rows) error {
+		var r Request
+		var id string
+		err := rows.Scan(&r.Name, &id)
+		if err == nil {
+			r.GrantID, err = uuid.Parse(id)
+		}
+		*all = append(*all, r)
+		return err
+	}}
+}
+
+// TakeBack takes requests back, all of them or none; with spend, also those whose attempts may still be on their way.
+func (q *Queries) TakeBack(s Session, spend bool, requests []Request, backs []TakenBack) Step {
+	names, grantIDs := make([]string, len(requests)), make([]string, len(requests))
+	for i, r := range requests {
+		names[i], grantIDs[i] = r.Name, r.GrantID.String()
+	}
+	return Step{q.giveUp, []any{s.Key.String(), names, grantIDs, spend}, func(rows pgx.Rows) error {
+		var b TakenBack
+		var n int64
+		var place *int
+		var token, expiresAt *int64
+		var holder *string
+		var watched *bool
+		err := rows.Scan(&n, &b.Ended, &place, &token, &holder, &expiresAt, &b.Handed.Hints, &b.Handed.Slots, &watched, nil)
+		if err != nil {
+			return err
+		}
+		b.Place, b.Token, b.Holder, b.ExpiresAt = OrZero(place), OrZero(token), OrZero(holder), Moment(expiresAt)
+		b.Handed.Watched = OrZero(watched)
+		backs[n-1] = b
+		return nil
+	}}
+}
+
+// EndSession ends the session, with all its tickets.
+func (q *Queries) EndSession(s Session) Step {
+	return Step{SQL: q.endSession, Args: []any{s.Key.String()}}
+}
+
+// Sweep removes what dead sessions and old requests have left in the tables, a little of it.
+func (q *Queries) Sweep() Step { return Step{SQL: q.sweep} }
+
+// Timeline asks how long ago the server's timeline changed; nil when it never did, or cannot be seen.
+func (q *Queries) Timeline(us **int64) Step {
+	return Step{SQL: q.timeline, Scan: func(rows pgx.Rows) error { return rows.Scan(us) }}
+}
+
+// Own tells that the lease is its owner's.
+func (q *Queries) Own(c Claim, owner uuid.UUID) Step {
+	return Step{SQL: q.own, Args: []any{c.Name, c.Token, c.GrantID.String(), owner.String()}}
+}
+
+// Announce notifies those who were granted a slot of these locks, and whoever watches; told is how many hints there were.
+func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
+	return Step{q.announce, []any{names, slots}, func(rows pgx.Rows) error { return rows.Scan(told, nil) }}
+}
+
+// Notify notifies a channel.
+func (q *Queries) Notify(channel, payload string) Step {
+	return Step{SQL: q.notify, Args: []any{channel, payload}}
+}
+
+// Moment is a time from the server, in UTC; zero when there is none.
+func Moment(us *int64) time.Time {
+	if us == nil {
+		return time.Time{}
+	}
+	return time.UnixMicro(*us).UTC()
+}
+
+func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
+
+// Interval is d as PostgreSQL reads it. Seconds, as version 14 takes no more than 2^31 microseconds.
+func Interval(d time.Duration) string {
+	return fmt.Sprintf("%d.%06d seconds", d/time.Second, d%time.Second/time.Microsecond)
+}
+
+// OrZero is what a column holds, zero for NULL.
+func OrZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+func (c Claim) args() []any { return []any{c.Name, c.Token, c.GrantID.String(), c.Slot} }
+
+// columns are the claims as the arguments of a function for many.
+func columns(claims []Claim) []any {
+	n := len(claims)
+	names, tokens, grantIDs, slots := make([]string, n), make([]int64, n), make([]string, n), make([]int, n)
+	for i, c := range claims {
+		names[i], tokens[i], grantIDs[i], slots[i] = c.Name, c.Token, c.GrantID.String(), c.Slot
+	}
+	return []any{names, tokens, grantIDs, slots}
+}

@@ -1,0 +1,33 @@
+package server
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
+
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// NeverSent reports whether the request did not reach a server at all.
+func NeverSent(err error) bool {
+	var connect *pgconn.ConnectError
+	var unsent *coalesce.NotSentError
+	return errors.As(err, &connect) || errors.As(err, &unsent)
+}
+
+// AnswerLost reports that a request was sent, and may have been done, and that nobody will hear of it any more.
+func AnswerLost(err error) bool {
+	var left *coalesce.LeftError
+	return protocol.ConnectionLost(err) && !NeverSent(err) && !errors.As(err, &left)
+}
+
+// Lasting reports whether the error would come again and again: the pool is closed, or the server's refusal is neither one of
+// the moment, nor for want of what the server has too little of (class 53), nor that of a standby, which may be promoted.
+func Lasting(err error) bool {
+	state := protocol.State(err)
+	return errors.Is(err, puddle.ErrClosedPool) ||
+		state != "" && state != "25006" && !protocol.Transient(err) && !protocol.ConnectionLost(err) && !NeverSent(err) && !strings.HasPrefix(state, "53")
+}

@@ -1,0 +1,116 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// ownConn is the heartbeat's connection, outside the pool. One goroutine at a time uses it.
+type ownConn struct {
+	server *Server
+	conn   *pgx.Conn // nil until it is used
+}
+
+// run runs a step. Whatever is wrong with the connection, the next attempt has a new one.
+func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
+	if o.conn == nil || o.conn.IsClosed() {
+		conn, err := o.server.connect(ctx)
+		if err != nil {
+			return err
+		}
+		o.conn = conn
+	}
+	err := o.server.executor.Run(ctx, o.conn, step)
+	if protocol.ConnectionLost(err) {
+		o.server.CloseOwn()
+	}
+	return err
+}
+
+// CloseOwn closes the own connection until it is used again.
+func (s *Server) CloseOwn() {
+	if s.own.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // says goodbye after everything else ended
+		defer cancel()
+		_ = s.own.conn.Close(ctx)
+		s.own.conn = nil
+	}
+}
+
+// connect opens a connection outside the pool, made as the pool would make it.
+func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
+	pool := s.pool.Config()
+	config := pool.ConnConfig.Copy()
+	if pool.BeforeConnect != nil {
+		if err := pool.BeforeConnect(ctx, config); err != nil {
+			return nil, fmt.Errorf("BeforeConnect: %w", err)
+		}
+	}
+	protocol.ObserveCommits(config)
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if pool.AfterConnect != nil {
+		if err := pool.AfterConnect(ctx, conn); err != nil {
+			_ = conn.Close(ctx)
+			return nil, fmt.Errorf("AfterConnect: %w", err)
+		}
+	}
+	if pool.PrepareConn != nil {
+		if ok, err := pool.PrepareConn(ctx, conn); err != nil || !ok {
+			_ = conn.Close(ctx)
+			return nil, fmt.Errorf("PrepareConn refused a connection of the client: %w", errors.Join(err, ctx.Err()))
+		}
+	}
+	return conn, nil
+}
+
+// Beat does one statement for all: verdicts of the leases, and every ticket of the session that is still queued.
+func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
+	verdicts, sightings := make(map[protocol.Claim]protocol.Verdict, len(b.Claims)), make(map[int64]protocol.Sighting)
+	return verdicts, sightings, s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
+}
+
+// RenewWaiting renews a lease, and waits for its row for as long as given.
+func (s *Server) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
+	err = s.own.run(ctx, s.Queries.RenewWaiting(c, wait, &v))
+	return v, err
+}
+
+// OwnTickets names the requests that tickets of the session stand for.
+func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.Request, err error) {
+	err = s.own.run(ctx, s.Queries.OwnTickets(who, tickets, &all))
+	return all, err
+}
+
+// TakeBack takes requests back, all of them or none.
+func (s *Server) TakeBack(ctx context.Context, who protocol.Session, spend bool, requests []protocol.Request) ([]protocol.TakenBack, error) {
+	backs := make([]protocol.TakenBack, len(requests))
+	return backs, s.own.run(ctx, s.Queries.TakeBack(who, spend, requests, backs))
+}
+
+// ReleaseAll releases leases.
+func (s *Server) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error) {
+	endings := make([]protocol.Ending, len(claims))
+	return endings, s.own.run(ctx, s.Queries.ReleaseAll(claims, endings))
+}
+
+// AnnounceOwn is Announce on the own connection.
+func (s *Server) AnnounceOwn(ctx context.Context, names []string, slots []*int) error {
+	return s.own.run(ctx, s.Queries.Announce(names, slots, new(int64)))
+}
+
+// EndSession ends the session, with all its tickets.
+func (s *Server) EndSession(ctx context.Context, who protocol.Session) error {
+	return s.own.run(ctx, s.Queries.EndSession(who))
+}
+
+// Sweep removes what nobody needs any more.
+func (s *Server) Sweep(ctx context.Context) error { return s.own.run(ctx, s.Queries.Sweep()) }

@@ -1,0 +1,212 @@
+// Package server speaks to PostgreSQL for one client: through the application's pool, where calls that are made at the same time go
+// together, and for the heartbeat through a connection of its own, so that a pool that the application has exhausted costs no lease.
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// Patience bounds every statement: one on a connection that died in silence would hold its call until its ctx ends.
+const Patience = 10 * time.Second
+
+// attempts is how often a statement is sent that the server undoes for a reason that passes.
+const attempts = 10
+
+// How many statements of a kind are under way before calls wait for each other.
+const (
+	acquiresWide = 1
+	waitsWide    = 4
+	releasesWide = 1
+	checksWide   = 2
+)
+
+// Server is a database as one client uses it. It is safe for concurrent use but for the calls over the own connection, which one
+// goroutine makes at a time: Beat, RenewWaiting, OwnTickets, TakeBack, ReleaseAll, AnnounceOwn, EndSession, Sweep and CloseOwn.
+type Server struct {
+	Queries  *protocol.Queries
+	executor protocol.Executor
+	pool     *pgxpool.Pool
+	own      ownConn
+	direct   *pgx.ConnConfig // for LISTEN; nil: made as the pool makes its connections
+
+	life context.Context // ends with Close: no statement outlives it
+	end  context.CancelFunc
+
+	acquires, waits *coalesce.Coalescer[*pgx.Conn, protocol.Ask, protocol.Answer]
+	releases        *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
+	checks          *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
+}
+
+// New speaks to the schema of the pool's database. What is asked after Drain or Close is refused with errClosed.
+func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed error) *Server {
+	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, direct: direct}
+	s.own.server = s
+	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // its own life, ended by Close
+	s.acquires = gathering(s, acquiresWide, errClosed, s.Queries.Acquire)
+	s.waits = gathering(s, waitsWide, errClosed, s.Queries.Acquire)
+	s.releases = gathering(s, releasesWide, errClosed, s.Queries.Release)
+	s.checks = gathering(s, checksWide, errClosed, s.Queries.Check)
+	return s
+}
+
+// gathering makes calls of one kind go together, each of which is one element of a step's arguments and of its answers.
+func gathering[Q, A any](s *Server, width int, errClosed error, step func([]Q, []A) protocol.Step) *coalesce.Coalescer[*pgx.Conn, Q, A] {
+	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
+		Width: width, Life: s.life, Limit: Patience, ErrShut: errClosed,
+		Lend: func(ctx context.Context) (*pgx.Conn, func(), error) {
+			conn, err := s.pool.Acquire(ctx)
+			if err != nil {
+				return nil, nil, err
+			}
+			return conn.Conn(), conn.Release, nil
+		},
+		Send: func(ctx context.Context, conn *pgx.Conn, calls []Q) ([]A, error) {
+			answers := make([]A, len(calls))
+			return answers, s.executor.Run(ctx, conn, step(calls, answers))
+		},
+		Undone: func(err error) bool { return !protocol.ConnectionLost(err) },
+		Passes: func(err error) bool { return protocol.Transient(err) && !protocol.LockedOut(err) },
+	})
+}
+
+// BeginExplicitly says that the sessions' default isolation is not READ COMMITTED.
+func (s *Server) BeginExplicitly() { s.executor.BeginExplicitly() }
+
+// OnAbandoned says who hears what the server does for a call that has left. It is said before the first call.
+func (s *Server) OnAbandoned(take func(protocol.Ask, protocol.Answer, error)) {
+	s.acquires.Abandoned, s.waits.Abandoned = take, take
+}
+
+// Drain refuses requests for locks from now on, and returns when none is under way; those that are when ctx ends end too.
+func (s *Server) Drain(ctx context.Context) {
+	s.acquires.Shut()
+	s.waits.Shut()
+	defer context.AfterFunc(ctx, s.end)()
+	s.acquires.Wait()
+	s.waits.Wait()
+}
+
+// Close ends every statement, and returns when they have ended.
+func (s *Server) Close() {
+	s.end()
+	for _, c := range []interface {
+		Shut()
+		Wait()
+	}{s.acquires, s.waits, s.releases, s.checks} {
+		c.Shut()
+		c.Wait()
+	}
+	s.CloseOwn()
+}
+
+// Query runs one step on a connection of the pool, again when the server undid it for a reason that passes.
+func (s *Server) Query(ctx context.Context, step protocol.Step) error {
+	return s.pooled(ctx, func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, Patience)
+		defer cancel()
+		return s.executor.Run(ctx, conn, step)
+	})
+}
+
+// pooled lends f a connection of the pool, again when the server undid what it did for a reason that passes.
+func (s *Server) pooled(ctx context.Context, f func(*pgx.Conn) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	for attempt := 1; ; attempt++ {
+		conn, err := s.pool.Acquire(ctx)
+		if err != nil {
+			return &coalesce.NotSentError{Err: err}
+		}
+		err = f(conn.Conn())
+		conn.Release()
+		if !protocol.Transient(err) || attempt == attempts || !pause.For(ctx, time.Duration(attempt)*time.Millisecond) {
+			return err
+		}
+	}
+}
+
+// Acquire asks for a lock.
+func (s *Server) Acquire(ctx context.Context, a protocol.Ask) (protocol.Answer, error) {
+	if a.Wait {
+		return s.waits.Do(ctx, a)
+	}
+	return s.acquires.Do(ctx, a)
+}
+
+// Check asks what became of a lease.
+func (s *Server) Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error) {
+	return s.checks.Do(ctx, c)
+}
+
+// Renew renews a lease.
+func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdict, err error) {
+	err = s.Query(ctx, s.Queries.Renew(c, &v))
+	return v, err
+}
+
+// Release ends a lease. With announce it also tells the next holder of an exclusive lock, in the same round trip, in a transaction
+// of its own, as NOTIFY must not wait for the disk; what was announced is left out of the answer.
+func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error) {
+	if !announce || c.Slot != 0 {
+		return s.releases.Do(ctx, c)
+	}
+	var told int64
+	endings := make([]protocol.Ending, 1)
+	err := s.pooled(ctx, func(conn *pgx.Conn) error {
+		return s.executor.Run(ctx, conn, s.Queries.Release([]protocol.Claim{c}, endings),
+			s.Queries.Announce([]string{c.Name}, []*int{new(int)}, &told))
+	})
+	e := endings[0]
+	if told > 0 {
+		e.Handed.Announced, e.Handed.Slots, e.Handed.Watched = true, withoutHead(e.Handed.Slots), false
+	}
+	return e, err
+}
+
+// withoutHead leaves the slots that were not announced with the release.
+func withoutHead(slots []int) (others []int) {
+	for _, s := range slots {
+		if s != 0 {
+			others = append(others, s)
+		}
+	}
+	return others
+}
+
+// Own tells that a lease is its owner's.
+func (s *Server) Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error {
+	return s.Query(ctx, s.Queries.Own(c, owner))
+}
+
+// Announce tells those who were granted these slots of locks, and whoever watches.
+func (s *Server) Announce(ctx context.Context, names []string, slots []*int) error {
+	return s.Query(ctx, s.Queries.Announce(names, slots, new(int64)))
+}
+
+// Notify notifies a channel.
+func (s *Server) Notify(ctx context.Context, channel, payload string) error {
+	return s.Query(ctx, s.Queries.Notify(channel, payload))
+}
+
+// Timeline tells how long ago the server's timeline changed; changed is false when it never did, or cannot be seen.
+func (s *Server) Timeline(ctx context.Context) (since time.Duration, changed bool, err error) {
+	var us *int64
+	err = s.Query(ctx, s.Queries.Timeline(&us))
+	return time.Duration(protocol.OrZero(us)) * time.Microsecond, us != nil, err
+}
+
+// Listen gives a connection that listens.
+func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
+	return listener.Open(ctx, s.direct, s.connect)
+}

@@ -1,0 +1,87 @@
+package pglock
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/listener"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+)
+
+// backend is what a client's loops need from the database, which package server gives them; the tests of timers put a fake in
+// its place. One goroutine at a time makes the calls of the second group.
+type backend interface {
+	OnAbandoned(take func(protocol.Ask, protocol.Answer, error))
+	Acquire(ctx context.Context, a protocol.Ask) (protocol.Answer, error)
+	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)
+	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)
+	Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error)
+	Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error
+	Announce(ctx context.Context, names []string, slots []*int) error
+	Notify(ctx context.Context, channel, payload string) error
+	Timeline(ctx context.Context) (since time.Duration, changed bool, err error)
+	Watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error)
+	Listen(ctx context.Context) (listener.Conn, error)
+	Drain(ctx context.Context)
+	Close()
+
+	Beat(ctx context.Context, s protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error)
+	RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)
+	OwnTickets(ctx context.Context, s protocol.Session, tickets []int64) ([]protocol.Request, error)
+	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.Request) ([]protocol.TakenBack, error)
+	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)
+	AnnounceOwn(ctx context.Context, names []string, slots []*int) error
+	EndSession(ctx context.Context, s protocol.Session) error
+	Sweep(ctx context.Context) error
+	CloseOwn()
+}
+
+// database is a server that also tells of locks what people want to know.
+type database struct{ *server.Server }
+
+// Start asks whether the schema fits this library.
+func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUID, err error) {
+	var version int
+	var id, isolation string
+	var readOnly, sequenceOK bool
+	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Start, Scan: func(rows pgx.Rows) error {
+		return rows.Scan(&version, &id, &isolation, &readOnly, &sequenceOK)
+	}})
+	switch state := protocol.State(err); {
+	case state == "3F000" || state == "42883": // no such schema, no such function
+		return uuid.Nil, &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
+	case err != nil:
+		return uuid.Nil, fmt.Errorf("pglock: start client: %w", ErrorFromSQL(err, "", 0))
+	case version != SchemaVersion:
+		return uuid.Nil, &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
+	case readOnly:
+		return uuid.Nil, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
+	case !sequenceOK:
+		return uuid.Nil, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
+			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
+	}
+	if isolation != "read committed" {
+		d.BeginExplicitly()
+	}
+	return uuid.Parse(id)
+}
+
+// rows runs a statement that is read by people, and gives each row to scan.
+func (d database) rows(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
+	return d.Query(ctx, protocol.Step{SQL: sql, Args: args, Scan: scan})
+}
+
+// Watch tells how a lock is, and makes the server tell of changes for a while, on a channel.
+func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error) {
+	err = d.rows(ctx, d.Queries.Watch, []any{name, protocol.Interval(lasting)}, func(rows pgx.Rows) error {
+		i, err := scanInfo(rows, &channel, nil)
+		infos = append(infos, i)
+		return err
+	})
+	return infos, channel, err
+}
