@@ -44,7 +44,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	failed := 0
 	for i, s := range steps {
 		r.progress.Begins(i+1, len(steps), s, r.options.Repetitions)
-		err := s.run(ctx, s)
+		err := s.run(r, ctx, s)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -114,10 +114,14 @@ func (t *timed) others() float64 {
 	return max(0, float64(t.allCPU-t.CPU-t.serverCPU)/machine)
 }
 
-// warmServers has each server work for a while before anything counts: some are slow until they have (a virtual machine
-// that compiles what is used often).
+// warmServers has each server work for a while before anything counts, at the same time: some are slow until they have
+// (ZooKeeper's virtual machine compiles what is used often, which takes longer than what others need).
 func (r *Runner) warmServers(ctx context.Context) error {
 	size := r.options.sizes()
+	lasts := size.serverWarmUp
+	if r.servers.Running[peer.ZooKeeper] == nil {
+		lasts = min(lasts, 2*time.Second)
+	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -132,7 +136,7 @@ func (r *Runner) warmServers(ctx context.Context) error {
 		o.Callers = slices.Max(size.pairCallers)
 		all.Go(func() {
 			var t timed
-			if err := t.together(ctx, []worker.Order{o}, 0, size.serverWarmUp, at.PID); err != nil {
+			if err := t.together(ctx, []worker.Order{o}, 0, lasts, at.PID); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				errs = append(errs, fmt.Errorf("warm up %s by %s: %w", k.Server, k.Name, err))
