@@ -44,7 +44,7 @@ func BareSync() Kind {
 		Is:         "SQL over pgx, the release waits for the disk",
 		Guarantees: bareGuarantees,
 		In:         []Workload{W1},
-		Settings:   fmt.Sprintf("pool of %d", MostConnections),
+		Settings:   poolSettings(),
 		Open: func(ctx context.Context, c Config) (Client, error) {
 			return openBare(ctx, c, "locks_sync", bareRelease)
 		},
@@ -58,7 +58,7 @@ func BareAsync() Kind {
 		Is:         "SQL over pgx, the release does not wait for the disk",
 		Guarantees: bareGuarantees,
 		In:         []Workload{W1},
-		Settings:   fmt.Sprintf("pool of %d", MostConnections),
+		Settings:   poolSettings(),
 		Open: func(ctx context.Context, c Config) (Client, error) {
 			return openBare(ctx, c, "locks_async", bareReleaseAsync)
 		},

@@ -58,7 +58,7 @@ type Kind struct {
 	Notes map[Workload]string
 	// MostLeases is how many leases W3 asks of it. Defaults to any number.
 	MostLeases int
-	// OneProcess keeps it out of the part of W2 that is spread over processes.
+	// OneProcess keeps it out of the forms that have several processes.
 	OneProcess bool
 	// WarmUp is added to that of each measurement. Defaults to 0.
 	WarmUp time.Duration
@@ -71,9 +71,11 @@ type Kind struct {
 type Config struct {
 	Address  string // of the server: a URL for PostgreSQL, host:port for others
 	Workload Workload
-	Callers  int           // that will use the client at the same time
-	TTL      time.Duration // of what it acquires; the peer takes its own least if that is longer
-	Smoke    bool          // everything is to be short
+	Callers  int // that will use the client at the same time
+	// Connections is how many a pool has. Defaults to what the peer's Settings say.
+	Connections int
+	TTL         time.Duration // of what it acquires; the peer takes its own least if that is longer
+	Smoke       bool          // everything is to be short
 	// OnRequest is called before a request is sent, one call at a time. Defaults to nothing.
 	OnRequest func(at time.Time)
 }

@@ -16,7 +16,7 @@ import (
 func Pglock() Kind {
 	return Kind{
 		Name: "pglock", Is: "this library", Server: Postgres,
-		Settings: fmt.Sprintf("one Client for each process; pool of %d", MostConnections),
+		Settings: "one Client for each process; " + poolSettings(),
 		Guarantees: Guarantees{
 			Durable: "yes, flushed before the answer",
 			Fair:    "yes, a queue on the server",

@@ -25,6 +25,14 @@ func Callers(n int) string {
 	return fmt.Sprint(n, " callers")
 }
 
+// Processes names how many processes of one caller each there are.
+func Processes(n int) string {
+	if n == 1 {
+		return "1 process"
+	}
+	return fmt.Sprint(n, " processes")
+}
+
 // Waiters names how many wait, and where.
 func Waiters(n int, where string) string { return fmt.Sprint(n, " waiters ", where) }
 

@@ -36,18 +36,28 @@ func forms(size sizes) (list []form) {
 			run: func(r *Runner, ctx context.Context, s step) error { return r.pairs(ctx, s, n) },
 		})
 	}
+	alone := func(w peer.Workload) {
+		for _, n := range size.alone {
+			add(form{
+				workload: w, short: fmt.Sprint(n, "p"), where: report.Processes(n), takes: inSeveral,
+				run: func(r *Runner, ctx context.Context, s step) error { return r.alone(ctx, s, n) },
+			})
+		}
+	}
+	alone(peer.W1)
 	for _, n := range size.waiters {
 		add(form{
 			workload: peer.W2, short: fmt.Sprint(n, "c"), where: report.Waiters(n, report.InOne),
 			run: func(r *Runner, ctx context.Context, s step) error { return r.waits(ctx, s, n, 1) },
 		})
 	}
-	for _, n := range size.waiters {
+	for _, n := range size.spread {
 		add(form{
 			workload: peer.W2, short: fmt.Sprint(n, "c", size.processes, "p"), where: report.Waiters(n, report.Spread8), takes: inSeveral,
 			run: func(r *Runner, ctx context.Context, s step) error { return r.waits(ctx, s, n, size.processes) },
 		})
 	}
+	alone(peer.W2)
 	for _, n := range size.leases {
 		add(form{
 			workload: peer.W3, short: fmt.Sprint(n), where: report.Leases(n), together: true,

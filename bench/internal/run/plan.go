@@ -24,8 +24,10 @@ type Options struct {
 // sizes are how much of everything there is.
 type sizes struct {
 	pairCallers  []int // W1
-	waiters      []int // W2
-	processes    int   // that they are spread over
+	waiters      []int // W2, in one process
+	spread       []int // W2, over so many processes:
+	processes    int
+	alone        []int // W1 and W2: processes of one caller each
 	leases       []int // W3
 	leaseTTL     time.Duration
 	deaths       int // W4, in each repetition
@@ -39,13 +41,14 @@ type sizes struct {
 func (o Options) sizes() sizes {
 	if o.Smoke {
 		return sizes{
-			pairCallers: []int{8}, waiters: []int{8}, processes: 8, leases: []int{100}, leaseTTL: time.Second,
+			pairCallers: []int{8}, waiters: []int{8}, spread: []int{16}, processes: 8, alone: []int{4}, leases: []int{100}, leaseTTL: time.Second,
 			deaths: 1, deathTTL: time.Second, afterHolding: 200 * time.Millisecond, writers: []int{4},
 			warmUp: 50 * time.Millisecond, serverWarmUp: 100 * time.Millisecond,
 		}
 	}
 	return sizes{
-		pairCallers: []int{1, 8, 64}, waiters: []int{8, 64}, processes: 8, leases: []int{1000, 10000}, leaseTTL: 30 * time.Second,
+		pairCallers: []int{1, 8, 64}, waiters: []int{8, 64}, spread: []int{64}, processes: 8, alone: []int{1, 8, 64},
+		leases: []int{1000, 10000}, leaseTTL: 30 * time.Second,
 		deaths: 3, deathTTL: 2 * time.Second, afterHolding: 600 * time.Millisecond, writers: []int{1, 16},
 		warmUp: min(o.Duration, 400*time.Millisecond), serverWarmUp: 6 * time.Second,
 	}

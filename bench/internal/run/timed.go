@@ -20,6 +20,9 @@ import (
 // leaseTTL is that of locks that are given back at once.
 const leaseTTL = 30 * time.Second
 
+// namesInTurn is how many locks each of several callers of a process takes in turn.
+const namesInTurn = 8
+
 // timed is what workers did together within a window.
 type timed struct {
 	worker.Result
@@ -133,7 +136,7 @@ func (r *Runner) warmServers(ctx context.Context) error {
 		}
 		warm[k.Server] = true
 		o := r.order(k, peer.W1, at, leaseTTL)
-		o.Callers = slices.Max(size.pairCallers)
+		o.Callers, o.Names = slices.Max(size.pairCallers), namesInTurn
 		all.Go(func() {
 			var t timed
 			if err := t.together(ctx, []worker.Order{o}, 0, lasts, at.PID); err != nil {
@@ -155,8 +158,25 @@ func (r *Runner) order(k peer.Kind, w peer.Workload, at *server.Running, ttl tim
 // pairs is W1, of one peer.
 func (r *Runner) pairs(ctx context.Context, s step, callers int) error {
 	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
-	o.Callers = callers
+	o.Callers, o.Names = callers, namesInTurn
 	return r.counted(ctx, s, []worker.Order{o})
+}
+
+// alone is W1 or W2 with one caller in each of so many processes, over one connection: to an application, a client of its
+// own in each of its processes. In W1 each has a name of its own.
+func (r *Runner) alone(ctx context.Context, s step, processes int) error {
+	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
+	o.Callers, o.Names, o.Pool = 1, 1, 1
+	return r.counted(ctx, s, spread(o, processes))
+}
+
+// spread gives each process its part of the callers.
+func spread(o worker.Order, processes int) (orders []worker.Order) {
+	for p := range processes {
+		o.First = p * o.Callers
+		orders = append(orders, o)
+	}
+	return orders
 }
 
 // writes is W5, of one peer.
@@ -169,13 +189,8 @@ func (r *Runner) writes(ctx context.Context, s step, callers int) error {
 // waits is W2, of one peer.
 func (r *Runner) waits(ctx context.Context, s step, waiters, processes int) error {
 	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
-	var orders []worker.Order
-	for p := range processes {
-		o.Callers = waiters / processes
-		o.First = p * o.Callers
-		orders = append(orders, o)
-	}
-	return r.counted(ctx, s, orders)
+	o.Callers = waiters / processes
+	return r.counted(ctx, s, spread(o, processes))
 }
 
 // counted measures what is counted in turns, and puts it down.

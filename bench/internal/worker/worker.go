@@ -74,7 +74,7 @@ func read(ctx context.Context, lines <-chan []byte, into any) error {
 }
 
 func (o Order) config() peer.Config {
-	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, TTL: o.TTL, Smoke: o.Smoke}
+	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, Connections: o.Pool, TTL: o.TTL, Smoke: o.Smoke}
 }
 
 // work opens the peer, gets ready, and does the work for as long as the window says.
