@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Workload is one of the five things that are measured.
+// Workload is one of the things that are measured.
 type Workload string
 
 // The workloads.
@@ -20,10 +20,12 @@ const (
 	W3 Workload = "W3" // many leases are held for a TTL
 	W4 Workload = "W4" // the holder dies
 	W5 Workload = "W5" // writes under a lock
+	W6 Workload = "W6" // the first grant of a new connection
+	W7 Workload = "W7" // W1 while many others wait for other locks
 )
 
 // Workloads are all of them, in order.
-func Workloads() []Workload { return []Workload{W1, W2, W3, W4, W5} }
+func Workloads() []Workload { return []Workload{W1, W2, W3, W4, W5, W6, W7} }
 
 // Server names a server that a peer needs.
 type Server string

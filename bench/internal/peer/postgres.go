@@ -21,6 +21,22 @@ func poolSettings() string {
 // pool opens a pool of so many connections, or as many as c says, whose statements are counted, on the wire: whatever asks the server, by a pool, a batch, or a
 // connection that is made as the pool makes its own, is counted once for each statement to execute.
 func pool(ctx context.Context, c Config, counted *counter, connections int) (*pgxpool.Pool, error) {
+	config, err := poolConfig(c, counted, connections)
+	if err != nil {
+		return nil, err
+	}
+	p, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Ping(ctx); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func poolConfig(c Config, counted *counter, connections int) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(c.Address)
 	if err != nil {
 		return nil, err
@@ -38,15 +54,7 @@ func pool(ctx context.Context, c Config, counted *counter, connections int) (*pg
 		}
 		return &statementConn{Conn: conn, counted: counted}, nil
 	}
-	p, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.Ping(ctx); err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	return config, nil
 }
 
 // statementConn counts the messages of PostgreSQL's protocol that have a statement executed: Execute and Query. A pool's

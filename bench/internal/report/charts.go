@@ -24,6 +24,8 @@ func (r *Results) Charts() map[string]string {
 		{peer.W3, ServerShare, "w3.svg", "the server's processor time, milliseconds a second; less is better"},
 		{peer.W4, Late, "w4.svg", "milliseconds from the expiry to the next grant: median, least and worst; less is better"},
 		{peer.W5, Rate, "w5.svg", "writes a second; medians, with the least and the most of the repetitions"},
+		{peer.W6, FirstGrant, "w6.svg", "milliseconds from the connection to the first grant; medians; less is better"},
+		{peer.W7, P50, "w7.svg", "milliseconds of a pair; medians, with the least and the most of the repetitions; less is better"},
 	} {
 		chart := r.workloadChart(c.workload, c.metric, c.tells)
 		if c.workload == peer.W4 {

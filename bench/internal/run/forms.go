@@ -75,6 +75,20 @@ func forms(size sizes) (list []form) {
 			run: func(r *Runner, ctx context.Context, s step) error { return r.writes(ctx, s, n) },
 		})
 	}
+	add(form{
+		workload: peer.W6, short: "new", where: report.NewConnection,
+		run: func(r *Runner, ctx context.Context, s step) error { return r.firsts(ctx, s) },
+	})
+	for _, n := range size.beside {
+		for w, where := range []string{
+			never: report.Processes(n), before: report.Beside(n, size.tickets), after: report.BesideLater(n, size.tickets),
+		} {
+			add(form{
+				workload: peer.W7, short: fmt.Sprint(n, "p"), where: where,
+				run: func(r *Runner, ctx context.Context, s step) error { return r.beside(ctx, s, n, size.tickets, when(w)) },
+			})
+		}
+	}
 	return list
 }
 

@@ -17,7 +17,7 @@ type Options struct {
 	Peers       []peer.Kind
 	Forms       []string // by their short names; all of the workloads for none
 	Repetitions int
-	Duration    time.Duration // of one measurement of W1, W2 and W5
+	Duration    time.Duration // of one measurement of all but W3 and W4
 	Smoke       bool          // everything once, and short
 }
 
@@ -33,6 +33,8 @@ type sizes struct {
 	deaths       int // W4, in each repetition
 	deathTTL     time.Duration
 	writers      []int // W5
+	beside       []int // W7: processes of one caller each, beside so many
+	tickets      int   // of others
 	warmUp       time.Duration
 	serverWarmUp time.Duration
 	afterHolding time.Duration // how long W4's holder is left alive, at least, and half as long again at most
@@ -43,6 +45,7 @@ func (o Options) sizes() sizes {
 		return sizes{
 			pairCallers: []int{8}, waiters: []int{8}, spread: []int{16}, processes: 8, alone: []int{4}, leases: []int{100}, leaseTTL: time.Second,
 			deaths: 1, deathTTL: time.Second, afterHolding: 200 * time.Millisecond, writers: []int{4},
+			beside: []int{2}, tickets: 200,
 			warmUp: 50 * time.Millisecond, serverWarmUp: 100 * time.Millisecond,
 		}
 	}
@@ -50,6 +53,7 @@ func (o Options) sizes() sizes {
 		pairCallers: []int{1, 8, 64}, waiters: []int{8, 64}, spread: []int{64}, processes: 8, alone: []int{1, 8, 64},
 		leases: []int{1000, 10000}, leaseTTL: 30 * time.Second,
 		deaths: 3, deathTTL: 2 * time.Second, afterHolding: 600 * time.Millisecond, writers: []int{1, 16},
+		beside: []int{1, 8}, tickets: 10000,
 		warmUp: min(o.Duration, 400*time.Millisecond), serverWarmUp: 6 * time.Second,
 	}
 }

@@ -29,7 +29,8 @@ type timed struct {
 	window    worker.Window
 	serverCPU time.Duration
 	allCPU    time.Duration // of everything on the machine
-	middle    func() error  // called in the middle of the window
+	ready     func() error  // called when all workers are ready; nil for nothing
+	middle    func() error  // called in the middle of the window; nil for nothing
 }
 
 // together has workers do their orders in one window, and reads the server's processor time at both of its ends.
@@ -40,6 +41,11 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 	}
 	if err := group.Ready(); err != nil {
 		return errors.Join(err, group.Discard())
+	}
+	if t.ready != nil {
+		if err := t.ready(); err != nil {
+			return errors.Join(err, group.Discard())
+		}
 	}
 	begin := time.Now().Add(warmUp)
 	t.window = worker.Window{Begin: begin, End: begin.Add(lasts)}
@@ -55,10 +61,12 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 	}
 	for _, r := range results {
 		t.Took = append(t.Took, r.Took...)
+		t.FromConnected = append(t.FromConnected, r.FromConnected...)
 		t.Shares = append(t.Shares, r.Shares...)
 		t.Total, t.CPU, t.Requests = t.Total+r.Total, t.CPU+r.CPU, t.Requests+r.Requests
 	}
 	slices.Sort(t.Took)
+	slices.Sort(t.FromConnected)
 	return nil
 }
 
@@ -157,17 +165,19 @@ func (r *Runner) order(k peer.Kind, w peer.Workload, at *server.Running, ttl tim
 
 // pairs is W1, of one peer.
 func (r *Runner) pairs(ctx context.Context, s step, callers int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
+	at := r.server(s.kinds[0])
+	o := r.order(s.kinds[0], s.lines[0].Workload, at, leaseTTL)
 	o.Callers, o.Names = callers, namesInTurn
-	return r.counted(ctx, s, []worker.Order{o})
+	return r.counted(ctx, s, at, []worker.Order{o}, nil)
 }
 
 // alone is W1 or W2 with one caller in each of so many processes, over one connection: to an application, a client of its
 // own in each of its processes. In W1 each has a name of its own.
 func (r *Runner) alone(ctx context.Context, s step, processes int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
+	at := r.server(s.kinds[0])
+	o := r.order(s.kinds[0], s.lines[0].Workload, at, leaseTTL)
 	o.Callers, o.Names, o.Pool = 1, 1, 1
-	return r.counted(ctx, s, spread(o, processes))
+	return r.counted(ctx, s, at, spread(o, processes), nil)
 }
 
 // spread gives each process its part of the callers.
@@ -181,26 +191,29 @@ func spread(o worker.Order, processes int) (orders []worker.Order) {
 
 // writes is W5, of one peer.
 func (r *Runner) writes(ctx context.Context, s step, callers int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), time.Hour)
+	at := r.server(s.kinds[0])
+	o := r.order(s.kinds[0], s.lines[0].Workload, at, time.Hour)
 	o.Callers = callers
-	return r.counted(ctx, s, []worker.Order{o})
+	return r.counted(ctx, s, at, []worker.Order{o}, nil)
 }
 
 // waits is W2, of one peer.
 func (r *Runner) waits(ctx context.Context, s step, waiters, processes int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
+	at := r.server(s.kinds[0])
+	o := r.order(s.kinds[0], s.lines[0].Workload, at, leaseTTL)
 	o.Callers = waiters / processes
-	return r.counted(ctx, s, spread(o, processes))
+	return r.counted(ctx, s, at, spread(o, processes), nil)
 }
 
-// counted measures what is counted in turns, and puts it down.
-func (r *Runner) counted(ctx context.Context, s step, orders []worker.Order) error {
-	at, line := r.server(s.kinds[0]), s.lines[0]
+// counted measures what is counted in turns, and puts it down. ready, if there is one, is called when all workers are
+// ready.
+func (r *Runner) counted(ctx context.Context, s step, at *server.Running, orders []worker.Order, ready func() error) error {
+	line := s.lines[0]
 	before, err := readLog(ctx, at)
 	if err != nil {
 		return err
 	}
-	var t timed
+	t := timed{ready: ready}
 	if err := t.together(ctx, orders, r.options.sizes().warmUp+s.kinds[0].WarmUp, r.options.Duration, at.PID); err != nil {
 		return err
 	}
@@ -220,6 +233,9 @@ func (r *Runner) counted(ctx context.Context, s step, orders []worker.Order) err
 	}
 	set(report.P50, milliseconds(stats.Percentile(t.Took, 50)))
 	set(report.P99, milliseconds(stats.Percentile(t.Took, 99)))
+	if len(t.FromConnected) > 0 {
+		set(report.FirstGrant, milliseconds(stats.Percentile(t.FromConnected, 50)))
+	}
 	set(report.ClientCPU, t.CPU.Seconds()*1e6/n)
 	set(report.ServerCPU, t.serverCPU.Seconds()*1e6/n)
 	if t.Requests > 0 { // a program of its own does not tell
@@ -227,9 +243,8 @@ func (r *Runner) counted(ctx context.Context, s step, orders []worker.Order) err
 	}
 	if line.Workload == peer.W2 {
 		set(report.Fair, stats.Fairness(t.Shares, t.window.Begin, t.window.End))
-		return nil
 	}
-	if at.Name == peer.Postgres {
+	if at.Name == peer.Postgres && (line.Workload == peer.W1 || line.Workload == peer.W5) {
 		set(report.Flushes, float64(after.flushes-before.flushes)/float64(t.Total))
 		set(report.WAL, float64(after.bytes-before.bytes)/float64(t.Total))
 	}

@@ -38,10 +38,12 @@ func (w Window) has(t time.Time) bool { return !t.Before(w.Begin) && t.Before(w.
 
 // Result is what a worker did.
 type Result struct {
-	Took     []time.Duration // each pair (W1), wait (W2) or write (W5) that ended within the window
-	Total    int             // all of them, before and after the window too
-	Shares   []stats.Share   // of each caller
-	CPU      time.Duration   // of the client, within the window
-	Requests int64           // that were sent within the window
-	Error    string          // "" if all went well
+	Took []time.Duration // each pair (W1, W7), wait (W2), write (W5) or first grant (W6) that ended within the window
+	// FromConnected is the part of each first grant (W6) that came after the connection was there.
+	FromConnected []time.Duration
+	Total         int           // all of them, before and after the window too
+	Shares        []stats.Share // of each caller
+	CPU           time.Duration // of the client, within the window
+	Requests      int64         // that were sent within the window
+	Error         string        // "" if all went well
 }
