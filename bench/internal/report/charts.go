@@ -57,12 +57,9 @@ func (r *Results) aimsChart() chart {
 }
 
 func (q Ratio) bar() bar {
-	b := bar{label: q.what(), text: fmt.Sprintf("%s (%s)", Number(float64(q.Ratio)), q.bound())}
-	switch {
-	case q.Inverse:
-		b.label = "times sooner than " + q.Than
-	case q.Than != "":
-		b.label = q.what() + " × " + q.Than
+	b := bar{label: names[q.Metric], text: fmt.Sprintf("%s (%s)", Number(float64(q.Ratio)), q.bound())}
+	if q.Than != "" {
+		b.label += " × " + q.other()
 	}
 	if q.Met == nil {
 		b.text, b.hasNoAxisValue = "no figures", true
@@ -96,7 +93,7 @@ func (r *Results) workloadChart(w peer.Workload, m Metric, tells string) chart {
 		g := &c.groups[len(c.groups)-1]
 		s := l.spread(m)
 		b := bar{label: l.Peer, value: s.Median, least: s.Min, most: s.Max, text: Number(s.Median), class: "other"}
-		if l.Peer == "pglock" {
+		if l.Peer == ours {
 			b.class = "ours"
 		}
 		if math.IsNaN(s.Median) || math.IsInf(s.Median, 0) {

@@ -52,6 +52,6 @@ var tables = map[peer.Workload]struct {
 
 // names of metrics in the table of ratios.
 var names = map[Metric]string{
-	Rate: "rate", Statements: "statements an acquisition", Fair: "most/least served", Beats: "statements per process and TTL/3",
-	ServerShare: "server CPU", Late: "grant after expiry, ms",
+	Rate: "rate", P50: "median, ms", ServerCPU: "server CPU, µs", ServerShare: "server CPU, ms/s",
+	FirstGrant: "connected to grant, ms", Late: "grant after expiry, ms",
 }
