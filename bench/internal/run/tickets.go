@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -95,7 +96,14 @@ func (r *Runner) ticketServer(ctx context.Context, k peer.Kind) (*server.Running
 	if err != nil {
 		return nil, err
 	}
+	if err := r.prepareTicketServer(ctx, k, at); err != nil {
+		return nil, errors.Join(err, at.Stop())
+	}
 	r.own[name] = at
+	return at, nil
+}
+
+func (r *Runner) prepareTicketServer(ctx context.Context, k peer.Kind, at *server.Running) error {
 	if err := onServer(ctx, at, func(ctx context.Context, conn *pgx.Conn) error {
 		if _, err := conn.Exec(ctx, `ALTER SYSTEM SET autovacuum = off`); err != nil {
 			return err
@@ -103,12 +111,13 @@ func (r *Runner) ticketServer(ctx context.Context, k peer.Kind) (*server.Running
 		_, err := conn.Exec(ctx, `SELECT pg_reload_conf()`)
 		return err
 	}); err != nil {
-		return nil, err
+		return err
 	}
+	const processes = 8
 	o := r.order(k, peer.W7, at, leaseTTL)
 	o.Callers = 1
 	var t timed
-	return at, t.together(ctx, spread(o, 8), 0, min(r.options.sizes().serverWarmUp, 2*time.Second), at.PID)
+	return t.together(ctx, spread(o, processes), 0, min(r.options.sizes().serverWarmUp, 2*time.Second), at.PID)
 }
 
 func onServer(ctx context.Context, at *server.Running, do func(context.Context, *pgx.Conn) error) error {
