@@ -77,6 +77,9 @@ func (r *Runner) counted(ctx context.Context, s step, at *server.Running, orders
 	if err := t.together(ctx, orders, r.options.sizes().warmUp+s.kinds[0].WarmUp, r.options.Duration, at.PID); err != nil {
 		return err
 	}
+	if t.Late && !r.options.Smoke {
+		return errLate
+	}
 	if t.Total == 0 {
 		return fmt.Errorf("nothing was done in %v", r.options.Duration)
 	}

@@ -51,6 +51,7 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 		t.Took = append(t.Took, r.Took...)
 		t.FromConnected = append(t.FromConnected, r.FromConnected...)
 		t.Shares = append(t.Shares, r.Shares...)
+		t.Late = t.Late || r.Late
 		t.Total, t.CPU, t.Requests = t.Total+r.Total, t.CPU+r.CPU, t.Requests+r.Requests
 	}
 	slices.Sort(t.Took)
@@ -90,7 +91,8 @@ func (t *timed) watch(ctx context.Context, pid int) error {
 	}
 	lasted := time.Since(began)
 	after, err := t.read(pid)
-	// On a busy machine the second reading is late: what was used is that of a window of the right length.
+	// On a busy machine the readings are late: what was used is that of a window of the right length.
+	t.Late = t.window.Late(lasted)
 	part := float64(t.window.End.Sub(t.window.Begin)) / float64(lasted)
 	t.serverCPU = time.Duration(float64(after.server-before.server) * part)
 	t.allCPU = time.Duration(float64(after.all-before.all) * part)

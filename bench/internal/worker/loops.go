@@ -55,7 +55,7 @@ func repeat(ctx context.Context, client peer.Client, w Window, turns []turn) (Re
 		})
 	}
 	all.Wait()
-	r.CPU, r.Requests = stop()
+	r.CPU, r.Requests, r.Late = stop()
 	r.Took = slices.Concat(took...)
 	for _, n := range totals {
 		r.Total += n
@@ -168,7 +168,7 @@ func keeps(ctx context.Context, client peer.Client, o Order) (loop, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, w Window) (r Result, err error) {
-		r.CPU, r.Requests = measure(w, client.Requests, ownCPU)()
+		r.CPU, r.Requests, r.Late = measure(w, client.Requests, ownCPU)()
 		return r, nil
 	}, nil
 }

@@ -36,6 +36,9 @@ type Window struct{ Begin, End time.Time }
 
 func (w Window) has(t time.Time) bool { return !t.Before(w.Begin) && t.Before(w.End) }
 
+// Late says that two readings, so far apart, tell nothing of the window: the first came when much of it was over.
+func (w Window) Late(apart time.Duration) bool { return apart < w.End.Sub(w.Begin)*3/4 }
+
 // Result is what a worker did.
 type Result struct {
 	Took []time.Duration // each pair (W1, W7), wait (W2), write (W5) or first grant (W6) that ended within the window
@@ -45,5 +48,6 @@ type Result struct {
 	Shares        []stats.Share // of each caller
 	CPU           time.Duration // of the client, within the window
 	Requests      int64         // that were sent within the window
+	Late          bool          // the machine was too busy to read in time what was used
 	Error         string        // "" if all went well
 }
