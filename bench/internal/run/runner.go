@@ -68,7 +68,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 var ErrIncomplete = errors.New("measurements failed")
 
 // errLate says that figures of a window would be none, because the readings at its ends were late.
-var errLate = errors.New("the machine was too busy with others to read the clocks in time")
+var errLate = errors.New("the machine was too busy to read the clocks in time")
 
 // mostTries is how often a measurement is made that errLate ends.
 const mostTries = 3
