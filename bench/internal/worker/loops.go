@@ -92,7 +92,7 @@ func pairs(ctx context.Context, client peer.Client, o Order) (loop, error) {
 	if err := firstUse(ctx, turns, firstUses); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, w Window) (Result, error) { return repeat(ctx, client, w, turns) }, nil
+	return usedBefore(client, turns, firstUses), nil
 }
 
 // firstUse has each caller do its turn so often before the clock starts: what a server makes for a new name, and what a
@@ -109,6 +109,15 @@ func firstUse(ctx context.Context, turns []turn, times int) error {
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// usedBefore repeats turns that were done so often before, which counts in the total.
+func usedBefore(client peer.Client, turns []turn, times int) loop {
+	return func(ctx context.Context, w Window) (Result, error) {
+		r, err := repeat(ctx, client, w, turns)
+		r.Total += times * len(turns)
+		return r, err
+	}
 }
 
 // waits is W2: all callers want the same lock. What counts is the grant.
@@ -135,7 +144,7 @@ func waits(ctx context.Context, client peer.Client, o Order) (loop, error) {
 	if err := firstUse(first, turns, 1); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, w Window) (Result, error) { return repeat(ctx, client, w, turns) }, nil
+	return usedBefore(client, turns, 1), nil
 }
 
 // writes is W5: each caller writes a row of its own.
