@@ -190,6 +190,9 @@ CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
+-- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for each
+-- costs more than all that they say. What they raise comes from functions beside them.
+
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE   -- not evaluated by the planner
@@ -200,37 +203,26 @@ END $$;
 
 -- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
 CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_value IS NULL OR octet_length(p_value) NOT BETWEEN 1 AND p_most THEN
-    RAISE EXCEPTION '% is % bytes long: it must have 1 to %', p_argument,
-        coalesce(octet_length(p_value)::text, 'NULL, not some number of'), p_most USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN octet_length(p_value) BETWEEN 1 AND p_most THEN true
+    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long', 'have 1 to ' || p_most) END
+$$;
 
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN
-    RAISE EXCEPTION '% is %: it must be from 100 ms to 24 hours', p_argument, coalesce(p_value::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours' THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours') END
+$$;
 
 -- is_operator refuses an act that the audit could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
-    RETURN refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank');
-  END IF;
-  RETURN has_bytes('actor', p_actor, 256);
-END $$;
+  SELECT CASE WHEN p_reason ~ '[^[:space:]]' AND octet_length(p_reason) <= 1024 THEN has_bytes('actor', p_actor, 256)
+    ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
+$$;
 
 -- is_batch refuses arrays that are empty, longer than a statement should be, or not of one length.
 CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
@@ -248,44 +240,38 @@ BEGIN
   RETURN true;
 END $$;
 
--- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
-CREATE FUNCTION require_read_committed() RETURNS boolean
-LANGUAGE plpgsql STABLE
-AS $$
-BEGIN
-  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-    RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
-  END IF;
-  RETURN true;
-END $$;
-
--- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
--- the session's default: the token or the expiry would otherwise be given out twice after a crash.
-CREATE FUNCTION require_durable_commit() RETURNS boolean
+CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ignored text;
 BEGIN
-  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-    ignored := set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN true;
+  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
+    USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
+
+-- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
+CREATE FUNCTION require_read_committed() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN true
+    ELSE refuse_isolation() END
+$$;
+
+-- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
+-- the session's default: the token or the expiry would otherwise be given out twice after a crash (I12).
+CREATE FUNCTION require_durable_commit() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
+$$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-DECLARE
-  current text := current_setting(p_setting);
-BEGIN
-  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
-    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM current_setting(p_setting)::interval) * 1000 > p_ms
+    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
+$$;
 
 -- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
 -- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
@@ -654,36 +640,28 @@ END $$;
 
 -- check_request refuses a request that breaks a rule.
 CREATE FUNCTION check_request(w waiters, p_session_ttl interval) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-DECLARE
-  ok boolean := has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
-                AND is_ttl('session ttl', p_session_ttl);
-BEGIN
-  IF w.metadata IS NOT NULL AND octet_length(w.metadata::text) > 16384 THEN
-    RAISE EXCEPTION 'metadata is % bytes long as jsonb: it must have at most 16384', octet_length(w.metadata::text)
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  IF w.grant_id IS NULL OR w.session_id IS NULL THEN
-    RETURN refuse(CASE WHEN w.grant_id IS NULL THEN 'grant_id' ELSE 'session_key' END, NULL, 'be a UUID');
-  END IF;
-  IF w.mode IS NULL OR w.mode NOT IN ('exclusive', 'shared', 'limit') THEN
-    RETURN refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit');
-  END IF;
-  IF (w.mode = 'limit') <> (w.capacity IS NOT NULL) OR w.capacity NOT BETWEEN 1 AND 1000 THEN
-    RETURN refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
-                  'be from 1 to 1000 with mode limit, else NULL');
-  END IF;
-  IF w.turns IS NULL OR w.turns NOT BETWEEN 1 AND 1000 OR w.turns > 1 AND w.mode <> 'exclusive' THEN
-    RETURN refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive');
-  END IF;
-  RETURN true;
-END $$;
+  SELECT has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
+    AND is_ttl('session ttl', p_session_ttl)
+    AND CASE WHEN w.metadata IS NULL OR octet_length(w.metadata::text) <= 16384 THEN true
+             ELSE refuse('metadata', octet_length(w.metadata::text) || ' bytes long as jsonb', 'have at most 16384') END
+    AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
+    AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+    AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
+             ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
+    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL THEN true
+             ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
+                         'be from 1 to 1000 with mode limit, else NULL') END
+    AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
+             ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
+$$;
 
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs was given
 -- up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was pruned and used
 -- after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other lock it looks, without a
--- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13); and then decides.
+-- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13). Where the request
+-- may wait, or that look says so, it locks the head and decides.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_many boolean,
   OUT granted boolean, OUT token bigint, OUT more json)
@@ -692,12 +670,18 @@ AS $$
 #variable_conflict use_column
 DECLARE
   head locks;
+  a    record;
   ok   boolean;
 BEGIN
   w.session_id := session_of(p_session_key);
   ok := require_read_committed() AND check_request(w, p_session_ttl)
-    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
-  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until the function ends
+    AND (NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl));
+  IF p_wait OR p_retry THEN
+    head := lock_head(w.name, true, w.mode <> 'exclusive');
+  ELSE
+    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  END IF;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
@@ -713,13 +697,17 @@ BEGIN
     END IF;
   END IF;
   IF p_wait OR p_retry OR NOT is_taken(w, head) THEN
-    SELECT * INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more
-      FROM decide(w, p_session_ttl, p_retry, p_wait);
+    IF head.name IS NULL OR NOT (p_wait OR p_retry) THEN
+      head := lock_head(w.name, p_wait OR p_retry, true);
+    END IF;
+    a := decide(w, head, p_wait);
   ELSE
-    acquire_otherwise.granted := false;
-    SELECT r.token, json_strip_nulls(to_json(r)) INTO acquire_otherwise.token, acquire_otherwise.more FROM refusal(w, head) r;
+    a := refusal(w, head, NULL, NULL, NULL);
   END IF;
-  IF p_alone AND NOT acquire_otherwise.granted AND acquire_otherwise.more -> 'handed' IS NULL THEN
+  acquire_otherwise.granted := a.granted;
+  acquire_otherwise.token := a.token;
+  acquire_otherwise.more := a.more;
+  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
 END $$;
@@ -730,10 +718,10 @@ END $$;
 -- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of these
 -- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
--- lock_head locks the head of a lock for its queue, and makes one where there is none. FOR NO KEY UPDATE leaves a COMMIT
--- that checks the lease alone. NULL: it is locked, and p_wait is false. The holder cannot renew meanwhile, so a transaction
--- that has locked the head and then forgets to end does not stay for longer than a second.
-CREATE FUNCTION lock_head(p_name text, p_wait boolean) RETURNS locks
+-- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE leaves a
+-- COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder cannot renew
+-- meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer than a second.
+CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -747,7 +735,7 @@ BEGIN
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
-    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
+    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
     INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
       SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(), clock_timestamp(),
              '-infinity'
@@ -757,19 +745,19 @@ BEGIN
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket of a session that is alive; those before it are dead.
-CREATE FUNCTION next_waiter(p_name text) RETURNS waiters
+-- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up to the
+-- last one that was served is gone, and where they were the index may be full of what is left of them.
+CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   r record;
-  t bigint := 0;
 BEGIN
   LOOP   -- one by one, so that no plan reads the whole queue
     SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) AS alive
-      INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > t ORDER BY q.ticket LIMIT 1;
+      INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;
     EXIT WHEN r.ticket IS NULL OR r.alive;
-    t := r.ticket;
+    p_served := r.ticket;
   END LOOP;
   RETURN r.w;
 END $$;
@@ -803,25 +791,31 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
-  RETURN (p_head.queued AND (next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal says who holds the lock: of several the one whose lease ends last.
+-- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
 CREATE FUNCTION refusal(
-  w waiters, p_head locks, OUT token bigint, OUT holder text, OUT expires_at timestamptz, OUT remaining_us bigint)
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
+DECLARE
+  holder text := p_head.holder;
+  until  timestamptz := p_head.expires_at;
+  left_  bigint := microseconds_until(p_head.expires_at);
 BEGIN
-  IF p_head.expires_at > clock_timestamp() THEN           -- it is exclusive
-    token := p_head.token; holder := p_head.holder; expires_at := p_head.expires_at;
-    remaining_us := microseconds_until(p_head.expires_at);
-  ELSE
-    SELECT l.token, l.holder, l.expires_at INTO refusal.token, refusal.holder, refusal.expires_at FROM locks l
+  granted := false;
+  token := p_head.token;
+  IF p_head.expires_at IS NULL OR p_head.expires_at <= clock_timestamp() THEN           -- else it is exclusive
+    SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
       WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
-    remaining_us := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
+    left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
   END IF;
+  more := json_strip_nulls(json_build_object(
+    'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -875,54 +869,51 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock. p_ending: the
--- head's own lease ends with this statement.
-CREATE FUNCTION standing(p_head locks, p_ending boolean, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
+-- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock.
+CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  IF p_head.top_slot = 0 AND (p_ending OR is_over(p_head.expires_at, p_head.ended_at)) THEN
-    exclusive := 0; shared := 0; limited := 0; above := p_head.token;
-    RETURN;
-  END IF;
-  PERFORM settle(p_head.name);
-  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive' AND NOT (p_ending AND slot = 0)),
+  PERFORM settle(p_name);
+  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
          count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
     INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_head.name) s;
+    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_name) s;
 END $$;
 
 -- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers itself;
--- hints and handed are of the others, as acquire_lease says it. above: the greatest token of the lock. queued: somebody may
--- queue still. slots, tokens, firsts: of the latest batch.
+-- hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots, tokens, firsts: of
+-- the latest batch.
 CREATE TYPE grants AS (
-  token bigint, first_token bigint, slot int, hints text[], handed int[], above bigint, queued boolean,
+  token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
   slots int[], tokens bigint[], firsts bigint[]);
 
 -- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
 -- leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the
--- way. The caller has the head locked. p_at: it is locked FOR UPDATE at that place, and its own lease ends with this
--- statement, at p_ended_at: the caller changes the row where nobody is granted it. p_session_id is whose waiters hear of
--- it by the answer, p_grant_id the request that is answered itself.
-CREATE FUNCTION serve(p_head locks, p_at tid, p_ended_at timestamptz, w waiters, p_session_id uuid, p_grant_id uuid)
+-- way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear of it by the
+-- answer, p_grant_id the request that is answered itself.
+CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  g     grants;
-  s     record;
-  nxt   waiters;
-  batch waiters[];
-  slots int[];
+  g         grants;
+  nxt       waiters;
+  batch     waiters[];
+  slots     int[];
+  exclusive int := 0;                                    -- leases that are not over, by mode
+  shared    int := 0;
+  limited   int := 0;
+  above     bigint := p_head.token;
 BEGIN
   g.queued := p_head.queued;
-  IF p_head.expires_at > clock_timestamp() AND p_at IS NULL THEN
+  IF p_head.expires_at > clock_timestamp() THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
+  ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
+    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above FROM standing(p_head.name) s;
   END IF;
-  s := standing(p_head, p_at IS NOT NULL);
-  g.above := s.above;
-  WHILE s.exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name) END;
+  WHILE exclusive = 0 LOOP
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
     IF nxt.ticket IS NULL THEN
       g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
@@ -931,21 +922,22 @@ BEGIN
     END IF;
     batch := ARRAY[nxt];
     IF nxt.mode = 'exclusive' THEN
-      EXIT WHEN s.shared > 0 OR s.limited > 0;
+      EXIT WHEN shared > 0 OR limited > 0;
       p_at := coalesce(p_at, lock_to_grant(p_head.name));
       EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_head, p_at, p_ended_at);
-      s.exclusive := 1;
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      exclusive := 1;
     ELSE
-      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN s.limited ELSE s.shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - s.limited END);
+      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
+      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
       IF nxt.ticket > 0 THEN
         batch := next_batch(nxt, cardinality(slots));
       END IF;
-      g := grant_slots(g, batch, slots[1:cardinality(batch)]);
-      s.shared := s.shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
-      s.limited := s.limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
+      g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
+      above := g.tokens[cardinality(batch)];
+      shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
+      limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
     END IF;
     IF nxt.ticket > 0 THEN                               -- theirs, and those before them, which are dead
       DELETE FROM waiters q WHERE q.name = p_head.name AND q.ticket <= batch[cardinality(batch)].ticket;
@@ -954,7 +946,7 @@ BEGIN
   END LOOP;
   IF p_head.queued AND NOT g.queued THEN
     DELETE FROM waiters q WHERE q.name = p_head.name;
-    UPDATE locks l SET queued = false WHERE p_at IS NULL AND l.name = p_head.name AND l.slot = 0;
+    UPDATE locks l SET queued = false WHERE exclusive = 0 AND l.name = p_head.name AND l.slot = 0;
   END IF;
   RETURN g;
 END $$;
@@ -972,24 +964,25 @@ BEGIN
 END $$;
 
 -- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of the key
--- whatever it changes, as in acquire_lease. And it has seen that the lease before is over or ends with this, that nothing
--- else is in the way, and whose turn it is. A grant over a lease that ran out leaves a takeover in the audit.
-CREATE FUNCTION grant_head(g grants, w waiters, p_head locks, p_at tid, p_ended_at timestamptz) RETURNS grants
+-- whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else is in the way,
+-- and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
-  t  record := draw_tokens(g.above, w.turns);
+  t  record := draw_tokens(p_above, w.turns);
 BEGIN
-  IF p_ended_at IS NULL AND p_head.expires_at > '-infinity' THEN
+  IF p_ran_out THEN
     INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
-      VALUES ('takeover', p_head.name, p_head.token, p_head.first_token, t.last, p_head.holder, w.holder);
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+      FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
     token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
     owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
-    ended_at = p_ended_at, metadata = w.metadata, queued = g.queued
+    metadata = w.metadata, queued = g.queued
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -1031,7 +1024,7 @@ END $$;
 
 -- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those that
 -- have a row FOR UPDATE.
-CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[]) RETURNS grants
+CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1039,9 +1032,8 @@ DECLARE
   ok   boolean := require_durable_commit();
 BEGIN
   g.slots := p_slots;
-  g.tokens := ARRAY(SELECT (draw_tokens(g.above, 1)).last FROM generate_subscripts(p_slots, 1));
+  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
   g.firsts := NULL;
-  g.above := g.tokens[cardinality(p_slots)];
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
@@ -1087,73 +1079,63 @@ END $$;
 
 -- handed_by is the part of an answer that is for waiters; NULL when there is none.
 CREATE FUNCTION handed_by(g grants) RETURNS json
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  RETURN CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
-              THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END;
-END $$;
+  SELECT CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
+    THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
+$$;
 
 -- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted, ends or
--- queues for this lock before it or after it, never meanwhile.
-CREATE FUNCTION decide(
-  w waiters, p_session_ttl interval, p_retry boolean, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
+-- queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  head   locks;
-  mine   locks;
-  g      grants;
-  r      record;
-  ticket bigint;
-  place  int;
-  ok     boolean := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);
+  mine locks;
+  g    grants;
+  r    record;
+  ok   boolean;
 BEGIN
-  granted := false;
-  head := lock_head(w.name, p_wait OR p_retry);
-  IF head.name IS NULL THEN                              -- it is being granted to somebody
+  IF p_head.name IS NULL THEN
+    granted := false;
     more := '{"remaining_us": 0}';
     RETURN;
+  ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
+    mine := lease_of(p_head, w.grant_id);
   END IF;
-  mine := lease_of(head, w.grant_id);
   IF mine.name IS NOT NULL THEN
     PERFORM grant_again(mine);
-    g.token := mine.token;
-    g.first_token := mine.first_token;
-    g.slot := nullif(mine.slot, 0);
+    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
   ELSE
-    IF head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
+    IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
       RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
-    IF w.mode = 'limit' AND head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
       UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;   -- so that the next need not look
     END IF;
-    g := serve(head, NULL, NULL, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
-                                      THEN w END,        -- who has a ticket is served by it, and once
-               w.session_id, w.grant_id);
-  END IF;
-  IF g.token IS NOT NULL THEN
-    granted := true;
-    token := g.token;
-    more := json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
-                              'watched', nullif(head.watched_until > clock_timestamp(), false));
-  ELSE
-    IF g.slots IS NOT NULL THEN
-      SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
+    g.queued := p_head.queued;
+    IF p_head.expires_at <= clock_timestamp() THEN
+      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
+                                    THEN w END,          -- who has a ticket is served by it, and once
+                 w.session_id, w.grant_id);
+      IF g.slots IS NOT NULL THEN
+        SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
+      END IF;
     END IF;
-    IF p_wait THEN
-      r := enqueue(w, head.ticket, g.queued);
-      ticket := r.ticket;
-      place := r.place;
-    END IF;
-    r := refusal(w, head);
-    token := r.token;
-    more := json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'remaining_us', r.remaining_us, 'ticket', ticket,
-                              'place', place, 'first', nullif(place = 1, false), 'handed', handed_by(g),
-                              'watched', nullif(head.watched_until > clock_timestamp(), false));
   END IF;
-  more := nullif(json_strip_nulls(more)::text, '{}')::json;
+  IF g.token IS NULL THEN
+    r := CASE WHEN p_wait THEN enqueue(w, p_head.ticket, g.queued) END;
+    SELECT f.granted, f.token, f.more INTO granted, token, more FROM refusal(w, p_head, r.ticket, r.place, handed_by(g)) f;
+    RETURN;
+  END IF;
+  granted := true;
+  token := g.token;
+  IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
+     OR p_head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+                                               'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
+  END IF;
 END $$;
 
 -- lease_of finds the row of a lock whose grant ID this is, held or not.
@@ -1209,7 +1191,8 @@ BEGIN
   END IF;
   IF p_queued THEN
     SELECT count(*) + 1 INTO enqueue.place FROM (
-      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;
+      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_served AND q.ticket < enqueue.ticket
+      ORDER BY q.ticket LIMIT 99) ahead;
   ELSE
     UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
     enqueue.place := 1;
@@ -1240,23 +1223,22 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  a    record;
-  n    bigint := 0;
-  told text[] := '{}';
+  r record;
+  n bigint := 0;
 BEGIN
-  FOR a IN
-    SELECT l.*, h.watched_until > clock_timestamp() AS watched, h.name AS head
-    FROM unnest(p_names, p_slots) AS g (name, slot) JOIN locks h ON h.name = g.name AND h.slot = 0
-    LEFT JOIN locks l ON l.name = g.name AND l.slot = g.slot AND l.ticket > 0 AND l.expires_at > clock_timestamp()
-  LOOP
-    IF a.name IS NOT NULL THEN
+  FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+    SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
+      FROM locks l WHERE l.name = p_names[i] AND l.slot = coalesce(p_slots[i], 0);
+    IF p_slots[i] >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
       n := n + 1;
-      PERFORM pg_notify('pglock_' || replace(a.session_id::text, '-', ''),
-                        hint(a.ticket, a.token, a.slot, microseconds_until(a.expires_at), a.first_token, a.grant_id));
+      PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
+                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
     END IF;
-    IF a.watched AND a.head <> ALL (told) THEN
-      told := told || a.head;
-      PERFORM pg_notify(watch_channel(a.head), '');
+    IF r.slot > 0 THEN
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i] AND l.slot = 0;
+    END IF;
+    IF r.watched THEN
+      PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
     END IF;
   END LOOP;
   RETURN n;
@@ -1273,7 +1255,8 @@ END $$;
 -- false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched. p_alone and p_many
 -- are as there: a COMMIT under way that has checked the lease is waited for, a second at most: 55P03.
 --
--- This statement ends the lease of a lock that nobody queues for; anything else is for release_otherwise.
+-- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
+-- release_otherwise that goes on.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -1283,22 +1266,24 @@ CREATE FUNCTION release_lease(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
+DECLARE
+  at     pg_catalog.tid;
+  queued boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
-      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0)
-      AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AND NOT h.queued
+      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true,
+  RETURNING true, l.ctid, l.queued,
     CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
-    INTO release_lease.released, release_lease.more;
-  IF NOT FOUND THEN
+    INTO release_lease.released, at, queued, release_lease.more;
+  IF queued IS NOT FALSE THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
-    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, p_many) o;
+    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
   END IF;
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
@@ -1338,50 +1323,44 @@ BEGIN
   END IF;
 END $$;
 
--- release_otherwise locks the row of an exclusive lease alone; of another lease the head first, so that nobody queues
--- meanwhile. The next in the queue has an exclusive lock in the same version of the row, where it is a writer.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends the lease
+-- itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head first, so that
+-- nobody queues meanwhile.
 CREATE FUNCTION release_otherwise(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_many boolean, OUT released boolean, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
   head locks;
   mine locks;
-  r    record;
-  at   tid;
   g    grants;
-  now  timestamptz;
   ok   boolean := require_read_committed()
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
-  IF coalesce(p_slot, 0) = 0 THEN
-    SELECT l.ctid AS at, l AS head INTO r FROM locks l
-      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
-        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
-      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
-    at := r.at;
-    head := r.head;
-    mine := head;
-  END IF;
-  IF at IS NULL AND p_slot IS DISTINCT FROM 0 THEN
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.top_slot > 0 FOR NO KEY UPDATE;
+  IF p_at IS NULL THEN
     SELECT * INTO mine FROM locks l
-      WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token AND head.name IS NOT NULL FOR UPDATE;
+      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
+        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
+      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
+    IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
+      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+      SELECT * INTO mine FROM locks l
+        WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
+    END IF;
+    released := coalesce(mine.expires_at > clock_timestamp(), false);
+    IF NOT released THEN
+      RETURN;
+    END IF;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = mine.slot;
   END IF;
-  now := clock_timestamp();
-  released := coalesce(mine.expires_at > now, false);
-  IF NOT released THEN
-    RETURN;
-  ELSIF at IS NULL THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.name = p_name AND l.slot = mine.slot;
+  released := true;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
+  IF g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                               'watched', nullif(head.watched_until > clock_timestamp(), false)));
   END IF;
-  g := serve(head, at, now, NULL, mine.session_id, NULL);
-  IF at IS NOT NULL AND (g.slots IS NULL OR NOT 0 = ANY (g.slots)) THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = now, queued = g.queued WHERE l.name = p_name AND l.slot = 0;
-  END IF;
-  more := nullif(json_strip_nulls(json_build_object('handed', handed_by(g),
-                                    'watched', nullif(head.watched_until > clock_timestamp(), false)))::text, '{}')::json;
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is next.
@@ -1441,7 +1420,7 @@ DECLARE
   ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
 BEGIN
   IF p_spend THEN
-    head := lock_head(p_name, true);
+    head := lock_head(p_name, true, true);
     INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp() FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
@@ -1455,7 +1434,7 @@ BEGIN
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF head.name IS NOT NULL THEN
-    g := serve(head, NULL, NULL, NULL, p_session_id, NULL);
+    g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
@@ -1523,7 +1502,7 @@ BEGIN
   INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
     VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  handed := (serve(head, NULL, NULL, NULL, gen_random_uuid(), NULL)).handed;
+  handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
 
 
@@ -2489,7 +2468,7 @@ DECLARE
 BEGIN
   SELECT l.watched_until INTO until FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF NOT FOUND OR until IS NULL OR until < clock_timestamp() + p_for / 2 THEN
-    head := lock_head(p_name, true);
+    head := lock_head(p_name, true, true);
     UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
   END IF;
   RETURN QUERY SELECT d.*, watch_channel(p_name) FROM described d WHERE d.name = p_name ORDER BY d.slot;

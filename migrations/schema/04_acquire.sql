@@ -119,36 +119,28 @@ END $$;
 
 -- check_request refuses a request that breaks a rule.
 CREATE FUNCTION check_request(w waiters, p_session_ttl interval) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-DECLARE
-  ok boolean := has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
-                AND is_ttl('session ttl', p_session_ttl);
-BEGIN
-  IF w.metadata IS NOT NULL AND octet_length(w.metadata::text) > 16384 THEN
-    RAISE EXCEPTION 'metadata is % bytes long as jsonb: it must have at most 16384', octet_length(w.metadata::text)
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  IF w.grant_id IS NULL OR w.session_id IS NULL THEN
-    RETURN refuse(CASE WHEN w.grant_id IS NULL THEN 'grant_id' ELSE 'session_key' END, NULL, 'be a UUID');
-  END IF;
-  IF w.mode IS NULL OR w.mode NOT IN ('exclusive', 'shared', 'limit') THEN
-    RETURN refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit');
-  END IF;
-  IF (w.mode = 'limit') <> (w.capacity IS NOT NULL) OR w.capacity NOT BETWEEN 1 AND 1000 THEN
-    RETURN refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
-                  'be from 1 to 1000 with mode limit, else NULL');
-  END IF;
-  IF w.turns IS NULL OR w.turns NOT BETWEEN 1 AND 1000 OR w.turns > 1 AND w.mode <> 'exclusive' THEN
-    RETURN refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive');
-  END IF;
-  RETURN true;
-END $$;
+  SELECT has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
+    AND is_ttl('session ttl', p_session_ttl)
+    AND CASE WHEN w.metadata IS NULL OR octet_length(w.metadata::text) <= 16384 THEN true
+             ELSE refuse('metadata', octet_length(w.metadata::text) || ' bytes long as jsonb', 'have at most 16384') END
+    AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
+    AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+    AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
+             ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
+    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL THEN true
+             ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
+                         'be from 1 to 1000 with mode limit, else NULL') END
+    AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
+             ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
+$$;
 
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs was given
 -- up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was pruned and used
 -- after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other lock it looks, without a
--- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13); and then decides.
+-- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13). Where the request
+-- may wait, or that look says so, it locks the head and decides.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_many boolean,
   OUT granted boolean, OUT token bigint, OUT more json)
@@ -157,12 +149,18 @@ AS $$
 #variable_conflict use_column
 DECLARE
   head locks;
+  a    record;
   ok   boolean;
 BEGIN
   w.session_id := session_of(p_session_key);
   ok := require_read_committed() AND check_request(w, p_session_ttl)
-    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
-  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until the function ends
+    AND (NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl));
+  IF p_wait OR p_retry THEN
+    head := lock_head(w.name, true, w.mode <> 'exclusive');
+  ELSE
+    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  END IF;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
@@ -178,13 +176,17 @@ BEGIN
     END IF;
   END IF;
   IF p_wait OR p_retry OR NOT is_taken(w, head) THEN
-    SELECT * INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more
-      FROM decide(w, p_session_ttl, p_retry, p_wait);
+    IF head.name IS NULL OR NOT (p_wait OR p_retry) THEN
+      head := lock_head(w.name, p_wait OR p_retry, true);
+    END IF;
+    a := decide(w, head, p_wait);
   ELSE
-    acquire_otherwise.granted := false;
-    SELECT r.token, json_strip_nulls(to_json(r)) INTO acquire_otherwise.token, acquire_otherwise.more FROM refusal(w, head) r;
+    a := refusal(w, head, NULL, NULL, NULL);
   END IF;
-  IF p_alone AND NOT acquire_otherwise.granted AND acquire_otherwise.more -> 'handed' IS NULL THEN
+  acquire_otherwise.granted := a.granted;
+  acquire_otherwise.token := a.token;
+  acquire_otherwise.more := a.more;
+  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
 END $$;

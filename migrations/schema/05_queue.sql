@@ -1,10 +1,10 @@
 -- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of these
 -- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
--- lock_head locks the head of a lock for its queue, and makes one where there is none. FOR NO KEY UPDATE leaves a COMMIT
--- that checks the lease alone. NULL: it is locked, and p_wait is false. The holder cannot renew meanwhile, so a transaction
--- that has locked the head and then forgets to end does not stay for longer than a second.
-CREATE FUNCTION lock_head(p_name text, p_wait boolean) RETURNS locks
+-- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE leaves a
+-- COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder cannot renew
+-- meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer than a second.
+CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -18,7 +18,7 @@ BEGIN
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
-    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
+    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
     INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
       SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(), clock_timestamp(),
              '-infinity'
@@ -28,19 +28,19 @@ BEGIN
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket of a session that is alive; those before it are dead.
-CREATE FUNCTION next_waiter(p_name text) RETURNS waiters
+-- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up to the
+-- last one that was served is gone, and where they were the index may be full of what is left of them.
+CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   r record;
-  t bigint := 0;
 BEGIN
   LOOP   -- one by one, so that no plan reads the whole queue
     SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) AS alive
-      INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > t ORDER BY q.ticket LIMIT 1;
+      INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;
     EXIT WHEN r.ticket IS NULL OR r.alive;
-    t := r.ticket;
+    p_served := r.ticket;
   END LOOP;
   RETURN r.w;
 END $$;
@@ -74,25 +74,31 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
-  RETURN (p_head.queued AND (next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal says who holds the lock: of several the one whose lease ends last.
+-- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
 CREATE FUNCTION refusal(
-  w waiters, p_head locks, OUT token bigint, OUT holder text, OUT expires_at timestamptz, OUT remaining_us bigint)
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
+DECLARE
+  holder text := p_head.holder;
+  until  timestamptz := p_head.expires_at;
+  left_  bigint := microseconds_until(p_head.expires_at);
 BEGIN
-  IF p_head.expires_at > clock_timestamp() THEN           -- it is exclusive
-    token := p_head.token; holder := p_head.holder; expires_at := p_head.expires_at;
-    remaining_us := microseconds_until(p_head.expires_at);
-  ELSE
-    SELECT l.token, l.holder, l.expires_at INTO refusal.token, refusal.holder, refusal.expires_at FROM locks l
+  granted := false;
+  token := p_head.token;
+  IF p_head.expires_at IS NULL OR p_head.expires_at <= clock_timestamp() THEN           -- else it is exclusive
+    SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
       WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
-    remaining_us := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
+    left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
   END IF;
+  more := json_strip_nulls(json_build_object(
+    'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -146,54 +152,51 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock. p_ending: the
--- head's own lease ends with this statement.
-CREATE FUNCTION standing(p_head locks, p_ending boolean, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
+-- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock.
+CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  IF p_head.top_slot = 0 AND (p_ending OR is_over(p_head.expires_at, p_head.ended_at)) THEN
-    exclusive := 0; shared := 0; limited := 0; above := p_head.token;
-    RETURN;
-  END IF;
-  PERFORM settle(p_head.name);
-  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive' AND NOT (p_ending AND slot = 0)),
+  PERFORM settle(p_name);
+  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
          count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
     INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_head.name) s;
+    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_name) s;
 END $$;
 
 -- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers itself;
--- hints and handed are of the others, as acquire_lease says it. above: the greatest token of the lock. queued: somebody may
--- queue still. slots, tokens, firsts: of the latest batch.
+-- hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots, tokens, firsts: of
+-- the latest batch.
 CREATE TYPE grants AS (
-  token bigint, first_token bigint, slot int, hints text[], handed int[], above bigint, queued boolean,
+  token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
   slots int[], tokens bigint[], firsts bigint[]);
 
 -- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
 -- leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the
--- way. The caller has the head locked. p_at: it is locked FOR UPDATE at that place, and its own lease ends with this
--- statement, at p_ended_at: the caller changes the row where nobody is granted it. p_session_id is whose waiters hear of
--- it by the answer, p_grant_id the request that is answered itself.
-CREATE FUNCTION serve(p_head locks, p_at tid, p_ended_at timestamptz, w waiters, p_session_id uuid, p_grant_id uuid)
+-- way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear of it by the
+-- answer, p_grant_id the request that is answered itself.
+CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  g     grants;
-  s     record;
-  nxt   waiters;
-  batch waiters[];
-  slots int[];
+  g         grants;
+  nxt       waiters;
+  batch     waiters[];
+  slots     int[];
+  exclusive int := 0;                                    -- leases that are not over, by mode
+  shared    int := 0;
+  limited   int := 0;
+  above     bigint := p_head.token;
 BEGIN
   g.queued := p_head.queued;
-  IF p_head.expires_at > clock_timestamp() AND p_at IS NULL THEN
+  IF p_head.expires_at > clock_timestamp() THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
+  ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
+    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above FROM standing(p_head.name) s;
   END IF;
-  s := standing(p_head, p_at IS NOT NULL);
-  g.above := s.above;
-  WHILE s.exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name) END;
+  WHILE exclusive = 0 LOOP
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
     IF nxt.ticket IS NULL THEN
       g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
@@ -202,21 +205,22 @@ BEGIN
     END IF;
     batch := ARRAY[nxt];
     IF nxt.mode = 'exclusive' THEN
-      EXIT WHEN s.shared > 0 OR s.limited > 0;
+      EXIT WHEN shared > 0 OR limited > 0;
       p_at := coalesce(p_at, lock_to_grant(p_head.name));
       EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_head, p_at, p_ended_at);
-      s.exclusive := 1;
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      exclusive := 1;
     ELSE
-      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN s.limited ELSE s.shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - s.limited END);
+      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
+      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
       IF nxt.ticket > 0 THEN
         batch := next_batch(nxt, cardinality(slots));
       END IF;
-      g := grant_slots(g, batch, slots[1:cardinality(batch)]);
-      s.shared := s.shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
-      s.limited := s.limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
+      g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
+      above := g.tokens[cardinality(batch)];
+      shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
+      limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
     END IF;
     IF nxt.ticket > 0 THEN                               -- theirs, and those before them, which are dead
       DELETE FROM waiters q WHERE q.name = p_head.name AND q.ticket <= batch[cardinality(batch)].ticket;
@@ -225,7 +229,7 @@ BEGIN
   END LOOP;
   IF p_head.queued AND NOT g.queued THEN
     DELETE FROM waiters q WHERE q.name = p_head.name;
-    UPDATE locks l SET queued = false WHERE p_at IS NULL AND l.name = p_head.name AND l.slot = 0;
+    UPDATE locks l SET queued = false WHERE exclusive = 0 AND l.name = p_head.name AND l.slot = 0;
   END IF;
   RETURN g;
 END $$;
@@ -243,24 +247,25 @@ BEGIN
 END $$;
 
 -- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of the key
--- whatever it changes, as in acquire_lease. And it has seen that the lease before is over or ends with this, that nothing
--- else is in the way, and whose turn it is. A grant over a lease that ran out leaves a takeover in the audit.
-CREATE FUNCTION grant_head(g grants, w waiters, p_head locks, p_at tid, p_ended_at timestamptz) RETURNS grants
+-- whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else is in the way,
+-- and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
-  t  record := draw_tokens(g.above, w.turns);
+  t  record := draw_tokens(p_above, w.turns);
 BEGIN
-  IF p_ended_at IS NULL AND p_head.expires_at > '-infinity' THEN
+  IF p_ran_out THEN
     INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
-      VALUES ('takeover', p_head.name, p_head.token, p_head.first_token, t.last, p_head.holder, w.holder);
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+      FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
     token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
     owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
-    ended_at = p_ended_at, metadata = w.metadata, queued = g.queued
+    metadata = w.metadata, queued = g.queued
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -302,7 +307,7 @@ END $$;
 
 -- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those that
 -- have a row FOR UPDATE.
-CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[]) RETURNS grants
+CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -310,9 +315,8 @@ DECLARE
   ok   boolean := require_durable_commit();
 BEGIN
   g.slots := p_slots;
-  g.tokens := ARRAY(SELECT (draw_tokens(g.above, 1)).last FROM generate_subscripts(p_slots, 1));
+  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
   g.firsts := NULL;
-  g.above := g.tokens[cardinality(p_slots)];
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
@@ -358,73 +362,63 @@ END $$;
 
 -- handed_by is the part of an answer that is for waiters; NULL when there is none.
 CREATE FUNCTION handed_by(g grants) RETURNS json
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  RETURN CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
-              THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END;
-END $$;
+  SELECT CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
+    THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
+$$;
 
 -- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted, ends or
--- queues for this lock before it or after it, never meanwhile.
-CREATE FUNCTION decide(
-  w waiters, p_session_ttl interval, p_retry boolean, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
+-- queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  head   locks;
-  mine   locks;
-  g      grants;
-  r      record;
-  ticket bigint;
-  place  int;
-  ok     boolean := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);
+  mine locks;
+  g    grants;
+  r    record;
+  ok   boolean;
 BEGIN
-  granted := false;
-  head := lock_head(w.name, p_wait OR p_retry);
-  IF head.name IS NULL THEN                              -- it is being granted to somebody
+  IF p_head.name IS NULL THEN
+    granted := false;
     more := '{"remaining_us": 0}';
     RETURN;
+  ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
+    mine := lease_of(p_head, w.grant_id);
   END IF;
-  mine := lease_of(head, w.grant_id);
   IF mine.name IS NOT NULL THEN
     PERFORM grant_again(mine);
-    g.token := mine.token;
-    g.first_token := mine.first_token;
-    g.slot := nullif(mine.slot, 0);
+    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
   ELSE
-    IF head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
+    IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
       RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
-    IF w.mode = 'limit' AND head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
       UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;   -- so that the next need not look
     END IF;
-    g := serve(head, NULL, NULL, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
-                                      THEN w END,        -- who has a ticket is served by it, and once
-               w.session_id, w.grant_id);
-  END IF;
-  IF g.token IS NOT NULL THEN
-    granted := true;
-    token := g.token;
-    more := json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
-                              'watched', nullif(head.watched_until > clock_timestamp(), false));
-  ELSE
-    IF g.slots IS NOT NULL THEN
-      SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
+    g.queued := p_head.queued;
+    IF p_head.expires_at <= clock_timestamp() THEN
+      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
+                                    THEN w END,          -- who has a ticket is served by it, and once
+                 w.session_id, w.grant_id);
+      IF g.slots IS NOT NULL THEN
+        SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
+      END IF;
     END IF;
-    IF p_wait THEN
-      r := enqueue(w, head.ticket, g.queued);
-      ticket := r.ticket;
-      place := r.place;
-    END IF;
-    r := refusal(w, head);
-    token := r.token;
-    more := json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'remaining_us', r.remaining_us, 'ticket', ticket,
-                              'place', place, 'first', nullif(place = 1, false), 'handed', handed_by(g),
-                              'watched', nullif(head.watched_until > clock_timestamp(), false));
   END IF;
-  more := nullif(json_strip_nulls(more)::text, '{}')::json;
+  IF g.token IS NULL THEN
+    r := CASE WHEN p_wait THEN enqueue(w, p_head.ticket, g.queued) END;
+    SELECT f.granted, f.token, f.more INTO granted, token, more FROM refusal(w, p_head, r.ticket, r.place, handed_by(g)) f;
+    RETURN;
+  END IF;
+  granted := true;
+  token := g.token;
+  IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
+     OR p_head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+                                               'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
+  END IF;
 END $$;
 
 -- lease_of finds the row of a lock whose grant ID this is, held or not.
@@ -480,7 +474,8 @@ BEGIN
   END IF;
   IF p_queued THEN
     SELECT count(*) + 1 INTO enqueue.place FROM (
-      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;
+      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_served AND q.ticket < enqueue.ticket
+      ORDER BY q.ticket LIMIT 99) ahead;
   ELSE
     UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
     enqueue.place := 1;
@@ -511,23 +506,22 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  a    record;
-  n    bigint := 0;
-  told text[] := '{}';
+  r record;
+  n bigint := 0;
 BEGIN
-  FOR a IN
-    SELECT l.*, h.watched_until > clock_timestamp() AS watched, h.name AS head
-    FROM unnest(p_names, p_slots) AS g (name, slot) JOIN locks h ON h.name = g.name AND h.slot = 0
-    LEFT JOIN locks l ON l.name = g.name AND l.slot = g.slot AND l.ticket > 0 AND l.expires_at > clock_timestamp()
-  LOOP
-    IF a.name IS NOT NULL THEN
+  FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+    SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
+      FROM locks l WHERE l.name = p_names[i] AND l.slot = coalesce(p_slots[i], 0);
+    IF p_slots[i] >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
       n := n + 1;
-      PERFORM pg_notify('pglock_' || replace(a.session_id::text, '-', ''),
-                        hint(a.ticket, a.token, a.slot, microseconds_until(a.expires_at), a.first_token, a.grant_id));
+      PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
+                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
     END IF;
-    IF a.watched AND a.head <> ALL (told) THEN
-      told := told || a.head;
-      PERFORM pg_notify(watch_channel(a.head), '');
+    IF r.slot > 0 THEN
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i] AND l.slot = 0;
+    END IF;
+    IF r.watched THEN
+      PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
     END IF;
   END LOOP;
   RETURN n;

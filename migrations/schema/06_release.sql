@@ -6,29 +6,32 @@
 -- false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched. p_alone and p_many
 -- are as there: a COMMIT under way that has checked the lease is waited for, a second at most: 55P03.
 --
--- This statement ends the lease of a lock that nobody queues for; anything else is for release_otherwise.
+-- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
+-- release_otherwise that goes on.
 CREATE FUNCTION release_lease(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
   p_many boolean DEFAULT false, OUT released boolean, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
+DECLARE
+  at     pg_catalog.tid;
+  queued boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
-      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0)
-      AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() AND NOT h.queued
+      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true,
+  RETURNING true, l.ctid, l.queued,
     CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
-    INTO release_lease.released, release_lease.more;
-  IF NOT FOUND THEN
+    INTO release_lease.released, at, queued, release_lease.more;
+  IF queued IS NOT FALSE THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
-    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, p_many) o;
+    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
   END IF;
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
@@ -65,50 +68,44 @@ BEGIN
   END IF;
 END $$;
 
--- release_otherwise locks the row of an exclusive lease alone; of another lease the head first, so that nobody queues
--- meanwhile. The next in the queue has an exclusive lock in the same version of the row, where it is a writer.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends the lease
+-- itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head first, so that
+-- nobody queues meanwhile.
 CREATE FUNCTION release_otherwise(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_many boolean, OUT released boolean, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
   head locks;
   mine locks;
-  r    record;
-  at   tid;
   g    grants;
-  now  timestamptz;
   ok   boolean := require_read_committed()
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
-  IF coalesce(p_slot, 0) = 0 THEN
-    SELECT l.ctid AS at, l AS head INTO r FROM locks l
-      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
-        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
-      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
-    at := r.at;
-    head := r.head;
-    mine := head;
-  END IF;
-  IF at IS NULL AND p_slot IS DISTINCT FROM 0 THEN
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.top_slot > 0 FOR NO KEY UPDATE;
+  IF p_at IS NULL THEN
     SELECT * INTO mine FROM locks l
-      WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token AND head.name IS NOT NULL FOR UPDATE;
+      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
+        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
+      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
+    IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
+      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+      SELECT * INTO mine FROM locks l
+        WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
+    END IF;
+    released := coalesce(mine.expires_at > clock_timestamp(), false);
+    IF NOT released THEN
+      RETURN;
+    END IF;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = mine.slot;
   END IF;
-  now := clock_timestamp();
-  released := coalesce(mine.expires_at > now, false);
-  IF NOT released THEN
-    RETURN;
-  ELSIF at IS NULL THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.name = p_name AND l.slot = mine.slot;
+  released := true;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
+  IF g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                               'watched', nullif(head.watched_until > clock_timestamp(), false)));
   END IF;
-  g := serve(head, at, now, NULL, mine.session_id, NULL);
-  IF at IS NOT NULL AND (g.slots IS NULL OR NOT 0 = ANY (g.slots)) THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = now, queued = g.queued WHERE l.name = p_name AND l.slot = 0;
-  END IF;
-  more := nullif(json_strip_nulls(json_build_object('handed', handed_by(g),
-                                    'watched', nullif(head.watched_until > clock_timestamp(), false)))::text, '{}')::json;
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is next.
@@ -168,7 +165,7 @@ DECLARE
   ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
 BEGIN
   IF p_spend THEN
-    head := lock_head(p_name, true);
+    head := lock_head(p_name, true, true);
     INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp() FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
@@ -182,7 +179,7 @@ BEGIN
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF head.name IS NOT NULL THEN
-    g := serve(head, NULL, NULL, NULL, p_session_id, NULL);
+    g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
@@ -250,5 +247,5 @@ BEGIN
   INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
     VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  handed := (serve(head, NULL, NULL, NULL, gen_random_uuid(), NULL)).handed;
+  handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
