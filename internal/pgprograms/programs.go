@@ -67,13 +67,12 @@ func onPath() (dirs []string) {
 	return dirs
 }
 
-var number = regexp.MustCompile(`[0-9]+`)
-
 func packaged() (dirs []string) {
 	for _, pattern := range patterns {
 		found, _ := filepath.Glob(pattern) // its only error is that of a bad pattern
 		dirs = append(dirs, found...)
 	}
+	number := regexp.MustCompile(`[0-9]+`)
 	major := func(dir string) int {
 		n, _ := strconv.Atoi(number.FindString(filepath.Base(filepath.Dir(dir)))) // 0 where there is none
 		return n
@@ -131,7 +130,7 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 		account.RunAs(cmd)
 		out, err := cmd.Output()
 		if err != nil {
-			return p, fmt.Errorf("%s cannot be run%s: %w", name, account.as(), err)
+			return p, fmt.Errorf("%s cannot be run by the server's user: %w", name, err)
 		}
 		m := versionLine.FindSubmatch(out)
 		if m == nil {
