@@ -86,12 +86,8 @@ func first(ctx context.Context, dirs []string) (Programs, error) {
 	if err != nil {
 		return Programs{}, err
 	}
-	var refused, seen []string
-	for _, dir := range dirs {
-		if slices.Contains(seen, dir) {
-			continue
-		}
-		seen = append(seen, dir)
+	var refused []string
+	for _, dir := range slices.Compact(dirs) {
 		programs, err := inspect(ctx, dir, account)
 		if err == nil {
 			return programs, nil

@@ -40,37 +40,30 @@ func EmptyDatabase(tb testing.TB) *DB {
 
 func newDatabase(tb testing.TB, migrated bool) *DB {
 	tb.Helper()
-	server := Server(tb)
-	name := shared.name(shared.made.Add(1))
-	// Registered first: the database may be there even when this fails.
-	tb.Cleanup(func() {
-		ctx, cancel := afterTest(tb)
-		defer cancel()
-		if err := shared.drop(ctx, name); err != nil {
-			tb.Errorf("pgtest: drop the test's database: %v", err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
-	defer cancel()
-	if err := shared.make(ctx, name, migrated); err != nil {
-		tb.Fatalf("pgtest: make a database: %v", err)
+	db, err := shared.database(tb.Context(), migrated)
+	if db != nil { // it may be there even when this failed
+		tb.Cleanup(func() {
+			ctx, cancel := afterTest(tb)
+			defer cancel()
+			if err := shared.drop(ctx, db.name); err != nil {
+				tb.Errorf("pgtest: drop the test's database: %v", err)
+			}
+		})
 	}
-	return &DB{name: name, url: withDatabase(server.URL(), name)}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return db
 }
 
 // URL gives an Example, which has no testing.TB, the connection string of a database of its own, made as Database makes
 // one. Main drops it. It panics when there is no server to be had.
 func URL() string {
-	if err := shared.get(); err != nil {
+	db, err := shared.database(shared.ctx, true)
+	if err != nil {
 		panic(err)
 	}
-	name := shared.name(shared.made.Add(1))
-	ctx, cancel := context.WithTimeout(shared.ctx, databaseTimeout)
-	defer cancel()
-	if err := shared.make(ctx, name, true); err != nil {
-		panic(err)
-	}
-	return withDatabase(shared.server.URL(), name)
+	return db.url
 }
 
 // Name is the database's name.
@@ -125,17 +118,26 @@ func afterTest(tb testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(tb.Context()), databaseTimeout)
 }
 
-// make makes a database: a copy of the one that the package's migrations ran on, or an empty one.
-func (c *cluster) make(ctx context.Context, name string, migrated bool) error {
-	if !migrated || c.migrate == nil {
-		return c.copy(ctx, pristine, name)
+// database makes a copy of the database that the package's migrations ran on, or of an empty one.
+func (c *cluster) database(ctx context.Context, migrated bool) (*DB, error) {
+	if err := c.get(); err != nil {
+		return nil, err
 	}
-	template := c.name("template")
-	c.migrated.Do(func() { c.migrateErr = c.makeTemplate(template) })
-	if c.migrateErr != nil {
-		return fmt.Errorf("make the template: %w", c.migrateErr)
+	template := pristine
+	if migrated && c.migrate != nil {
+		template = c.name("template")
+		c.migrated.Do(func() { c.migrateErr = c.makeTemplate(template) })
+		if c.migrateErr != nil {
+			return nil, fmt.Errorf("pgtest: make the template: %w", c.migrateErr)
+		}
 	}
-	return c.copy(ctx, template, name)
+	name := c.name(c.made.Add(1))
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
+	if err := c.copy(ctx, template, name); err != nil {
+		return &DB{name: name}, fmt.Errorf("pgtest: make a database: %w", err)
+	}
+	return &DB{name, withDatabase(c.server.URL(), name)}, nil
 }
 
 // makeTemplate forbids connections to the template in the end, because a database cannot be copied while somebody is
