@@ -43,8 +43,8 @@ type Options struct {
 	// max_connections=200). The address and the port cannot be set. Defaults to none.
 	Settings map[string]string
 
-	// InMemory keeps the server's folder in memory, where the system has room for it: making a file is cheap there, and a
-	// database has a thousand. Defaults to the folder for temporary files.
+	// InMemory keeps the server's folder in memory, where the system has room for it: making a file is cheap there, and a data
+	// folder has a thousand. Defaults to the folder for temporary files.
 	InMemory bool
 }
 
