@@ -67,13 +67,12 @@ func onPath() (dirs []string) {
 	return dirs
 }
 
-var number = regexp.MustCompile(`[0-9]+`)
-
 func packaged() (dirs []string) {
 	for _, pattern := range patterns {
 		found, _ := filepath.Glob(pattern) // its only error is that of a bad pattern
 		dirs = append(dirs, found...)
 	}
+	number := regexp.MustCompile(`[0-9]+`)
 	major := func(dir string) int {
 		n, _ := strconv.Atoi(number.FindString(filepath.Base(filepath.Dir(dir)))) // 0 where there is none
 		return n
@@ -87,12 +86,8 @@ func first(ctx context.Context, dirs []string) (Programs, error) {
 	if err != nil {
 		return Programs{}, err
 	}
-	var refused, seen []string
-	for _, dir := range dirs {
-		if slices.Contains(seen, dir) {
-			continue
-		}
-		seen = append(seen, dir)
+	var refused []string
+	for _, dir := range slices.Compact(dirs) {
 		programs, err := inspect(ctx, dir, account)
 		if err == nil {
 			return programs, nil
@@ -131,7 +126,7 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 		account.RunAs(cmd)
 		out, err := cmd.Output()
 		if err != nil {
-			return p, fmt.Errorf("%s cannot be run%s: %w", name, account.as(), err)
+			return p, fmt.Errorf("%s cannot be run by the server's user: %w", name, err)
 		}
 		m := versionLine.FindSubmatch(out)
 		if m == nil {

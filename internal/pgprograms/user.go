@@ -37,11 +37,3 @@ func (u *User) Own(path string) error {
 	}
 	return os.Lchown(path, u.UID, u.GID)
 }
-
-// as is for messages.
-func (u *User) as() string {
-	if u == nil {
-		return ""
-	}
-	return " as user " + u.Name
-}

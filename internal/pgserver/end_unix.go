@@ -55,20 +55,14 @@ func (p *process) Stop() error {
 // returns. The folder stays, for Restart or Stop. The error is ErrNotOurs or ErrStopped where there is nothing to kill.
 func (p *process) Kill() error { return p.alter(func() error { return p.kill(p.latest.Load()) }) }
 
-// Restart starts the server again, in the same folder and on the same port: at once after Kill, else after a fast stop.
-// While somebody else has the port it tries again, until ctx ends or for some seconds. The error is ErrNotOurs or
-// ErrStopped where there is nothing to restart.
+// Restart starts the server again, in the same folder and on the same port: at once after Kill, else after a fast stop. ctx
+// governs the start. The error is ErrNotOurs or ErrStopped where there is nothing to restart.
 func (p *process) Restart(ctx context.Context) error {
 	return p.alter(func() error {
 		if err := p.end(p.latest.Load(), syscall.SIGINT); err != nil {
 			return err
 		}
-		deadline := time.Now().Add(patience)
-		for {
-			if err := p.startPostmaster(ctx); !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
-				return err
-			}
-		}
+		return p.startPostmaster(ctx)
 	})
 }
 
@@ -81,18 +75,16 @@ func (p *process) alter(do func() error) error {
 	return do()
 }
 
-// end asks the postmaster to end, first in the given way, then with growing force, and returns when it has.
-func (p *process) end(pm *postmaster, first syscall.Signal) error {
-	for _, signal := range []syscall.Signal{first, syscall.SIGQUIT} {
-		if pm.ended(0) {
-			return nil
-		}
-		// It may have ended just now; done tells.
-		_ = syscall.Kill(pm.pid, signal)
-		_ = syscall.Kill(pm.pid, syscall.SIGCONT)
-		if pm.ended(patience) {
-			return nil
-		}
+// end asks the postmaster to end in the given way, then by force, and returns when it has.
+func (p *process) end(pm *postmaster, signal syscall.Signal) error {
+	if pm.ended(0) {
+		return nil
+	}
+	// It may have ended just now; done tells.
+	_ = syscall.Kill(pm.pid, signal)
+	_ = syscall.Kill(pm.pid, syscall.SIGCONT)
+	if pm.ended(patience) {
+		return nil
 	}
 	return p.kill(pm)
 }

@@ -36,30 +36,21 @@ func ForcedKind(allowed ...Kind) (Kind, error) {
 	return "", fmt.Errorf("%s: %q must be one of %q (docker is for the tests in integration only)", Variable, string(kind), allowed)
 }
 
-// A Search says where Locate may find a server.
-type Search struct {
-	// ConnString names a server that somebody else runs. Defaults to none.
-	ConnString string
-
-	// Progress takes a line before programs are downloaded. Defaults to nowhere.
-	Progress io.Writer
-}
-
-// Locate gives the server that ConnString names, if it names one; else it starts one from installed programs; else from
-// downloaded ones. Variable allows only one of the three. Whatever is found is used: Locate does not go on when that server
-// cannot be reached or does not start. The caller owns the server and ends it with Stop.
-func Locate(ctx context.Context, s Search) (*Server, error) {
+// Locate gives the server at connString, unless that is empty; else it starts one from installed programs; else from downloaded
+// ones, and progress takes a line before the download. Variable allows only one of the three. Whatever is found is used:
+// Locate does not go on when that server cannot be reached or does not start. The caller owns the server and ends it with
+// Stop.
+func Locate(ctx context.Context, connString string, progress io.Writer) (*Server, error) {
 	forced, err := ForcedKind(KindURL, KindPrograms, KindDownload)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if forced == KindURL && s.ConnString == "" {
+	case forced == KindURL && connString == "":
 		return nil, fmt.Errorf("%s: %q needs a connection string, and none was given", Variable, string(forced))
+	case connString != "" && (forced == "" || forced == KindURL):
+		return Connect(ctx, connString)
 	}
-	if s.ConnString != "" && (forced == "" || forced == KindURL) {
-		return Connect(ctx, s.ConnString)
-	}
-	programs, kind, err := LocatePrograms(ctx, forced, s.Progress)
+	programs, kind, err := LocatePrograms(ctx, forced, progress)
 	if err != nil {
 		return nil, err
 	}
@@ -76,9 +67,6 @@ func LocatePrograms(ctx context.Context, forced Kind, progress io.Writer) (progr
 		if programs, err = pgprograms.Find(ctx); err == nil || forced == KindPrograms || ctx.Err() != nil {
 			return programs, KindPrograms, err
 		}
-	}
-	if progress == nil {
-		progress = io.Discard
 	}
 	programs, fetchErr := pgprograms.Fetch(ctx, progress)
 	if fetchErr != nil {

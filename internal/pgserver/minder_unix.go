@@ -4,7 +4,6 @@ package pgserver
 
 import (
 	_ "embed"
-	"fmt"
 	"io"
 	"os/exec"
 	"syscall"
@@ -17,7 +16,7 @@ var minderScript string
 // a session of its own, so that neither a signal from the terminal nor the end of it reaches the minder.
 type minder struct {
 	cmd  *exec.Cmd
-	pipe io.WriteCloser // the only write end; closed on exec, so no child keeps it open
+	pipe io.WriteCloser // takes postmasters; its only write end, closed on exec, so no child keeps it open
 }
 
 func startMinder(folder string) (*minder, error) {
@@ -29,14 +28,6 @@ func startMinder(folder string) (*minder, error) {
 		err = cmd.Start()
 	}
 	return &minder{cmd, pipe}, err
-}
-
-// mind tells the minder the process that now works in the folder.
-func (m *minder) mind(pid int) error {
-	if _, err := fmt.Fprintln(m.pipe, pid); err != nil {
-		return fmt.Errorf("pgserver: tell the minder: %w", err)
-	}
-	return nil
 }
 
 // finish lets the minder do its work, which takes a bounded time, and waits for it. Its verdict is whether the folder is

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,26 +25,19 @@ type postmaster struct {
 var errPortTaken = errors.New("the port is taken")
 
 const (
-	portAttempts = 10
-	pollEvery    = 5 * time.Millisecond
+	lowestPort, highestPort = 20000, 32000
+	portAttempts            = 10
+	pollEvery               = 5 * time.Millisecond
 )
 
-// startOnFreePort chooses a port, and another when somebody else was faster. It is below those that systems give to
-// outgoing connections: a client that tries to reach a killed server on such a port may be given that very port for its own
-// end, connect to itself, and keep the server from coming back.
+// startOnFreePort chooses a port, and another when somebody has it. It is below those that systems give to outgoing
+// connections: a client that tries to reach a killed server on such a port may be given that very port for its own end,
+// connect to itself, and keep the server from coming back.
 func (p *process) startOnFreePort(ctx context.Context) (err error) {
-	const lowest, highest = 20000, 32000
 	for range portAttempts {
-		p.port = lowest + rand.IntN(highest-lowest)
-		var l net.Listener
-		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port))); err != nil {
-			continue
-		}
-		if err = l.Close(); err == nil {
-			err = p.startPostmaster(ctx)
-		}
-		if !errors.Is(err, errPortTaken) {
-			return err
+		p.port = lowestPort + rand.IntN(highestPort-lowestPort)
+		if err = p.startPostmaster(ctx); !errors.Is(err, errPortTaken) {
+			break
 		}
 	}
 	return err
@@ -71,7 +63,7 @@ func (p *process) startPostmaster(ctx context.Context) error {
 		_ = cmd.Wait() // how it ended is in its log
 	}()
 	p.latest.Store(pm)
-	if err = p.minder.mind(pm.pid); err == nil {
+	if _, err = fmt.Fprintln(p.minder.pipe, pm.pid); err == nil {
 		err = p.awaitReady(ctx, pm)
 	}
 	if err == nil {

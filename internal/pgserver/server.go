@@ -42,6 +42,10 @@ type Options struct {
 	// Settings are for postgresql.conf, after the defaults of a throwaway server (fsync=off, no Unix sockets,
 	// max_connections=200). The address and the port cannot be set. Defaults to none.
 	Settings map[string]string
+
+	// InMemory keeps the server's folder in memory, where the system has room for it: making a file is cheap there, and a data
+	// folder has a thousand. Defaults to the folder for temporary files.
+	InMemory bool
 }
 
 // Server is a PostgreSQL server: one that Start started, or one that is known by its connection string only. Its methods

@@ -95,7 +95,7 @@ func started(tb testing.TB, settings map[string]string) *Server {
 	if err != nil {
 		tb.Fatalf("these tests need server programs on this machine: %v", err)
 	}
-	s, err := Start(tb.Context(), Options{Template: template, Settings: settings})
+	s, err := Start(tb.Context(), Options{Template: template, Settings: settings, InMemory: true})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -39,9 +39,9 @@ type process struct {
 // A Template is a data folder to be copied for servers. It belongs to the process that made it, as a server does.
 type Template struct{ p *process }
 
-// NewTemplate makes a data folder.
+// NewTemplate makes a data folder, in memory if it can be.
 func NewTemplate(ctx context.Context, programs pgprograms.Programs) (*Template, error) {
-	p, err := newProcess(programs)
+	p, err := newProcess(programs, true)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Template != nil {
 		o.Programs = o.Template.p.programs
 	}
-	p, err := newProcess(o.Programs)
+	p, err := newProcess(o.Programs, o.InMemory)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 
 // newProcess makes the folder, which only the server's user can look into, and starts its minder. Root makes it where that
 // user can get to; backends see the real name, so the minder must too.
-func newProcess(programs pgprograms.Programs) (_ *process, err error) {
+func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err error) {
 	p := &process{programs: programs}
 	if p.user, err = pgprograms.Account(); err != nil {
 		return nil, err
@@ -95,6 +95,9 @@ func newProcess(programs pgprograms.Programs) (_ *process, err error) {
 	base := os.TempDir()
 	if p.user != nil {
 		base = "/tmp"
+	}
+	if dir := memory(); inMemory && dir != "" {
+		base = dir
 	}
 	if base, err = filepath.EvalSymlinks(base); err == nil {
 		p.folder, err = os.MkdirTemp(base, "pglock-server-")

@@ -17,10 +17,11 @@ import (
 // and there are none, the test is skipped, with the reason on standard output; where there is no server at all it fails.
 func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 	tb.Helper()
-	own := ownServers(tb)
+	o := ownServers(tb)
+	o.Settings = settings
 	ctx, cancel := context.WithTimeout(tb.Context(), startTimeout)
 	defer cancel()
-	server, err := pgserver.Start(ctx, pgserver.Options{Template: own.template, Kind: own.kind, Settings: settings})
+	server, err := pgserver.Start(ctx, o)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -36,46 +37,40 @@ func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 // Dedicated would.
 func Programs(tb testing.TB) pgprograms.Programs {
 	tb.Helper()
-	return ownServers(tb).programs
+	return ownServers(tb).Programs
 }
 
-func ownServers(tb testing.TB) own {
+func ownServers(tb testing.TB) pgserver.Options {
 	tb.Helper()
-	shared.prepareOwn.Do(shared.own.prepare)
-	own := shared.own
-	if own.err != nil {
-		if err := shared.get(); err != nil {
-			tb.Fatal(err)
+	if err := shared.startOwn(); err != nil {
+		if sharedErr := shared.get(); sharedErr != nil {
+			tb.Fatal(sharedErr)
 		}
-		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), own.err)
+		reason := fmt.Sprintf("pgtest: %s needs server programs on this machine, to kill and restart a server of its own: %v", tb.Name(), err)
 		fmt.Fprintln(os.Stdout, reason)
 		tb.Skip(reason)
 	}
-	return own
+	return shared.own
 }
 
-// own is what the servers of tests' own are made of.
-type own struct {
-	kind     pgserver.Kind
-	programs pgprograms.Programs
-	template *pgserver.Template
-	err      error
-}
-
-// prepare finds programs and makes the data folder that servers get copies of. A shared server that was asked for by name,
-// or a container, does not keep installed programs from being used, but it spares the download.
-func (o *own) prepare() {
-	forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDocker, pgserver.KindDownload)
-	if err != nil {
-		o.err = err
-		return
-	}
-	if forced == pgserver.KindURL || forced == pgserver.KindDocker {
-		forced = pgserver.KindPrograms
-	}
-	ctx, cancel := context.WithTimeout(shared.ctx, startTimeout)
-	defer cancel()
-	if o.programs, o.kind, o.err = pgserver.LocatePrograms(ctx, forced, stdout); o.err == nil {
-		o.template, o.err = pgserver.NewTemplate(ctx, o.programs)
-	}
+// startOwn finds programs and makes the data folder that servers get copies of, once. A shared server that was asked for by
+// name, or a container, does not keep installed programs from being used, but it spares the download.
+func (c *cluster) startOwn() error {
+	c.ownOnce.Do(func() {
+		forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDownload, pgserver.KindDocker)
+		if c.ownErr = err; err != nil {
+			return
+		}
+		if forced == pgserver.KindURL || forced == pgserver.KindDocker {
+			forced = pgserver.KindPrograms
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+		defer cancel()
+		o := pgserver.Options{InMemory: true}
+		if o.Programs, o.Kind, c.ownErr = pgserver.LocatePrograms(ctx, forced, stdout); c.ownErr == nil {
+			o.Template, c.ownErr = pgserver.NewTemplate(ctx, o.Programs)
+		}
+		c.own = o
+	})
+	return c.ownErr
 }

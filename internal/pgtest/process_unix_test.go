@@ -153,7 +153,7 @@ func TestUnknownKindFailsTheTest(t *testing.T) {
 	t.Parallel()
 	c := startChild(t, "end", pgserver.Variable+"=nonsense")
 	code, said := c.end(t)
-	if code == 0 || !strings.Contains(said, `"nonsense" must be one of ["url" "programs" "download"]`) {
+	if code == 0 || !strings.Contains(said, `"nonsense" must be one of ["url" "programs" "download" "docker"]`) {
 		t.Errorf("exit code %d:\n%s", code, said)
 	}
 }
@@ -170,7 +170,7 @@ func TestLeftGoroutineFailsThePackage(t *testing.T) {
 // local makes the child start a server, whatever server this process has.
 func local(tb testing.TB) string {
 	tb.Helper()
-	_, kind, err := pgserver.LocatePrograms(tb.Context(), "", nil)
+	_, kind, err := pgserver.LocatePrograms(tb.Context(), "", os.Stderr)
 	if err != nil {
 		tb.Skipf("needs server programs on this machine: %v", err)
 	}

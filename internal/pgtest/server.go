@@ -46,8 +46,9 @@ type cluster struct {
 	migrated   sync.Once
 	migrateErr error
 
-	prepareOwn sync.Once
-	own        own
+	ownOnce sync.Once
+	own     pgserver.Options // of servers that are started here
+	ownErr  error
 }
 
 func newCluster() *cluster {
@@ -88,13 +89,21 @@ func (c *cluster) get() error {
 
 // obtain does not go on from a connection string that leads nowhere: whoever set it does not want another server.
 func (c *cluster) obtain(ctx context.Context) (err error) {
+	forced, url := pgserver.Kind(os.Getenv(pgserver.Variable)), os.Getenv(URLVariable)
 	var noDocker error
-	if forced := pgserver.Kind(os.Getenv(pgserver.Variable)); c.docker != nil && (forced == "" || forced == pgserver.KindDocker) {
+	switch {
+	case c.docker != nil && (forced == "" || forced == pgserver.KindDocker):
 		if c.server, c.end, noDocker = c.docker(ctx); noDocker == nil || forced != "" {
 			return noDocker
 		}
+	case forced == pgserver.KindDocker:
+		return fmt.Errorf("pgtest: %s: only the tests in integration know %q", pgserver.Variable, forced)
 	}
-	c.server, err = pgserver.Locate(ctx, pgserver.Search{ConnString: os.Getenv(URLVariable), Progress: stdout})
+	if forced == pgserver.KindURL || forced == "" && url != "" {
+		c.server, err = pgserver.Locate(ctx, url, stdout)
+	} else if err = c.startOwn(); err == nil {
+		c.server, err = pgserver.Start(ctx, c.own)
+	}
 	if err != nil {
 		return fmt.Errorf("pgtest: no PostgreSQL server for the tests. Name one in %s, or install server programs: %w",
 			URLVariable, errors.Join(noDocker, err))
@@ -108,10 +117,10 @@ func (c *cluster) shut() error {
 	c.cancel()
 	over := errors.New("pgtest: the tests are over")
 	c.start.Do(func() { c.startErr = over })
-	c.prepareOwn.Do(func() { c.own.err = over })
+	c.ownOnce.Do(func() { c.ownErr = over })
 	var errs []error
-	if c.own.template != nil {
-		errs = append(errs, c.own.template.Remove())
+	if c.own.Template != nil {
+		errs = append(errs, c.own.Template.Remove())
 	}
 	if c.end != nil {
 		errs = append(errs, c.disconnect(), c.end())

@@ -5,22 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
-
-// databaseTimeout bounds every single making and dropping of a database.
-const databaseTimeout = 30 * time.Second
-
-// pristine is the server's own template that nobody can be connected to.
-const pristine = "template0"
 
 // Every test process has a number. It begins the names of its databases, and is held by an advisory lock of this class for as
 // long as the process lives, on a connection that nothing else uses.
@@ -79,72 +70,4 @@ func (c *cluster) disconnect() (err error) {
 		}
 	}
 	return errors.Join(err, c.presence.Close(ctx))
-}
-
-// make makes a database: a copy of the one that the package's migrations ran on, or an empty one.
-func (c *cluster) make(ctx context.Context, name string, migrated bool) error {
-	if !migrated || c.migrate == nil {
-		return c.copy(ctx, pristine, name)
-	}
-	template := c.name("template")
-	c.migrated.Do(func() { c.migrateErr = c.makeTemplate(template) })
-	if c.migrateErr != nil {
-		return fmt.Errorf("make the template: %w", c.migrateErr)
-	}
-	return c.copy(ctx, template, name)
-}
-
-// makeTemplate forbids connections to the template in the end, because a database cannot be copied while somebody is
-// connected.
-func (c *cluster) makeTemplate(name string) error {
-	ctx, cancel := context.WithTimeout(c.ctx, databaseTimeout)
-	defer cancel()
-	err := c.copy(ctx, pristine, name)
-	if err == nil {
-		err = c.migrate(ctx, withDatabase(c.server.URL(), name))
-	}
-	if err == nil {
-		_, err = c.admin.Exec(ctx, "alter database "+quote(name)+" allow_connections false")
-	}
-	if err == nil {
-		_, err = c.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
-	}
-	return err
-}
-
-// copy is refused while somebody is connected to the template, be it the server's own housekeeping, so that is tried again
-// until ctx ends.
-func (c *cluster) copy(ctx context.Context, template, name string) error {
-	sql := "create database " + quote(name) + " template " + quote(template)
-	if !c.old {
-		sql += " strategy file_copy" // a throwaway server has no use for the copy in its log
-	}
-	for {
-		_, err := c.admin.Exec(ctx, sql)
-		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55006" && ctx.Err() == nil {
-			continue // object_in_use; the server itself waits five seconds first
-		}
-		return err
-	}
-}
-
-func (c *cluster) drop(ctx context.Context, name string) error {
-	_, err := c.admin.Exec(ctx, "drop database if exists "+quote(name)+" with (force)")
-	return err
-}
-
-func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
-
-// withDatabase replaces the database in a connection string of either form.
-func withDatabase(connString, name string) string {
-	u, err := url.Parse(connString)
-	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return connString + " dbname=" + name // of a keyword that occurs twice the last one counts
-	}
-	query := u.Query()
-	query.Del("dbname")
-	query.Del("database")
-	u.RawQuery = query.Encode()
-	u.Path, u.RawPath = "/"+name, ""
-	return u.String()
 }
