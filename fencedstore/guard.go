@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -171,7 +172,7 @@ func sealTx(isNil bool, fences []Fence, opts []Option, exec func(sql string, res
 		}
 		o.fences = append(o.fences, f)
 	}
-	if err := exec(sealSQL(o.schema()), o.resources()); err != nil {
+	if err := exec(protocol.Seal(o.schema()), o.resources()); err != nil {
 		f := o.blamed(err)
 		return fmt.Errorf("fencedstore: seal: %w", translate(err, f.Lease, f.Resource))
 	}

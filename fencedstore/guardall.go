@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -135,14 +136,7 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
 		grantIDs, resources, slots = append(grantIDs, f.Lease.GrantID().String()), append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
 	}
-	o.sql = inSchema(`SELECT remaining_us FROM {{schema}}.fence_all(
-		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($1::pg_catalog.text::pg_catalog.jsonb)),
-		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($2::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int8),
-		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($3::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.uuid),
-		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($4::pg_catalog.text::pg_catalog.jsonb)),
-		$5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid,
-		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($7::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int4),
-		$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)`, o.schema())
+	o.sql = protocol.FenceAll(o.schema())
 	for _, list := range []any{names, tokens, grantIDs, resources} { // as text, which every driver can send
 		text, err := json.Marshal(list)
 		if err != nil {

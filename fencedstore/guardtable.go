@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -126,7 +127,7 @@ func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) e
 		return err
 	}
 	var made int
-	err = db.QueryRow(ctx, inSchema(`SELECT {{schema}}.guard_table($1::pg_catalog.text::pg_catalog.regclass, $2::pg_catalog.text, $3::pg_catalog.text)`, c.schema),
+	err = db.QueryRow(ctx, protocol.GuardTable(c.schema),
 		table, c.resource, c.key).Scan(&made)
 	return tableError("guard", table, c.schema, err)
 }
@@ -139,7 +140,7 @@ func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption)
 		return err
 	}
 	var dropped int
-	err = db.QueryRow(ctx, inSchema(`SELECT {{schema}}.unguard_table($1::pg_catalog.text::pg_catalog.regclass)`, c.schema), table).Scan(&dropped)
+	err = db.QueryRow(ctx, protocol.UnguardTable(c.schema), table).Scan(&dropped)
 	return tableError("unguard", table, c.schema, err)
 }
 
@@ -158,7 +159,7 @@ func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard,
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.Query(ctx, inSchema(`SELECT table_name, resource, COALESCE(key_column, ''), covered, COALESCE(problem, '') FROM {{schema}}.list_guards()`, c.schema))
+	rows, err := db.Query(ctx, protocol.ListGuards(c.schema))
 	if err == nil {
 		var guards []TableGuard
 		if guards, err = pgx.CollectRows(rows, pgx.RowToStructByPos[TableGuard]); err == nil {

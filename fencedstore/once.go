@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -80,10 +81,7 @@ func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn fu
 		moment, seconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}
-	o.sql = inSchema(`SELECT is_first, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
-		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
-			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid,
-			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid)`, lease.Schema())
+	o.sql = protocol.Once(lease.Schema())
 	o.args = []any{key, lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), of, keep, lease.DatabaseID().String(), lease.Slot()}
 	o.read = func(row pgx.Row) error {
 		var first bool

@@ -1,7 +1,6 @@
 package fencedstore
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,12 +77,9 @@ func (o opening) blamed(err error) Fence {
 func (c config) openOne(lease *pglock.Lease) opening {
 	return opening{
 		fences: []Fence{{Lease: lease, Resource: c.resource}},
-		// One column of the row is one call, and spares the server a table of results.
-		sql: inSchema(`SELECT ({{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid,
-			$4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.int4,
-			$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)).remaining_us`, lease.Schema()),
-		args: []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), c.sameToken, lease.DatabaseID().String(), lease.Slot()},
-		read: readLeft,
+		sql:    protocol.Fence(lease.Schema()),
+		args:   []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), c.sameToken, lease.DatabaseID().String(), lease.Slot()},
+		read:   readLeft,
 	}
 }
 
@@ -98,22 +94,4 @@ func (c config) named(lease *pglock.Lease) *string {
 func readLeft(row pgx.Row) error {
 	var us int64
 	return row.Scan(&us)
-}
-
-func sealSQL(schema string) string {
-	return inSchema("SELECT {{schema}}.seal($1::pg_catalog.text[])", schema)
-}
-
-// sealText is sealSQL without a parameter, for a Commit of the callback's own. The names travel in hexadecimal, which means the
-// same whatever the session's settings for strings are.
-func (o opening) sealText() string {
-	var names []string
-	for _, name := range o.resources() {
-		names = append(names, fmt.Sprintf("pg_catalog.convert_from(pg_catalog.decode('%x', 'hex'), 'UTF8')", name))
-	}
-	return inSchema("SELECT {{schema}}.seal(ARRAY["+strings.Join(names, ", ")+"])", o.schema())
-}
-
-func inSchema(sql, schema string) string {
-	return strings.ReplaceAll(sql, "{{schema}}", pgx.Identifier{schema}.Sanitize())
 }

@@ -81,7 +81,7 @@ func (s *Store) look(ctx context.Context, receipt Receipt) (committed bool, err 
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)", wait); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, inSchema("SELECT {{schema}}.outcome($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text::pg_catalog.uuid)", receipt.Schema),
+		return tx.QueryRow(ctx, protocol.Outcome(receipt.Schema),
 			receipt.ID.String(), receipt.Write.String()).Scan(&committed)
 	})
 	if err == nil && protocol.Unconfirmed(conn.Conn()) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -159,7 +158,7 @@ func (s *Store) open(ctx context.Context, options pgx.TxOptions, o opening, rece
 // begin sends BEGIN and the opening together. A serialization failure of the fence, before anything else was done, is
 // tried again: under REPEATABLE READ every wait for a predecessor ends in one.
 func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening, receipt Receipt) (tx pgx.Tx, err error) {
-	options.CommitQuery = o.sealText() + "; COMMIT"
+	options.CommitQuery = protocol.SealOf(o.schema(), o.resources()) + "; COMMIT"
 	for attempt := 0; ; attempt++ {
 		batch := &pgx.Batch{}
 		batch.BeginTx(options)
@@ -177,8 +176,7 @@ func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening
 			return tx, nil
 		}
 		rollback(ctx, tx)
-		var pgErr *pgconn.PgError
-		if !errors.As(err, &pgErr) || pgErr.Code != "40001" || attempt == 20 || o.lost() != nil {
+		if protocol.State(err) != "40001" || attempt == 20 || o.lost() != nil {
 			return nil, err
 		}
 	}
@@ -187,7 +185,7 @@ func begin(ctx context.Context, conn *pgx.Conn, options pgx.TxOptions, o opening
 // commit sends the last check and COMMIT together.
 func commit(ctx context.Context, tx pgx.Tx, o opening) error {
 	batch := &pgx.Batch{}
-	batch.Queue(sealSQL(o.schema()), o.resources())
+	batch.Queue(protocol.Seal(o.schema()), o.resources())
 	batch.Queue("COMMIT")
 	results := tx.SendBatch(ctx, batch)
 	_, err := results.Exec()

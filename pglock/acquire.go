@@ -1,29 +1,14 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/pglock-dev/pglock/internal/argument"
-	"github.com/pglock-dev/pglock/internal/coalesce"
-	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/trust"
-)
-
-const (
-	// outage is how long a waiting call bears a server that cannot be reached.
-	outage = 30 * time.Second
-	// settling is how long TryAcquire tries to learn what became of a request whose answer was lost.
-	settling = 10 * time.Second
-	// lockedOutPause is between two attempts of a waiting call that finds the lock's row locked for long.
-	lockedOutPause = 100 * time.Millisecond
 )
 
 // TryAcquire takes the lock if it is free and nobody is queued for it, and says at once who holds it if not. ctx bounds
@@ -38,7 +23,7 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 	if err != nil {
 		return nil, err
 	}
-	return c.try(ctx, context.WithoutCancel(ctx), r)
+	return c.acquire(ctx, context.WithoutCancel(ctx), r)
 }
 
 // Acquire takes the lock, waiting in its queue while it is held: first come, first served. It holds no connection while it
@@ -51,7 +36,8 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 	if err != nil {
 		return nil, err
 	}
-	return c.wait(ctx, context.WithoutCancel(ctx), r)
+	r.wait = true
+	return c.acquire(ctx, context.WithoutCancel(ctx), r)
 }
 
 // Do runs fn while holding the lock, and releases it when fn returns, panics or calls runtime.Goexit. fn's context ends
@@ -66,7 +52,8 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 	if fn == nil {
 		return &ArgumentError{"fn", "nil", "be a function"}
 	}
-	lease, err := c.wait(ctx, ctx, r)
+	r.wait = true
+	lease, err := c.acquire(ctx, ctx, r)
 	if err != nil {
 		return err
 	}
@@ -78,182 +65,107 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 	return fn(lease.Context(), lease)
 }
 
-// asked is one request with its grant ID, which is chosen before it is sent for the first time and stays for every
-// repetition, so that a request whose answer was lost yields the same grant or ticket.
-type asked struct {
-	request
-	grantID  uuid.UUID     // changes under the client's mutex
-	queued   bool          // it was answered with a ticket
-	again    bool          // an earlier attempt was sent: the next is to wait for it
-	lost     bool          // the answer of an attempt was lost: that one may still be on its way; changes under the client's mutex
-	bears    time.Duration // how long it bears a server that cannot be reached
-	line     *line         // that it is the first of, or asks for
-	nameless bool          // it was asked for a line
-}
-
-func (c *Client) newAsked(ctx context.Context, r request, wait bool) (*asked, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.name, err)
+// acquire gets a lease, whose context is a child of parent. A free lock is granted by the first answer of the server; only for one
+// that is held does the call wait: in the line of this client's calls, or in the queue of the server.
+func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error) {
+	switch {
+	case r.maxWait == 0:
+		r.wait = false
+	case r.wait && r.maxWait > 0:
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
+		defer cancel()
 	}
-	if c.isClosed() {
-		return nil, fmt.Errorf("acquire lock %q: %w", r.name, ErrClosed)
-	}
-	var err error
-	if r.owner == nil {
-		if r.owner, err = ownerOf(ctx); err != nil {
-			return nil, err
-		}
-	}
-	q := &asked{request: r, bears: min(settling, r.ttl)}
-	if q.wait = wait; wait {
-		q.bears = outage
-	}
-	if q.grantID, err = newGrantID(); err != nil {
-		return nil, err
-	}
-	return q, nil
-}
-
-// try asks once for a new grant, without queueing.
-func (c *Client) try(ctx, parent context.Context, r request) (*Lease, error) {
-	q, err := c.newAsked(ctx, r, false)
+	q, err := c.newAsked(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return c.settled(ctx, q)(c.tryOnce(ctx, parent, q))
+	if c.sharesTurns(q) {
+		call := &turnCall{request: q.request, parent: parent, done: make(chan struct{})}
+		line, first := c.lines.Join(handoff.Key{Name: q.name, Holder: q.holder, TTL: q.ttl}, call)
+		if !first {
+			return c.waitForTurn(ctx, q, line, call)
+		}
+		q.line = line
+		defer c.lines.FirstDone(line)
+	}
+	l, err := c.obtain(ctx, parent, q)
+	if err == nil && q.grace > 0 {
+		return c.settle(ctx, q, l)
+	}
+	return l, err
 }
 
-func (c *Client) tryOnce(ctx, parent context.Context, q *asked) (*Lease, error) {
-	if !c.begin() {
-		return nil, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
+// obtain asks for a grant of the call's own, and makes a lease of it.
+func (c *Client) obtain(ctx, parent context.Context, q *asked) (*Lease, error) {
+	if !c.calls.begin(q, c.now()) {
+		return nil, closedError(q.name)
 	}
-	defer c.calls.Done()
+	defer c.calls.end(q)
+	g, err := c.getGrant(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return c.grant(parent, q, g)
+}
+
+// granted is a grant as the server tells of it, counted from a local moment before it.
+type granted struct {
+	first, token int64 // of a block; else both are the token
+	slot         int
+	left         time.Duration
+	expiresAt    time.Time // by the server's clock; zero when it was not told
+	seen         trust.Instant
+}
+
+func grantOf(a protocol.Answer, sent trust.Instant) granted {
+	return granted{cmp.Or(a.FirstToken, a.Token), a.Token, a.Slot, a.Remaining, a.ExpiresAt, sent}
+}
+
+// getGrant asks for the lock, and waits for it where it is held and the request says so.
+func (c *Client) getGrant(ctx context.Context, q *asked) (granted, error) {
 	a, sent, err := c.ask(ctx, q)
-	if err == nil && a.Granted {
-		return c.grant(parent, q, granting(a, sent))
+	switch {
+	case err == nil && a.Granted:
+		return grantOf(a, sent), nil
+	case err == nil && q.wait:
+		return c.waitInQueue(ctx, q, a, sent)
+	case err == nil:
+		err = heldError(a, q.name)
+	case q.wait:
+		return granted{}, c.leaveQueue(q, protocol.Answer{}, err)
 	}
 	if q.lost {
-		c.giveUp(q) // it may have been granted, or may yet be: nobody would know that they hold it
+		c.takeBack(q.named(), true, q.ttl) // it may have been granted, or may yet be: nobody would know that they hold it
 	}
-	if err != nil {
-		return nil, err
-	}
-	return nil, heldError(a, q.name)
-}
-
-// askOf is the request as it is sent now.
-func (c *Client) askOf(q *asked) protocol.Ask {
-	return protocol.Ask{Request: protocol.Request{Name: q.name, GrantID: q.grantID}, Session: c.who(), Holder: q.request.holder, TTL: q.ttl, Grace: q.grace,
-		Metadata: q.metadata, Mode: string(q.mode), Capacity: q.capacity, Wait: q.wait, Turns: q.turns, Owner: q.owner.id, Nested: q.owner.nested(), Retry: q.again}
+	return granted{}, err
 }
 
 func heldError(a protocol.Answer, name string) *HeldError {
 	return &HeldError{Name: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place}
 }
 
-// ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. What was granted to others
-// on the way is told to them. What becomes of an attempt that is under way when the call ends is the orphanage's.
-func (c *Client) ask(ctx context.Context, q *asked) (protocol.Answer, trust.Instant, error) {
-	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
-	var giveUp <-chan time.Time // starts with the first failure
-	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
-		sent := c.now()
-		var a protocol.Answer
-		err := q.owner.makeKnown(asking)
-		if err == nil {
-			a, err = c.backend.Acquire(asking, c.askOf(q))
-		} else if protocol.ConnectionLost(err) {
-			err = &coalesce.NotSentError{Err: err} // the request was not sent
-		}
-		if server.AnswerLost(err) {
-			c.noteLost(q)
-		}
-		switch {
-		case err == nil:
-			c.tell(ctx, q.name, a.Handed, sent)
-			return a, sent, nil
-		case asking.Err() != nil && !c.isClosed():
-			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err())
-		case asking.Err() != nil || errors.Is(err, ErrClosed):
-			return a, sent, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
-		case protocol.State(err) == protocol.StateSpentGrantID:
-			if err := c.chooseAnew(q); err != nil {
-				return a, sent, err
-			}
-			continue
-		case q.metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
-			return a, sent, &ArgumentError{"metadata", argument.Shorten(string(q.metadata)), "be a value that jsonb can hold: " + protocol.Message(err)}
-		case protocol.LockedOut(err) && q.wait: // for as long as ctx; no connection is held meanwhile
-			pause.For(asking, lockedOutPause)
-			continue
-		case protocol.LockedOut(err) && !q.again: // somebody is being granted the lock, and has been for a second
-			return protocol.Answer{}, sent, nil
-		case server.NeverSent(err) && !q.again && !q.wait, !protocol.ConnectionLost(err) && !(protocol.LockedOut(err) && q.again):
-			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
-		}
-		if giveUp == nil {
-			giveUp = time.After(q.bears)
-		}
-		timer := time.NewTimer(delay)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-c.ctx.Done():
-			timer.Stop()
-			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.name, ErrClosed, err)
-		case <-giveUp:
-			timer.Stop()
-			if !q.lost {
-				return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, err)
-			}
-			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.name, ErrOutcomeUnknown, err)
-		}
-		timer.Stop()
-	}
-}
-
-// noteLost notes that an attempt may still be on its way. Close may be about to take the request back.
-func (c *Client) noteLost(q *asked) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q.again, q.lost = true, true
-}
-
-// chooseAnew gives the request another grant ID: the one before was used, and nothing is left of it.
-func (c *Client) chooseAnew(q *asked) error {
-	id, err := newGrantID()
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q.grantID, q.again, q.lost = id, false, false
-	return nil
-}
-
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
 // it is no lease any more.
 func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, error) {
-	l := newLease(c, parent, q.request, q.grantID, g.first, g.slot)
-	l.row, l.queued, l.line = g.token, q.queued, q.line
-	if l.line != nil && g.first < g.token {
-		l.block = &block{next: g.first + 1, last: g.token, until: c.now().Add(c.config.turnsWithin)}
-	}
-	if q.nameless {
-		l.nameless = true
+	l := newLease(c, parent, q.request, q.grantID, Token(g.first), g.slot)
+	l.row, l.queued = g.token, q.queued
+	if q.byAgent {
+		l.unnamed = true
 		q.owner.has(l)
 	}
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
-		c.giveUp(q)
+		c.takeBack(q.named(), q.lost, q.ttl)
 		return nil, l.Err()
 	}
-	if err := c.adopt(l); err != nil {
+	if q.line != nil {
+		l.turn = c.lines.Hold(q.line, l, g.first, g.token, c.now().Add(c.config.turnsWithin))
+	}
+	if !c.adopt(l) {
 		l.end(ErrReleased)
-		c.giveUp(q)
-		return nil, fmt.Errorf("acquire lock %q: %w", q.name, err)
+		c.takeBack(q.named(), q.lost, q.ttl)
+		return nil, closedError(q.name)
 	}
 	return l, nil
 }

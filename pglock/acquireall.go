@@ -1,10 +1,14 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
 // AcquireAll takes several locks: all of them or none. It waits in their queues, one after another in byte order of the
@@ -25,7 +29,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	if first.owner, err = ownerOf(ctx); err != nil {
 		return nil, err
 	}
-	first.apart = true
+	first.apart, first.wait = true, true
 	parent := context.WithoutCancel(ctx)
 	if first.maxWait > 0 {
 		var cancel context.CancelFunc
@@ -37,20 +41,12 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortFunc(order, func(a, b int) int {
-		switch {
-		case names[a] < names[b]:
-			return -1
-		case names[a] > names[b]:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(names[a], names[b]) })
 	leases := make([]*Lease, len(names))
 	for _, i := range order {
 		r := first
 		r.name = names[i]
-		if leases[i], err = c.wait(ctx, parent, r); err != nil {
+		if leases[i], err = c.acquire(ctx, parent, r); err != nil {
 			c.giveBack(leases)
 			return nil, err
 		}
@@ -67,22 +63,22 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 // giveBack ends leases that nobody has seen. They go back with other requests that are taken back: where the server does not
 // answer soon, in the background.
 func (c *Client) giveBack(leases []*Lease) {
-	if !c.begin() {
+	if !c.calls.beginEnd() {
 		<-c.ended // Close releases them
 		return
 	}
-	defer c.calls.Done()
-	var ups []*giveUp
+	defer c.calls.ends.Done()
+	var backs []*takeback.Request
 	for _, l := range leases {
 		if l != nil && l.end(ErrReleased) {
-			ups = append(ups, c.giveUp(&asked{request: request{name: l.name, ttl: l.ttl}, grantID: l.grantID}))
+			backs = append(backs, c.takeBack(protocol.Request{Name: l.name, GrantID: l.grantID}, false, l.ttl))
 		}
 	}
 	timer := time.NewTimer(leavePatience)
 	defer timer.Stop()
-	for _, u := range ups {
+	for _, u := range backs {
 		select {
-		case <-u.done:
+		case <-u.Done:
 		case <-timer.C:
 			return
 		case <-c.ctx.Done():

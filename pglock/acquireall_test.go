@@ -113,10 +113,8 @@ func TestAcquireAllThatFailsHoldsNothing(t *testing.T) {
 				if got := s.takenBack(); !slices.Equal(slices.DeleteFunc(got, func(name string) bool { return name == "c" && want[1] == "a" }), want) {
 					t.Errorf("taken back: %q, want %q", got, want)
 				}
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				if len(c.leases)+len(c.queue.waiters)+len(c.queue.tickets) != 0 {
-					t.Errorf("%d leases, %d waiters, %d tickets are left", len(c.leases), len(c.queue.waiters), len(c.queue.tickets))
+				if _, leases, tickets, _ := left(c); leases+tickets != 0 {
+					t.Errorf("%d leases, %d tickets are left", leases, tickets)
 				}
 			})
 		})

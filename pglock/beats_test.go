@@ -136,9 +136,9 @@ func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())
 		plans := func() [2]time.Duration {
 			synctest.Wait()
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return [2]time.Duration{c.plannedBeat, c.plannedDeadline}
+			c.leases.mu.Lock()
+			defer c.leases.mu.Unlock()
+			return [2]time.Duration{c.leases.nextBeat, c.leases.nextDeadline}
 		}
 		pair := func(ttl time.Duration) {
 			if err := mustAcquire(t, c, "report", WithTTL(ttl)).Release(t.Context()); err != nil {

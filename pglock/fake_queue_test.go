@@ -170,9 +170,25 @@ func hearing(s *fakeStore) *fakeConn {
 
 // hears reports whether the client counts on hints.
 func hears(c *Client) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.queue.hears
+	return c.queue.Hears()
+}
+
+// askAgain makes every call that waits ask the server again, as after a look that did not find its ticket.
+func askAgain(c *Client) {
+	now := c.now()
+	look, _ := c.queue.DueLook(now.Add(time.Second))
+	c.queue.Looked(look, nil, now, now, 0)
+}
+
+// left is what the client still knows of its calls and leases.
+func left(c *Client) (lines, leases, tickets, takebacks int) {
+	c.leases.mu.Lock()
+	leases = len(c.leases.all)
+	c.leases.mu.Unlock()
+	for _, batch := range c.takebacks.All() {
+		takebacks += len(batch)
+	}
+	return c.lines.Len(), leases, c.queue.Len(), takebacks
 }
 
 type acquired struct {

@@ -153,7 +153,7 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	}
 	if c := s.clients[w.session]; c != nil {
 		trip := s.trip
-		go func() { time.Sleep(trip); c.heard(hint, nil) }()
+		go func() { time.Sleep(trip); c.queue.Hear(hint, nil) }()
 	}
 	return h
 }
@@ -392,11 +392,8 @@ func (s *fakeServer) wantEmpty(t *testing.T, name string, clients ...*Client) {
 		t.Errorf("%d tickets are left, held: %v", n, s.holds(name))
 	}
 	for _, c := range clients {
-		c.mu.Lock()
-		if n := len(c.lines) + len(c.leases) + len(c.queue.waiters) + len(c.queue.tickets); n != 0 {
-			t.Errorf("the client still knows %d lines, %d leases, %d waiters and %d tickets", len(c.lines), len(c.leases),
-				len(c.queue.waiters), len(c.queue.tickets))
+		if lines, leases, tickets, _ := left(c); lines+leases+tickets != 0 {
+			t.Errorf("the client still knows %d lines, %d leases and %d tickets", lines, leases, tickets)
 		}
-		c.mu.Unlock()
 	}
 }

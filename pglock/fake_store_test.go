@@ -13,7 +13,21 @@ import (
 	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// What the packages behind a client promise.
+const (
+	firstTakeBack = 20 * time.Millisecond // between attempts to take requests back
+	lastTakeBack  = time.Second
+	refusedFor    = time.Minute // a refusal to do so is borne
+	firstLook     = 20 * time.Millisecond
+	lastLook      = time.Second
+	apartFor      = 16 // tickets have one turn each after a lease that could not be passed on
+	askLate       = queue.AskLate
+	lingering     = 10 * time.Millisecond // a line without calls keeps its ticket
+	earlyHints    = 1024                  // are kept
 )
 
 // fakeStore is a database that grants, renews and releases whatever it is asked, unless a test puts something in the

@@ -170,7 +170,7 @@ func TestFirstInTheQueueDoesNotAskWhileTheHolderRenews(t *testing.T) {
 		if n := len(s.of("acquire")); n != 1 {
 			t.Errorf("%d requests in five minutes, want one", n)
 		}
-		c.heard(q.grant(id, DefaultTTL), nil)
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		mustGet(t, result)
 	})
 }

@@ -6,30 +6,25 @@ import (
 	"time"
 )
 
-// settled takes a grant and returns its lease when nobody can believe any more in one that a failover has lost: at once
-// without a grace. A wait stays with the lease, which is renewed meanwhile; who does not wait gives it back.
-func (c *Client) settled(ctx context.Context, q *asked) func(*Lease, error) (*Lease, error) {
-	return func(l *Lease, err error) (*Lease, error) {
-		if err != nil || q.grace == 0 {
-			return l, err
+// settle returns the lease of a request with a grace when nobody can believe any more in one that a failover has lost. A wait stays
+// with the lease, which is renewed meanwhile; a call that does not wait gives it back.
+func (c *Client) settle(ctx context.Context, q *asked, l *Lease) (*Lease, error) {
+	for {
+		since, changed, err := c.backend.Timeline(ctx)
+		left := q.grace - since
+		switch {
+		case err != nil:
+			err = fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, l.token))
+		case !changed || left <= 0:
+			return l, nil
+		case !q.wait:
+			err = &HeldError{Name: q.name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
+		default:
+			err = c.sitOut(ctx, l, left)
 		}
-		for {
-			since, changed, err := c.backend.Timeline(ctx)
-			left := q.grace - since
-			switch {
-			case err != nil:
-				err = fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, l.token))
-			case !changed || left <= 0:
-				return l, nil
-			case !q.wait:
-				err = &HeldError{Name: q.name, Grace: true, ExpiresAt: time.Now().Add(left).UTC()}
-			default:
-				err = c.sitOut(ctx, l, left)
-			}
-			if err != nil {
-				_ = l.Release(ctx) // ends with its TTL where this fails
-				return nil, err
-			}
+		if err != nil {
+			_ = l.Release(ctx) // ends with its TTL where this fails
+			return nil, err
 		}
 	}
 }

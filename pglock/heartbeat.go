@@ -1,24 +1,19 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
-	"github.com/pglock-dev/pglock/internal/trust"
+	"github.com/pglock-dev/pglock/internal/queue"
 )
 
 const (
 	// idle is how long the heartbeat keeps its connection when there is nothing to renew.
 	idle = 30 * time.Second
-	// wallClockLook is how often the watch looks at the wall clock, which timers do not follow.
-	wallClockLook = time.Second
 	// patience bounds one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
 	// heartbeat too. It bounds every other statement as well.
 	patience = 10 * time.Second
@@ -27,15 +22,11 @@ const (
 	busyWait = 30 * time.Millisecond
 	// busyAgain is when it tries again.
 	busyAgain = 10 * time.Millisecond
+	// lookPatience bounds one look at the queue.
+	lookPatience = 5 * time.Second
 	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
 	sweepEvery = time.Minute
 )
-
-// never is the plan of a loop that waits for nothing but a wake-up.
-const never = time.Duration(math.MaxInt64)
-
-// beatMost is how many leases one statement renews at most: about a tenth of a second of the server's time.
-const beatMost = 10_000
 
 // sooner is the part of its interval by which a renewal comes earlier, from 0 to a tenth. It is drawn once for a beat: sessions
 // spread out, and so do the beats of one that has more leases than one beat renews, while the leases of a beat stay together.
@@ -52,30 +43,32 @@ func beatInterval(ttl time.Duration, sooner float64) time.Duration {
 func (c *Client) heartbeat() {
 	swept := c.now().Mono - rand.N(sweepEvery)
 	for c.ctx.Err() == nil {
-		due, shortest, next, planned := c.dueLeases()
-		look, nextLook := c.dueLook()
-		ups, nextUp := c.dueGiveUps()
+		now := c.now()
+		due, shortest, next, planned := c.leases.due(now, c.queue.UntilLook(now))
+		look, nextLook := c.queue.DueLook(now)
+		batch, nextBack := c.takebacks.Due(now.Mono)
 		if len(due) > 0 || look != nil {
 			c.beat(due, shortest, look)
 		}
-		if len(ups) > 0 {
-			c.takeBack(ups, shortest)
+		if len(batch) > 0 {
+			c.takeBackDue(batch, shortest)
 		}
-		if len(due) > 0 || look != nil || len(ups) > 0 {
+		if len(due) > 0 || look != nil || len(batch) > 0 {
 			if now := c.now().Mono; now-swept > sweepEvery {
 				swept = now
 				c.sweep(shortest)
 			}
 			continue
 		}
-		if min(next, nextLook, nextUp) == never && planned > idle {
-			if !c.sleep(idle, c.beatWake) {
-				c.backend.CloseOwn()
-				c.sleep(less(planned, idle), c.beatWake)
+		next = min(next, nextLook, nextBack)
+		if next == never && planned > idle {
+			if c.sleep(c.ctx, idle, c.beatWake) {
+				continue
 			}
-			continue
+			c.backend.CloseOwn()
+			planned = less(planned, idle)
 		}
-		c.sleep(min(next, nextLook, nextUp, planned), c.beatWake)
+		c.sleep(c.ctx, min(next, planned), c.beatWake)
 	}
 }
 
@@ -89,18 +82,18 @@ func (c *Client) sweep(shortest time.Duration) {
 // watchDeadlines ends leases at their local deadline, also while the heartbeat hangs in a request.
 func (c *Client) watchDeadlines() {
 	for c.ctx.Err() == nil {
-		expired, next := c.expiredLeases()
+		expired, next := c.leases.expired(c.now())
 		for _, l := range expired {
 			_ = l.Err() // ends it
 		}
 		if len(expired) == 0 {
-			c.sleep(next, c.deadlineWake)
+			c.sleep(c.ctx, next, c.deadlineWake)
 		}
 	}
 }
 
-// sleep waits until d has passed, wake, or the end of the client; true means wake.
-func (c *Client) sleep(d time.Duration, wake chan struct{}) bool {
+// sleep waits until d has passed, wake, or the end of ctx or of the client; true means wake.
+func (c *Client) sleep(ctx context.Context, d time.Duration, wake chan struct{}) bool {
 	var passed <-chan time.Time
 	if d < never {
 		timer := time.NewTimer(d)
@@ -108,130 +101,48 @@ func (c *Client) sleep(d time.Duration, wake chan struct{}) bool {
 		passed = timer.C
 	}
 	select {
-	case <-passed:
-		return false
 	case <-wake:
 		return true
+	case <-passed:
+	case <-ctx.Done():
 	case <-c.ctx.Done():
-		return false
 	}
-}
-
-// dueLeases are the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about its
-// TTL are renewed with it, so that they come together whenever they were granted; of others, and where it is due again
-// because its renewal has failed, those that would be due soon. With none due, it plans the next beat: planned is when to
-// wake, next when a lease is due.
-func (c *Client) dueLeases() (due []*Lease, shortest, next, planned time.Duration) {
-	now := c.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	shortest, next = MaxTTL, never
-	var together time.Duration
-	for l := range c.leases {
-		l.mu.Lock()
-		left, failed := now.Until(l.due), l.failure != nil
-		l.mu.Unlock()
-		shortest = min(shortest, l.ttl)
-		if left < next {
-			if next, together = left, 2*l.ttl; failed {
-				together = 0
-			}
-		}
-	}
-	planned = min(next, c.queue.untilLook(now), stillTo(now, c.plannedBeat))
-	c.plannedBeat = planAt(now, planned)
-	if next > 0 {
-		return nil, shortest, next, planned
-	}
-	for l := range c.leases {
-		l.mu.Lock()
-		left := now.Until(l.due)
-		l.mu.Unlock()
-		if l.ttl <= together || left <= l.ttl/12 {
-			due = append(due, l)
-		}
-	}
-	if len(due) > beatMost {
-		slices.SortFunc(due, func(a, b *Lease) int { return cmp.Compare(a.dueAt(), b.dueAt()) })
-		due = due[:beatMost]
-	}
-	return due, shortest, next, planned
-}
-
-func (l *Lease) dueAt() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.due.Mono
-}
-
-// expiredLeases are the leases whose local deadline has come; with none, it plans the next look.
-func (c *Client) expiredLeases() (expired []*Lease, next time.Duration) {
-	now := c.now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	next = never
-	for l := range c.leases {
-		l.mu.Lock()
-		left := now.Until(l.deadline)
-		l.mu.Unlock()
-		next = min(next, left, wallClockLook)
-		if left <= 0 {
-			expired = append(expired, l)
-		}
-	}
-	next = min(next, stillTo(now, c.plannedDeadline))
-	c.plannedDeadline = planAt(now, next)
-	return expired, next
-}
-
-// stillTo is how long until a plan; never when it has passed.
-func stillTo(i trust.Instant, planned time.Duration) time.Duration {
-	if planned <= i.Mono {
-		return never
-	}
-	return less(planned, i.Mono)
-}
-
-// less takes d from a plan; never stays never.
-func less(plan, d time.Duration) time.Duration {
-	if plan == never {
-		return never
-	}
-	return plan - d
-}
-
-func planAt(i trust.Instant, next time.Duration) time.Duration {
-	if next == never {
-		return never
-	}
-	return i.Mono + next
+	return false
 }
 
 // beat asks the server to renew the leases and how the waiting calls stand, and gives each its verdict. An attempt is
 // given up after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
 // another; where calls wait, after a few seconds, and before the session counts as dead.
-func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
-	p := protocol.Beat{Claims: make([]protocol.Claim, len(due))}
+func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
+	b := protocol.Beat{Claims: make([]protocol.Claim, len(due))}
 	for i, l := range due {
-		p.Claims[i] = l.claim()
+		b.Claims[i] = l.claim()
 	}
 	limit := min(shortest/3, patience)
 	if look != nil {
+		c.partNested()
 		c.nameOwners(look)
-		p.Look, p.Nested, limit = true, look.nested, min(limit, lookPatience, c.config.sessionTTL/3)
+		b.Look, b.Nested, limit = true, look.Nested, min(limit, lookPatience, c.config.sessionTTL/3)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
 	sent := c.now()
-	verdicts, sightings, err := c.backend.Beat(ctx, c.who(), p)
+	verdicts, sightings, err := c.backend.Beat(ctx, c.who(), b)
 	var strays []int64
-	if look != nil {
-		strays = c.looked(look, sightings, sent, err)
+	switch {
+	case look != nil && err != nil:
+		c.queue.LookFailed(look, err, sent, c.now())
+	case look != nil:
+		answered := c.calls.answeredUntil()
+		if !c.takebacks.Empty() { // a ticket may be about to go
+			answered = 0
+		}
+		strays = c.queue.Looked(look, sightings, sent, c.now(), answered)
 	}
 	var busy []*Lease
 	sooner := sooner()
-	for _, l := range due {
-		v, known := verdicts[l.claim()]
+	for i, l := range due {
+		v, known := verdicts[b.Claims[i]]
 		l = c.current(l)
 		switch {
 		case err != nil:
@@ -247,15 +158,15 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *looking) {
 		}
 	}
 	c.renewBusy(busy, shortest)
-	c.giveUpStrays(ctx, strays)
+	c.takeBackStrays(ctx, strays)
 }
 
 // nameOwners tells the server of the turns of owners that wait for other locks: one may have come while it waited. Not in the
 // heartbeat's own time: it takes a connection of the pool.
-func (c *Client) nameOwners(look *looking) {
-	for _, w := range look.tickets {
-		if o := w.owner; o.isNameless() {
-			c.background(func() {
+func (c *Client) nameOwners(look *queue.Look) {
+	for _, w := range look.Owners() {
+		if o := w.(*owner); o.isUnnamed() {
+			c.calls.background(func() {
 				ctx, cancel := context.WithTimeout(c.ctx, lookPatience)
 				defer cancel()
 				_ = o.makeKnown(ctx) // else with the next look

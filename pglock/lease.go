@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -19,21 +20,20 @@ import (
 // Lease is one grant of a lock to this client, valid until it is released or lost. It is safe for concurrent use. Its
 // client's heartbeat renews it.
 type Lease struct {
-	client   *Client
-	name     string
-	holder   string
-	token    Token
-	grantID  uuid.UUID
-	ttl      time.Duration
-	grace    time.Duration // on the server the lease is longer by this
-	mode     Mode
-	slot     int
-	owner    *owner
-	queued   bool   // it was waited for
-	row      Token  // what the server knows the lease by: token, or the last of its block
-	block    *block // the turns after this one; nil: there are none
-	line     *line  // the calls that can have them; nil: none
-	nameless bool   // granted to a line: the server knows not whose it is
+	client  *Client
+	name    string
+	holder  string
+	token   Token
+	grantID uuid.UUID
+	ttl     time.Duration
+	grace   time.Duration // on the server the lease is longer by this
+	mode    Mode
+	slot    int
+	owner   *owner
+	queued  bool                             // it was waited for
+	row     int64                            // what the server knows the lease by: token, or the last of its block
+	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that can have the lock after it; nil: none can
+	unnamed bool                             // granted to a line: the server knows not whose it is
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -42,7 +42,6 @@ type Lease struct {
 	deadline  trust.Instant // trust ends here
 	expiresAt time.Time     // by the server's clock, when it was last told; zero before that
 	due       trust.Instant // the next renewal
-	known     bool          // the server or others know this lease as its own: its end goes through the server
 	failure   error         // of the last renewal
 	ended     error         // ErrReleased or *LostError; once set it stays
 	lost      error         // that a release has found
@@ -50,7 +49,7 @@ type Lease struct {
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.name, holder: r.holder, token: token, grantID: grantID, ttl: r.ttl, grace: r.grace,
-		mode: r.mode, slot: slot, owner: r.owner, row: token}
+		mode: r.mode, slot: slot, owner: r.owner, row: int64(token)}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
 	return l
@@ -90,9 +89,6 @@ func (l *Lease) TTL() time.Duration { return l.ttl }
 // Of a lease whose grant carries several turns it can be had only before the lease has ended: uuid.Nil after that, unless it
 // was asked for before.
 func (l *Lease) GrantID() uuid.UUID {
-	if l.block == nil {
-		return l.grantID
-	}
 	if !l.makeKnown() {
 		return uuid.Nil
 	}
@@ -205,11 +201,11 @@ func (l *Lease) Release(ctx context.Context) error {
 	if l.passOn() {
 		return nil
 	}
-	if !l.client.begin() {
+	if !l.client.calls.beginEnd() {
 		<-l.client.ended // Close releases it
 		return l.howEnded()
 	}
-	defer l.client.calls.Done()
+	defer l.client.calls.ends.Done()
 	if !l.end(ErrReleased) {
 		return l.howEnded()
 	}
@@ -262,7 +258,14 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 }
 
 func (l *Lease) claim() protocol.Claim {
-	return protocol.Claim{Name: l.name, Token: int64(l.row), GrantID: l.grantID, Slot: l.slot}
+	return protocol.Claim{Name: l.name, Token: l.row, GrantID: l.grantID, Slot: l.slot}
+}
+
+// dueAt is when the lease is to be renewed, and whether the last attempt has failed.
+func (l *Lease) dueAt() (trust.Instant, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.due, l.failure != nil
 }
 
 // extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
@@ -299,9 +302,12 @@ func (l *Lease) end(cause error) bool {
 	ended := l.ended
 	l.mu.Unlock()
 	l.cancel(ended)
-	if l.nameless {
+	if l.unnamed {
 		l.owner.hasNot(l)
 	}
-	l.client.forget(l)
+	l.client.leases.forget(l)
+	if l.turn != nil {
+		l.client.lines.Ended(l.turn)
+	}
 	return first
 }

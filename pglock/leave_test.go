@@ -62,10 +62,10 @@ func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T)
 		"hangs": {func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
 			<-ctx.Done()
 			return protocol.TakenBack{}, ctx.Err()
-		}, patience + 2*firstGiveUp},
+		}, patience + 2*firstTakeBack},
 		"fails": {func(context.Context, protocol.Request) (protocol.TakenBack, error) {
 			return protocol.TakenBack{}, errReset
-		}, 2 * firstGiveUp},
+		}, 2 * firstTakeBack},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -108,13 +108,13 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 			case 0:
 				cancel()
 			case 1:
-				c.heard(hint, nil)
+				c.queue.Hear(hint, nil)
 				cancel()
 			case 2:
 				cancel()
-				c.heard(hint, nil)
+				c.queue.Hear(hint, nil)
 			default:
-				go c.heard(hint, nil)
+				go c.queue.Hear(hint, nil)
 				go cancel()
 			}
 			got := <-result
@@ -180,7 +180,7 @@ func TestGrantThatTheHintToldTooLateIsGivenBackWhenTheNextRequestIsCancelled(t *
 			} // asks hang
 		})
 		time.Sleep(20 * time.Second)
-		c.heard(q.grant(id, DefaultTTL), nil)
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		still(t, result)
 		cancel()
 		if got := <-result; !errors.Is(got.err, context.Canceled) || !errors.Is(got.err, ErrHeld) || q.holds(id) {
@@ -302,7 +302,7 @@ func TestOneLookThatFailsEndsNoWait(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(time.Second)
-		c.heard(q.grant(id, DefaultTTL), nil)
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		if err := mustGet(t, result).Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

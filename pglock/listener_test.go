@@ -175,7 +175,7 @@ func TestConnectionIsClosedHalfAMinuteAfterTheLastWaiter(t *testing.T) {
 		for range 3 { // each within the half minute
 			id, result := waiting(t.Context(), t, c, "report")
 			time.Sleep(time.Second)
-			c.heard(q.grant(id, DefaultTTL), nil)
+			c.queue.Hear(q.grant(id, DefaultTTL), nil)
 			if err := mustGet(t, result).Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -137,21 +137,6 @@ func parsed(config *pgx.ConnConfig) (ok bool) {
 // AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything is sent.
 type AcquireOption func(*request) error
 
-type request struct {
-	name     string
-	holder   string
-	ttl      time.Duration
-	grace    time.Duration
-	metadata json.RawMessage
-	maxWait  time.Duration // < 0: until ctx ends
-	mode     Mode
-	capacity int // of ModeLimit
-	wait     bool
-	apart    bool // never shares a grant with other calls
-	turns    int  // how many tokens the grant is to carry; 0 or 1: one
-	owner    *owner
-}
-
 // Mode is how a lock is shared out.
 type Mode string
 
@@ -161,22 +146,6 @@ const (
 	ModeShared    Mode = "shared"    // any number of holders that asked for shared
 	ModeLimit     Mode = "limit"     // as many holders as the limit says
 )
-
-func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) {
-	r := request{name: name, holder: c.config.holder, ttl: c.config.ttl, grace: c.config.grace, maxWait: -1, mode: ModeExclusive}
-	if err := checkText("name", name, MaxNameBytes); err != nil {
-		return request{}, err
-	}
-	for _, o := range opts {
-		if o == nil {
-			return request{}, errNilOption
-		}
-		if err := o(&r); err != nil {
-			return request{}, err
-		}
-	}
-	return r, checkGrace(r)
-}
 
 // WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL. It
 // bounds how long a lock stays taken after its holder died, and how long one fenced transaction may last.

@@ -17,8 +17,8 @@ type owner struct {
 	id   uuid.UUID
 	held atomic.Int64 // leases that have not ended
 
-	mu       sync.Mutex // guards what follows; the last to be taken
-	nameless map[*Lease]struct{}
+	mu      sync.Mutex // guards what follows; the last to be taken
+	unnamed map[*Lease]struct{}
 }
 
 type ownerKey struct{}
@@ -39,29 +39,29 @@ func ownerOf(ctx context.Context) (*owner, error) {
 func (o *owner) has(l *Lease) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.nameless == nil {
-		o.nameless = make(map[*Lease]struct{})
+	if o.unnamed == nil {
+		o.unnamed = make(map[*Lease]struct{})
 	}
-	o.nameless[l] = struct{}{}
+	o.unnamed[l] = struct{}{}
 }
 
 func (o *owner) hasNot(l *Lease) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	delete(o.nameless, l)
+	delete(o.unnamed, l)
 }
 
-func (o *owner) isNameless() bool {
+func (o *owner) isUnnamed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.nameless) > 0
+	return len(o.unnamed) > 0
 }
 
 // makeKnown tells the server who holds the locks that this owner has from a line, of whatever client, where the server knows
 // the line alone: an owner who waits while it holds a lock may be part of a circle.
 func (o *owner) makeKnown(ctx context.Context) error {
 	o.mu.Lock()
-	unknown := slices.Collect(maps.Keys(o.nameless))
+	unknown := slices.Collect(maps.Keys(o.unnamed))
 	o.mu.Unlock()
 	for _, l := range unknown {
 		if l.makeKnown() {
@@ -74,5 +74,5 @@ func (o *owner) makeKnown(ctx context.Context) error {
 	return nil
 }
 
-// nested reports whether the owner holds a lock while it asks for another: only then can it be part of a circle.
-func (o *owner) nested() bool { return o.held.Load() > 0 }
+// Nested reports whether the owner holds a lock while it asks for another: only then can it be part of a circle.
+func (o *owner) Nested() bool { return o.held.Load() > 0 }

@@ -60,7 +60,7 @@ func TestOwnerThatHoldsNothingAnyMoreIsNotNested(t *testing.T) {
 					if _, err := c.TryAcquire(under, "third"); err != nil || !s.of("acquire")[2].nested {
 						t.Errorf("while another lease is held: %v, nested %v", err, s.of("acquire")[2].nested)
 					}
-					for l := range c.leases {
+					for l := range c.leases.all {
 						_ = l.Release(t.Context())
 					}
 				}

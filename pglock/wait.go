@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -15,156 +15,96 @@ import (
 // queue is left in the background.
 const leavePatience = 250 * time.Millisecond
 
-// wait queues until the lock is granted, ctx or the request's own wait ends, or waiting makes no sense.
-func (c *Client) wait(ctx, parent context.Context, r request) (*Lease, error) {
-	if r.maxWait == 0 {
-		return c.try(ctx, parent, r)
-	}
-	if r.maxWait > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
-		defer cancel()
-	}
-	q, err := c.newAsked(ctx, r, true)
-	if err != nil {
-		return nil, err
-	}
-	if c.linable(q) {
-		return c.waitInLine(ctx, parent, q)
-	}
-	return c.waitAlone(ctx, parent, q)
-}
-
-func (c *Client) waitAlone(ctx, parent context.Context, q *asked) (*Lease, error) {
-	return c.settled(ctx, q)(c.waitOnce(ctx, parent, q))
-}
-
-func (c *Client) waitOnce(ctx, parent context.Context, q *asked) (*Lease, error) {
-	if !c.begin() {
-		return nil, fmt.Errorf("acquire lock %q: %w", q.name, ErrClosed)
-	}
-	defer c.calls.Done()
-	g, err := c.queueUp(ctx, q)
-	if err != nil {
-		return nil, err
-	}
-	return c.grant(parent, q, g)
-}
-
-// granted is a grant as the server tells of it, counted from a local moment before it.
-type granted struct {
-	first, token Token // of a block; else both are the token
-	slot         int
-	left         time.Duration
-	expiresAt    time.Time // by the server's clock; zero when it was not told
-	seen         trust.Instant
-}
-
-func granting(a protocol.Answer, sent trust.Instant) granted {
-	return granted{first: Token(cmp.Or(a.FirstToken, a.Token)), token: Token(a.Token), slot: a.Slot, left: a.Remaining, expiresAt: a.ExpiresAt, seen: sent}
-}
-
-// queueUp queues the request until it is granted. The server is asked once to be queued; then the grant comes with a hint.
-// It is asked again only where the hint did not come or came too late to be trusted, and by the first in the queue when the
-// holder's lease ends.
-func (c *Client) queueUp(ctx context.Context, q *asked) (granted, error) {
-	w := newWaiter(q)
-	if err := c.enqueue(w); err != nil {
-		return granted{}, err
-	}
-	defer c.dequeue(w)
-	var last protocol.Answer
-	for busy := time.Millisecond; ; {
-		a, sent, err := c.ask(ctx, q)
+// waitInQueue waits until a request is granted that was answered with a ticket. The grant comes with a hint. The server is asked
+// again only where the hint did not come or came too late to be trusted, and by the first in the queue when the holder's lease ends.
+func (c *Client) waitInQueue(ctx context.Context, q *asked, a protocol.Answer, sent trust.Instant) (granted, error) {
+	t := queue.NewTicket(q.owner)
+	c.listener.Want(c.channel())
+	defer c.listener.Unwant(c.channel())
+	defer c.queue.Remove(t)
+	for busy := time.Millisecond; ; busy = min(2*busy, 100*time.Millisecond) {
+		var g granted
+		var hinted bool
+		var err error
+		if a.Ticket == 0 { // no server of this schema answers so
+			c.sleep(ctx, busy, nil)
+		} else {
+			q.again, q.queued = true, true
+			if c.queue.Put(t, q.grantID, a, sent, c.now()) {
+				signal(c.beatWake)
+			}
+			c.calls.answered(q)
+			if q.line != nil {
+				c.lines.Queued(q.line, a)
+			}
+			g, hinted, err = c.await(ctx, q, t)
+		}
+		if hinted {
+			return g, nil
+		}
+		last := a
+		if err == nil {
+			a, sent, err = c.ask(ctx, q)
+		}
 		switch {
 		case err != nil:
-			return granted{}, c.giveUpWait(ctx, w, last, err)
+			return granted{}, c.leaveQueue(q, last, err)
 		case a.Granted:
-			return granting(a, sent), nil
-		case a.Ticket == 0: // no server of this schema answers so
-			if !pause.For(ctx, busy) {
-				return granted{}, c.giveUpWait(ctx, w, a, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ctx.Err()))
-			}
-			busy = min(2*busy, 100*time.Millisecond)
-			continue
-		}
-		last, q.again, q.queued = a, true, true
-		c.queuedAs(w, a, sent)
-		news, err := c.await(ctx, w)
-		if err != nil {
-			return granted{}, c.giveUpWait(ctx, w, last, err)
-		}
-		if h := news.hint; h != nil {
-			if left := c.now().Until(trust.Deadline(h.seen, q.ttl, h.left-q.grace)); left >= q.ttl/2 {
-				return granted{first: h.first, token: h.token, slot: h.slot, left: h.left, seen: h.seen}, nil
-			}
-			// Too long ago to be trusted for long: the next asking renews it.
+			return grantOf(a, sent), nil
 		}
 	}
 }
 
-// await blocks until there is news of the waiter, or an error that ends the wait. It holds no connection.
-func (c *Client) await(ctx context.Context, w *waiter) (news, error) {
+// await blocks until a hint brings the grant, or an error ends the wait; neither: the server is to be asked. It holds no connection.
+func (c *Client) await(ctx context.Context, q *asked, t *queue.Ticket) (g granted, hinted bool, err error) {
 	for {
-		n, next := c.newsOf(w)
-		switch {
-		case n.err != nil:
-			return n, n.err
-		case n.hint != nil, n.ask:
-			return n, nil
+		now := c.now()
+		n, wait := c.queue.TakeNews(t, now)
+		switch h := n.Hint; {
+		case h != nil: // one that is too old to be trusted for long is renewed by asking
+			left := now.Until(trust.Deadline(h.Seen, q.ttl, h.Left-q.grace))
+			return granted{first: h.First, token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.ttl/2, nil
+		case n.Circle != nil:
+			return g, false, fmt.Errorf("acquire lock %q: %w", q.name, &DeadlockError{circleOf(n.Circle)})
+		case n.Err != nil:
+			return g, false, fmt.Errorf("pglock: acquire lock %q: %w", q.name, n.Err)
+		case n.Ask, wait <= 0:
+			return g, false, nil
 		}
-		var due <-chan time.Time
-		var timer *time.Timer
-		if next < never {
-			timer = time.NewTimer(next)
-			due = timer.C
-		}
-		var err error
-		select {
-		case <-w.wake:
-		case <-due: // a look may have moved it meanwhile
-			if n, next = c.newsOf(w); next <= 0 {
-				n.ask = true
-			}
-			if n.err != nil || n.hint != nil || n.ask {
-				return n, n.err
-			}
-			continue
-		case <-c.ctx.Done():
-			err = fmt.Errorf("acquire lock %q: %w", w.name, ErrClosed)
-		case <-ctx.Done():
-			err = fmt.Errorf("pglock: acquire lock %q: %w", w.name, ctx.Err())
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-		if err != nil {
-			return n, err
+		c.sleep(ctx, wait, t.Wake)
+		if ctx.Err() != nil || c.isClosed() {
+			return g, false, c.endOfAsking(ctx, q)
 		}
 	}
 }
 
-// giveUpWait takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
+func circleOf(links []protocol.Link) []Link {
+	circle := make([]Link, len(links))
+	for i, l := range links {
+		circle[i] = Link(l)
+	}
+	return circle
+}
+
+// leaveQueue takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
 // moment goes to the next. The call waits a little to hear what was found; the request is taken back in any case.
-func (c *Client) giveUpWait(ctx context.Context, w *waiter, last protocol.Answer, err error) error {
+func (c *Client) leaveQueue(q *asked, last protocol.Answer, err error) error {
 	answered := last.Ticket != 0
-	if c.hasLeft(w) || !answered && !w.lost {
+	if !answered && !q.lost {
 		return err
 	}
-	u := c.giveUp(w.asked)
-	timer := time.NewTimer(leavePatience)
-	defer timer.Stop()
+	u := c.takeBack(q.named(), q.lost, q.ttl)
 	select {
-	case back := <-u.done:
+	case back := <-u.Done:
 		if back.Holder != "" {
 			last.Holder, last.Token, last.ExpiresAt = back.Holder, back.Token, back.ExpiresAt
 		}
 		last.Place = cmp.Or(back.Place, last.Place)
-	case <-timer.C:
+	case <-time.After(leavePatience):
 	case <-c.ctx.Done():
 	}
 	if last.Holder == "" && !answered {
 		return err
 	}
-	return fmt.Errorf("%w: %w", err, heldError(last, w.name))
+	return fmt.Errorf("%w: %w", err, heldError(last, q.name))
 }

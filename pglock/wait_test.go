@@ -26,7 +26,7 @@ func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 		id, result := waiting(t.Context(), t, c, "report")
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		c.heard(q.grant(id, DefaultTTL), nil)
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		l := mustGet(t, result)
 		if l.Token() != 6 || l.GrantID() != id || l.Slot() != 0 || time.Since(began) != 0 {
 			t.Errorf("%v with grant ID %v after %v, want token 6 with %v at once", l, l.GrantID(), time.Since(began), id)
@@ -134,7 +134,7 @@ func TestContextOfAcquireBoundsTheWaitAndNotTheLease(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		id, result := waiting(ctx, t, c, "report")
-		c.heard(q.grant(id, DefaultTTL), nil)
+		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		l := mustGet(t, result)
 		cancel()
 		time.Sleep(time.Hour)
@@ -240,7 +240,7 @@ func TestWaitThatCannotLookForHalfAMinuteEnds(t *testing.T) {
 				if tc.borne {
 					still(t, a)
 					still(t, b)
-					c.heard(q.grant(id, DefaultTTL), nil)
+					c.queue.Hear(q.grant(id, DefaultTTL), nil)
 					mustGet(t, a)
 					return
 				}

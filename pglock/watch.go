@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
@@ -38,7 +40,7 @@ type Change struct {
 	Err     error  // of ChangeUnseen: ErrPermission, ErrSchema, or what else the server or the pool refused the look with
 }
 
-// watcher is one Watch. Its client's mutex guards nothing in it: only its own goroutine uses it, but for wake.
+// watcher is one Watch. Only its own goroutine uses it, but for wake.
 type watcher struct {
 	name    string
 	channel string
@@ -67,50 +69,67 @@ func (c *Client) Watch(ctx context.Context, name string) (<-chan Change, error) 
 	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
 	out := make(chan Change, 1)
 	out <- change(ChangeNone, now, now)
-	if !c.addWatcher(w) || !c.background(func() { c.follow(ctx, w, now, out) }) {
+	if !c.calls.background(func() { c.follow(ctx, w, now, out) }) {
 		return nil, fmt.Errorf("watch lock %q: %w", name, ErrClosed)
 	}
 	return out, nil
 }
 
-func (c *Client) addWatcher(w *watcher) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	if c.watchers[w.channel] == nil {
-		c.watchers[w.channel] = make(map[*watcher]struct{})
-	}
-	c.watchers[w.channel][w] = struct{}{}
-	c.listener.Want(w.channel)
-	signal(w.wake) // where the channel is listened to already: look again, now that we shall be told
-	return true
+// watchers are those of a client, by channel.
+type watchers struct {
+	mu  sync.Mutex // no other is taken while it is held
+	all map[string]map[*watcher]struct{}
 }
 
-func (c *Client) removeWatcher(w *watcher) {
-	c.mu.Lock()
-	delete(c.watchers[w.channel], w)
-	if len(c.watchers[w.channel]) == 0 {
-		delete(c.watchers, w.channel)
+func (ws *watchers) add(w *watcher) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.all == nil {
+		ws.all = make(map[string]map[*watcher]struct{})
 	}
-	c.mu.Unlock()
-	c.listener.Unwant(w.channel)
+	if ws.all[w.channel] == nil {
+		ws.all[w.channel] = make(map[*watcher]struct{})
+	}
+	ws.all[w.channel][w] = struct{}{}
 }
 
-// changed wakes whoever watches on the channel.
-func (c *Client) changed(channel string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for w := range c.watchers[channel] {
+func (ws *watchers) remove(w *watcher) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	delete(ws.all[w.channel], w)
+	if len(ws.all[w.channel]) == 0 {
+		delete(ws.all, w.channel)
+	}
+}
+
+// changed wakes those who watch on the channel.
+func (ws *watchers) changed(channel string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for w := range ws.all[channel] {
 		signal(w.wake)
+	}
+}
+
+// allChanged wakes all of them.
+func (ws *watchers) allChanged() {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	for _, some := range ws.all {
+		for w := range some {
+			signal(w.wake)
+		}
 	}
 }
 
 // follow looks at the lock when something may have changed, and tells what has.
 func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan Change) {
 	defer close(out)
-	defer c.removeWatcher(w)
+	c.watchers.add(w)
+	defer c.watchers.remove(w)
+	c.listener.Want(w.channel)
+	defer c.listener.Unwant(w.channel)
+	signal(w.wake) // where the channel is listened to already: look again, now that we shall be told
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
@@ -118,7 +137,7 @@ func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan
 		next := watchLook
 		for _, i := range before {
 			if i.Held {
-				next = min(next, i.Remaining+askLate) // an expiry is told by nobody
+				next = min(next, i.Remaining+queue.AskLate) // an expiry is told by nobody
 			}
 		}
 		timer := time.NewTimer(next)

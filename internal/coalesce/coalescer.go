@@ -53,7 +53,7 @@ type Coalescer[C, Q, A any] struct {
 	mu       sync.Mutex
 	waiting  []*call[Q, A]
 	last     int                // for how many calls the last statement was; above 1, calls come together
-	boarding context.CancelFunc // of the statement that has no connection yet, if there is one: it takes all that wait by then
+	lending  context.CancelFunc // of the statement that has no connection yet, if there is one: it takes all that wait by then
 	underWay int                // statements, but for those that have stalled
 	stalls   int                // how often that happened: what was under way before does not count
 	timer    *time.Timer
@@ -134,8 +134,8 @@ func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
 	for i, w := range g.waiting {
 		if w == c {
 			g.waiting = append(g.waiting[:i:i], g.waiting[i+1:]...)
-			if len(g.waiting) == 0 && g.boarding != nil {
-				g.boarding()
+			if len(g.waiting) == 0 && g.lending != nil {
+				g.lending()
 			}
 			return &NotSentError{cause}, true
 		}
@@ -145,13 +145,13 @@ func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
 
 // next starts a statement for the calls that wait, if there is a place. The mutex is held.
 func (g *Coalescer[C, Q, A]) next() {
-	if len(g.waiting) == 0 || g.underWay >= g.Width || g.boarding != nil || g.shut {
+	if len(g.waiting) == 0 || g.underWay >= g.Width || g.lending != nil || g.shut {
 		return
 	}
 	g.underWay++
 	since := g.stalls
 	ctx, cancel := context.WithCancel(g.Life)
-	g.boarding = cancel
+	g.lending = cancel
 	g.senders.Go(func() { g.send(ctx, cancel, since) })
 }
 
@@ -167,7 +167,7 @@ func (g *Coalescer[C, Q, A]) watchStall() {
 func (g *Coalescer[C, Q, A]) stall() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.waiting) > 0 && g.boarding == nil {
+	if len(g.waiting) > 0 && g.lending == nil {
 		g.stalls++
 		g.underWay = 0
 		g.next()
@@ -182,7 +182,7 @@ func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc
 		if ctx.Err() == nil || g.Life.Err() != nil {
 			g.answer(g.take(), nil, &NotSentError{err})
 		} else {
-			g.unboard()
+			g.unlend()
 		}
 		g.ended(since)
 		return
@@ -200,11 +200,11 @@ func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc
 	}
 }
 
-// unboard ends a boarding for which nobody waited any more. Those who have come meanwhile board anew.
-func (g *Coalescer[C, Q, A]) unboard() {
+// unlend ends a lending for which nobody waited any more. Those who have come meanwhile ask anew.
+func (g *Coalescer[C, Q, A]) unlend() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.boarding = nil
+	g.lending = nil
 }
 
 // ended gives the place of a statement that has ended to the calls that wait.
@@ -241,7 +241,7 @@ func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
 	for _, c := range taken {
 		c.sent = true
 	}
-	g.last, g.boarding = n, nil
+	g.last, g.lending = n, nil
 	switch {
 	case len(g.waiting) > 0:
 		g.watchStall()
@@ -315,8 +315,8 @@ func (g *Coalescer[C, Q, A]) Shut() {
 	if g.timer != nil {
 		g.timer.Stop()
 	}
-	if g.boarding != nil {
-		g.boarding()
+	if g.lending != nil {
+		g.lending()
 	}
 	waiting := g.waiting
 	g.waiting = nil

@@ -802,8 +802,8 @@ func TestCallThatComesWhileTheBoardingIsCancelledGoesOn(t *testing.T) {
 		a := d.call(ctx, order{name: "a", n: 1})
 		late := &call[order, int]{q: order{name: "b", n: 2}, done: make(chan struct{})}
 		d.mu.Lock()
-		boarding := d.boarding
-		d.boarding = func() { boarding(); d.waiting = append(d.waiting, late) }
+		lending := d.lending
+		d.lending = func() { lending(); d.waiting = append(d.waiting, late) }
 		d.mu.Unlock()
 		cancel()
 		if h := back(t, a); !neverSent(h.err) {

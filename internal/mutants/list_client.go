@@ -32,46 +32,48 @@ var ofTrust = []mutant{
 // ofRequests are the faults of asking the server, and of taking requests back.
 var ofRequests = []mutant{
 	{"I6 each retry has a grant ID of its own", []edit{
-		{"pglock/acquire.go", "\t\tif giveUp == nil {\n", "\t\tq.grantID, _ = newGrantID()\n\t\tif giveUp == nil {\n"},
+		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.grantID, _ = newGrantID()\n\t\tif patience == nil {\n"},
 	}, integration, "^TestI6_LostAnswerYields"},
 	{"I6 a refused retry forgets the attempt before", []edit{
-		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.giveUp(q)", "\tif err != nil && q.lost {\n\t\tc.giveUp(q)"},
+		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && q.lost {\n\t\tc.takeBack(q"},
 	}, library, "^TestI6_"},
 	{"I11 the client does not check the name", []edit{
-		{"pglock/options.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn request{}, err\n\t}\n", ""},
+		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn request{}, err\n\t}\n", ""},
 	}, library, "^TestI11_"},
 	{"I11 the server does not check the TTL", []edit{
 		{schema, "  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN", "  IF false THEN"},
 	}, library, "^TestI11_"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
-		{"pglock/giveup.go", "\tc.giveUp(&asked{request: request{name: q.Name, ttl: q.TTL}, grantID: q.GrantID, lost: err != nil || q.Retry})\n", ""},
+		{"pglock/takeback.go", "\tc.takeBack(q.Request, err != nil || q.Retry, q.TTL)\n", ""},
 	}, integration, "^TestTrap9_Cancelled|^TestTrap9_CallsCancelled"},
 	{"trap 9: a cancelled wait keeps its ticket", []edit{
-		{"pglock/wait.go", "\tif c.hasLeft(w) || !answered && !w.lost {\n", "\tif true || c.hasLeft(w) || !answered && !w.lost {\n"},
+		{"pglock/wait.go", "\tif !answered && !q.lost {\n", "\tif true || !answered && !q.lost {\n"},
 	}, integration, "^TestCancelledWaiter"},
 	{"trap 9: requests whose attempts may be on their way are not spent", []edit{
-		{"pglock/giveup.go", "grantID: q.grantID, spend: q.lost, done:", "grantID: q.grantID, spend: false, done:"},
+		{"internal/takeback/takeback.go", "Spend: spend, Done:", "Spend: false, Done:"},
 	}, library, "^TestRequestsAre|^TestTrap9_"},
 	{"requests are taken back one by one", []edit{
-		{"pglock/giveup.go", "\tgiveUpMost = 500\n", "\tgiveUpMost = 1\n"},
+		{"internal/takeback/takeback.go", "func New() *List { return &List{most: Most} }", "func New() *List { return &List{most: 1} }"},
+		{"internal/takeback/takeback.go", "min(2*l.most, Most), 0\n", "1, 0\n"},
+		{"internal/takeback/takeback.go", "l.take(spend, Most)", "l.take(spend, 1)"},
 	}, library, "^TestRequestsAre|^TestCloseLeaves"},
 	{"a request that could not be taken back is forgotten", []edit{
-		{"pglock/giveup.go", "\t\t\tg.ups = append(g.ups, u)\n", ""},
+		{"internal/takeback/takeback.go", "\t\t\tl.waiting = append(l.waiting, r)\n", "\t\t\t_ = r\n"},
 	}, library, "^TestWhatCannot"},
 	{"one request that cannot be taken back keeps the others", []edit{
-		{"pglock/giveup.go", "\t\tif len(ups) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n", "\t\tif true {\n"},
+		{"pglock/takeback.go", "\tif len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n", "\tif true {\n"},
 	}, library, "^TestOneRequestThat"},
 	{"grants that a taking back makes possible are not told", []edit{
-		{"pglock/giveup.go", "\tannounce(ctx, byName, c.backend.AnnounceOwn)\n\treturn nil, nil\n", "\treturn nil, nil\n"},
+		{"pglock/takeback.go", "\t\tothers.send(ctx, c.backend.AnnounceOwn)\n", ""},
 	}, library, "^TestGrantsThat"},
 	{"a call that gives up waits for the server", []edit{
-		{"pglock/wait.go", "\tcase <-timer.C:\n\tcase <-c.ctx.Done():\n", "\tcase <-c.ctx.Done():\n"},
+		{"pglock/wait.go", "\tcase <-time.After(leavePatience):\n", ""},
 	}, library, "^TestQueueIsLeft"},
 	{"trap 9: a ticket of a call that is about to hear of it is taken back", []edit{
-		{"pglock/stray.go", "\t\tcase again && len(c.givingUp.ups) == 0 && !q.askingSince(since):\n", "\t\tcase len(c.givingUp.ups) == 0:\n"},
+		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif answered > 0 {\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"trap 9: a ticket that nobody waits for stays", []edit{
-		{"pglock/heartbeat.go", "\tc.giveUpStrays(ctx, strays)\n", "\t_ = strays\n"},
+		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, strays)\n", "\t_ = strays\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"AcquireAll that fails keeps what it has", []edit{
 		{"pglock/acquireall.go", "\t\tif l != nil && l.end(ErrReleased) {\n", "\t\tif l != nil && l.end(ErrReleased) && false {\n"},
@@ -96,10 +98,10 @@ var ofRequests = []mutant{
 // ofTheBeat are the faults of renewing.
 var ofTheBeat = []mutant{
 	{"every lease wakes the heartbeat", []edit{
-		{"pglock/heartbeat.go", "c.queue.untilLook(now), stillTo(now, c.plannedBeat))", "c.queue.untilLook(now))"},
+		{"pglock/leases.go", "\tplanned = min(next, look, stillTo(now, s.nextBeat))\n", "\tplanned = min(next, look)\n"},
 	}, library, "^TestLeasesThatComeAndGo"},
 	{"every lease wakes the watch of the deadlines", []edit{
-		{"pglock/heartbeat.go", "\tnext = min(next, stillTo(now, c.plannedDeadline))\n", ""},
+		{"pglock/leases.go", "\tnext = min(next, stillTo(now, s.nextDeadline))\n", ""},
 	}, library, "^TestLeasesThatComeAndGo"},
 	{"a lease whose row is locked is not asked for by itself", []edit{
 		{"pglock/heartbeat.go", "\t\t\tbusy = append(busy, l)\n", "\t\t\tl.renewLater(errBusy)\n"},
@@ -118,15 +120,15 @@ var ofTheBeat = []mutant{
 // ofClose are the faults of closing a client.
 var ofClose = []mutant{
 	{"Close says nothing of what it could not take back", []edit{
-		{"pglock/giveup.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests"},
+		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests"},
 	}, library, "^TestClose"},
 	{"Close says nothing of leases that it could not release", []edit{
-		{"pglock/client.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases"},
+		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases"},
 	}, library, "^TestClose"},
 	{"a coalescer that is shut waits for a connection", []edit{
-		{"internal/coalesce/coalescer.go", "\tif g.boarding != nil {\n\t\tg.boarding()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
+		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/giveup.go", "\tif protocol.ConnectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
+		{"pglock/close.go", "\tif protocol.ConnectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
 	}, library, "^TestCloseTriesAgain"},
 }

@@ -12,10 +12,10 @@ var ofTheQueue = []mutant{
 		{schema, "  IF NOT p_head.queued OR p_head.expires_at <= clock_timestamp() THEN ", "  IF NOT p_head.queued THEN "},
 	}, library, "^TestI8_I9_"},
 	{"I8 a look that misses a ticket is not told", []edit{
-		{"pglock/queue.go", "\t\t\tw.tell(news{ask: true}) // granted, or passed over\n", ""},
+		{"internal/queue/looks.go", "\t\t\tt.tell(News{Ask: true}) // granted, or passed over\n", ""},
 	}, integration, "^TestI8_LostHints"},
 	{"I8 the first in the queue has no timer", []edit{
-		{"pglock/queue.go", "\tif !w.first {\n\t\treturn n, never", "\tif !w.first || true {\n\t\treturn n, never"},
+		{"internal/queue/queue.go", "\tif t.first {\n\t\twait =", "\tif t.first && false {\n\t\twait ="},
 	}, integration, "^TestI8_Crashed"},
 	{"I9 last come, first served", []edit{
 		{schema, "AND q.ticket > w.ticket ORDER BY q.ticket LIMIT 1;", "AND q.ticket > w.ticket ORDER BY q.ticket DESC LIMIT 1;"},
@@ -33,7 +33,7 @@ var ofTheQueue = []mutant{
 		{schema, "  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,\n", "  granted := serve(head, w,\n"},
 	}, integration, "^TestI9_|^TestLimitIs"},
 	{"I9 every acquisition asks twice", []edit{
-		{"pglock/wait.go", "left >= q.ttl/2 {", "left >= 2*q.ttl {"},
+		{"pglock/wait.go", "left >= q.ttl/2, nil", "left >= 2*q.ttl, nil"},
 	}, integration, "^TestI9_OneRequest"},
 	{"I9 who comes during the last COMMIT waits in the server", []edit{
 		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1 FOR UPDATE;\n    ELSE"},
@@ -48,13 +48,13 @@ var ofTheQueue = []mutant{
 		{schema, "concat_ws(' ', r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token)", "concat_ws(' ', r.ticket, r.token, r.slot, microseconds(r.ttl), r.first_token)"},
 	}, integration, "^TestI7_Trust"},
 	{"I7 a hint of an earlier ticket revives trust", []edit{
-		{"pglock/queue.go", "\tif a.Ticket != w.ticket || w.news.hint == nil {", "\tif w.news.hint == nil {"},
+		{"internal/queue/queue.go", "\tif a.Ticket != t.number || t.news.Hint == nil {", "\tif t.news.Hint == nil {"},
 	}, library, "^TestI7_LateHint"},
 	{"I7 a hint is for whichever call waits", []edit{
-		{"pglock/queue.go", "\tw := c.queue.tickets[h.ticket]\n\tif w == nil {\n", "\tw := c.queue.tickets[h.ticket]\n\tfor _, any := range c.queue.tickets {\n\t\tw = any\n\t}\n\tif w == nil {\n"},
+		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n", "\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},
 	}, library, "^TestI7_LateHint"},
 	{"a hint is believed whoever tells it", []edit{
-		{"pglock/queue.go", "\tif proof != digest(said, w.grantID) {\n\t\treturn\n\t}\n", "\t_ = proof\n"},
+		{"internal/queue/hint.go", "\tif proof != digest(said, t.grantID) {\n\t\treturn\n\t}\n", ""},
 	}, library, "^TestForged"},
 	{"I20 the server's hints have another digest than the client's", []edit{
 		{schema, "convert_to(said, 'UTF8') || uuid_send(r.grant_id)", "uuid_send(r.grant_id) || convert_to(said, 'UTF8')"},
@@ -66,7 +66,7 @@ var ofTheQueue = []mutant{
 		{schema, "    IF w.nested AND r.expires_at > clock_timestamp() THEN\n      PERFORM refuse_own", "    IF false THEN\n      PERFORM refuse_own"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: nobody looks for them", []edit{
-		{"pglock/queue.go", "\t\t\tl.nested = append(l.nested, ticket)\n", "\t\t\t_ = ticket\n"},
+		{"internal/queue/looks.go", "\t\t\tl.Nested = append(l.Nested, number)\n", "\t\t\t_ = number\n"},
 	}, integration, "^TestCircle"},
 	{"circles: one stuck holder of a semaphore is enough", []edit{
 		{schema, "p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false\n", "false, false\n"},

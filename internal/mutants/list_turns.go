@@ -62,27 +62,27 @@ var ofTurns = []mutant{
 
 	// Lines of calls.
 	{"I9 a block of turns has no end in time", []edit{
-		{"pglock/line.go", "b.next > b.last || now.Reached(b.until) {", "b.next > b.last {"},
+		{"internal/handoff/lines.go", "b.next > b.last || now.Reached(b.until) || t.known {", "b.next > b.last || t.known {"},
 	}, library, "^TestI9_AWaiter"},
 	{"I9 a block of turns lasts for seconds", []edit{
 		{"pglock/validate.go", "DefaultTurnsWithin = 20 * time.Millisecond", "DefaultTurnsWithin = 2 * time.Second"},
 	}, library, "^TestI9_AWaiterOfAnother"},
 	{"a line whose only other call has given up keeps its agent", []edit{
-		{"pglock/line.go", "\tcase ln.agent:\n\t\tsignal(ln.wake) // also when", "\tcase ln.agent && len(ln.calls) == 0:\n\tcase ln.agent:\n\t\tsignal(ln.wake) // also when"},
+		{"internal/handoff/lines.go", "\tcase line.agent:\n\t\tline.signal() // also when", "\tcase line.agent && len(line.calls) == 0:\n\tcase line.agent:\n\t\tline.signal() // also when"},
 	}, library, "^TestLineWhose"},
 	{"I4 a lease whose grant ID is known is passed on in memory", []edit{
-		{"pglock/line.go", "\tif l.ended != nil || l.known || now", "\tif l.ended != nil || now"},
+		{"internal/handoff/lines.go", "now.Reached(b.until) || t.known {", "now.Reached(b.until) {"},
 	}, library, "^TestI4_ALease"},
 	{"I7 a turn is trusted longer than its grant", []edit{
-		{"pglock/line.go", "\tnext.deadline, next.due, next.expiresAt = deadline, due, expiresAt\n", "\tnext.deadline, next.due, next.expiresAt = deadline.add(l.ttl), due, expiresAt\n"},
+		{"pglock/leases.go", "\tnext.deadline, next.due, next.expiresAt = l.deadline, l.due, l.expiresAt\n", "\tnext.deadline, next.due, next.expiresAt = l.deadline.Add(l.ttl), l.due, l.expiresAt\n"},
 	}, library, "^TestI7_TrustInATurn"},
 	{"I5 a turn that has ended is ended again for its successor", []edit{
-		{"pglock/line.go", "\tl.ended = ErrReleased\n\tl.owner.held.Add(-1)\n", "\tl.owner.held.Add(-1)\n"},
+		{"pglock/leases.go", "\tl.ended = ErrReleased\n\tl.owner.held.Add(-1)\n", "\tl.owner.held.Add(-1)\n"},
 	}, library, "^TestI5_"},
 	{"circles: an owner that comes to hold a lock stays in the line", []edit{
-		{"pglock/line.go", "\t\t\tnested := call.owner.nested()\n", "\t\t\tnested := false\n"},
+		{"pglock/turns.go", "bool { return call.owner.Nested() }", "bool { return false && call.owner.Nested() }"},
 	}, library, "^TestOwnerThatComes"},
 	{"trap 9: a grant that comes for a line that nobody is in is kept", []edit{
-		{"pglock/line.go", "\tcase err == nil && len(calls) == 0:\n\t\tc.giveUp(q)\n", "\tcase err == nil && len(calls) == 0:\n"},
+		{"pglock/turns.go", "\tif err == nil && len(calls) == 0 {\n", "\tif err == nil && len(calls) == 0 && false {\n"},
 	}, library, "^TestTrap9_AGrant"},
 }

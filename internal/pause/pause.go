@@ -3,9 +3,13 @@ package pause
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"time"
 )
+
+// Never is how long a plan waits that nothing but a wake-up ends.
+const Never = time.Duration(math.MaxInt64)
 
 // For waits about d, half more or less, and reports whether ctx is still alive.
 func For(ctx context.Context, d time.Duration) bool { return Exactly(ctx, d/2+rand.N(d)) }

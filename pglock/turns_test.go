@@ -434,7 +434,7 @@ func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
 			t.Errorf("the grant ID that was told has become %v", now.GrantID())
 		}
 		next := served(t, waiting[0])
-		if next.grantID == id || next.Token() <= now.row {
+		if next.grantID == id || int64(next.Token()) <= now.row {
 			t.Errorf("I4: the next turn has grant ID %v after %v and token %d after a block that ends with %d", next.grantID, id, next.Token(), now.row)
 		}
 		if err := next.Release(t.Context()); err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/handoff"
 )
 
 // The heartbeat renews a block for whichever turn has it when the answer comes: turns that pass faster than a beat takes, and
@@ -134,7 +136,7 @@ func TestI7_I10_ABreakEndsThePresentTurnAndTheOthersQueueAgain(t *testing.T) {
 				}
 				for _, r := range waiting {
 					l := served(t, r)
-					if l.grantID == grantID || l.Token() <= gone.row {
+					if l.grantID == grantID || l.row <= gone.row {
 						t.Errorf("I10: a turn of the block that was broken: token %d", l.Token())
 					}
 					if err := l.Release(t.Context()); err != nil {
@@ -219,7 +221,7 @@ func TestCallThatComesWhileALineLeavesTheQueueIsServed(t *testing.T) {
 			if got := <-second; !errors.Is(got.err, context.Canceled) {
 				t.Error(got.err)
 			}
-			time.Sleep(lineLinger - 5*time.Millisecond + time.Duration(late)*500*time.Microsecond)
+			time.Sleep(lingering - 5*time.Millisecond + time.Duration(late)*500*time.Microsecond)
 			third := lined(t.Context(), c)
 			time.Sleep(time.Second)
 			if err := held.Release(t.Context()); err != nil {
@@ -497,9 +499,10 @@ func TestRequestOfALineThatCloseEndedSaysSo(t *testing.T) {
 		if err := c.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		call := &lineCall{done: make(chan struct{})}
-		ln := &line{key: lineKey{name: "report"}, calls: []*lineCall{call}, leave: func() {}}
-		c.arrived(ln, nil, granted{}, fmt.Errorf("acquire lock: %w", context.Canceled))
+		key, call := handoff.Key{Name: "report"}, &turnCall{done: make(chan struct{})}
+		ln, _ := c.lines.Join(key, &turnCall{})
+		c.lines.Join(key, call)
+		c.serveTurns(c.ctx, ln, 1)
 		<-call.done
 		if !errors.Is(call.err, ErrClosed) || errors.Is(call.err, context.Canceled) {
 			t.Errorf("%v, want ErrClosed", call.err)

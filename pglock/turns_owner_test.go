@@ -25,7 +25,7 @@ func fromALine(t *testing.T, s *fakeServer, c *Client, how string, opts ...Acqui
 		t.Fatal(err)
 	}
 	now = served(t, waiting[0])
-	if got := now.block != nil; got == (how == "alone") {
+	if got := now.row > int64(now.token); got == (how == "alone") {
 		t.Fatalf("%s: a block: %v", how, got)
 	}
 	return now, waiting[1:]
@@ -82,7 +82,7 @@ func TestOwnerOfATurnThatAsksForNothingElseIsNotTold(t *testing.T) {
 		c := s.client(t)
 		gone, now, waiting := inTurn(t, s, c, 3)
 		under := context.WithoutCancel(gone.Context())
-		if gone.owner.nested() || !now.owner.nested() {
+		if gone.owner.Nested() || !now.owner.Nested() {
 			t.Error("the owner of the turn that has ended counts as holding a lock, or that of the present one does not")
 		}
 		inner, err := c.TryAcquire(under, "inner") // after its turn has ended

@@ -13,12 +13,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/takeback"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// abandoned makes a client take back requests of this name that nobody waits for.
-func (c *Client) abandoned(name string, spend bool) *giveUp {
-	return c.giveUp(&asked{request: request{name: name, ttl: DefaultTTL}, grantID: uuid.New(), lost: spend})
+// leaves makes a client take back a request of this name that nobody waits for.
+func leaves(c *Client, name string, spend bool) *takeback.Request {
+	return c.takeBack(protocol.Request{Name: name, GrantID: uuid.New()}, spend, DefaultTTL)
 }
 
 // However many there are to take back, one statement takes back the most, and those of one kind.
@@ -26,19 +27,19 @@ func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
-			time.Sleep(time.Millisecond / giveUpMost) // a statement takes its time
+			time.Sleep(time.Millisecond / takeback.Most) // a statement takes its time
 			return protocol.TakenBack{Place: 7}, nil
 		}
 		c := startClient(t, s, trust.SystemClock())
-		const each = 3*giveUpMost - 10
-		var ups []*giveUp
+		const each = 3*takeback.Most - 10
+		var ups []*takeback.Request
 		for i := range 2 * each {
-			ups = append(ups, c.abandoned(fmt.Sprintf("report %04d", i), i%2 == 1))
+			ups = append(ups, leaves(c, fmt.Sprintf("report %04d", i), i%2 == 1))
 		}
 		time.Sleep(time.Second)
 		told := make(map[string]int)
 		for _, g := range s.of("giveUp") {
-			if len(g.names) > giveUpMost {
+			if len(g.names) > takeback.Most {
 				t.Errorf("a statement takes back %d", len(g.names))
 			}
 			for _, name := range g.names {
@@ -57,7 +58,7 @@ func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 			t.Errorf("%d of %d were taken back, by %d statements", len(told), 2*each, n)
 		}
 		for _, u := range ups {
-			if back := <-u.done; back.Place != 7 {
+			if back := <-u.Done; back.Place != 7 {
 				t.Fatalf("%+v", back)
 			}
 		}
@@ -74,7 +75,7 @@ func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 	}{
 		"no server":            {errReset, time.Hour, true},
 		"a locked row":         {sqlError("55P03"), time.Hour, true},
-		"no right, for a time": {sqlError("42501"), giveUpFor - time.Second, true},
+		"no right, for a time": {sqlError("42501"), refusedFor - time.Second, true},
 		"no right":             {sqlError("42501"), time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -87,21 +88,21 @@ func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 					return protocol.TakenBack{}, nil
 				}
 				c := startClient(t, s, trust.SystemClock())
-				u := c.abandoned("report", false)
-				time.Sleep(tc.lasts + 2*lastGiveUp)
+				u := leaves(c, "report", false)
+				time.Sleep(tc.lasts + 2*lastTakeBack)
 				tries := s.of("giveUp")
 				for i, try := range tries[1:] {
-					if gap, want := try.at-tries[i].at, min(firstGiveUp<<min(i, 10), lastGiveUp); gap != want {
+					if gap, want := try.at-tries[i].at, min(firstTakeBack<<min(i, 10), lastTakeBack); gap != want {
 						t.Errorf("attempt %d came %v after the one before, want %v", i+1, gap, want)
 					}
 				}
-				if told := len(u.done) == 1; told != tc.told {
+				if told := len(u.Done) == 1; told != tc.told {
 					t.Errorf("taken back: %v, after %d attempts", told, len(tries))
 				}
-				if last := tries[len(tries)-1].at; !tc.told && (last < giveUpFor || last > giveUpFor+2*lastGiveUp) {
-					t.Errorf("the last attempt came after %v, want %v", last, giveUpFor)
+				if last := tries[len(tries)-1].at; !tc.told && (last < refusedFor || last > refusedFor+2*lastTakeBack) {
+					t.Errorf("the last attempt came after %v, want %v", last, refusedFor)
 				}
-				c.abandoned("another", false) // what failed before says nothing of this
+				leaves(c, "another", false) // what failed before says nothing of this
 				synctest.Wait()
 				if now := s.of("giveUp"); tc.told && now[len(now)-1].at != time.Since(s.began) {
 					t.Errorf("the next was not taken back at once, but at %v", now[len(now)-1].at)
@@ -124,13 +125,13 @@ func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 					return protocol.TakenBack{}, nil
 				}
 				c := startClient(t, s, trust.SystemClock())
-				var ups []*giveUp
+				var ups []*takeback.Request
 				for i := range 100 {
-					ups = append(ups, c.abandoned(fmt.Sprint("report ", i), false))
+					ups = append(ups, leaves(c, fmt.Sprint("report ", i), false))
 				}
-				time.Sleep(5 * firstGiveUp)
+				time.Sleep(5 * firstTakeBack)
 				for i, u := range ups {
-					if told := len(u.done) == 1; told != (i != 42) {
+					if told := len(u.Done) == 1; told != (i != 42) {
 						t.Errorf("report %d was taken back: %v", i, told)
 					}
 				}
@@ -157,8 +158,8 @@ func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 				return protocol.TakenBack{Handed: protocol.Handed{Hints: []string{q.grant(id, DefaultTTL)}}}, nil
 			}
 		})
-		c.abandoned("report", false)
-		c.abandoned("places", false)
+		leaves(c, "report", false)
+		leaves(c, "places", false)
 		began := time.Now()
 		if l := mustGet(t, result); l.Token() != 6 || time.Since(began) != 0 || l.Deadline() != began.Add(29*time.Second) {
 			t.Errorf("%v after %v, trusted for %v", l, time.Since(began), l.Deadline().Sub(began))
@@ -185,8 +186,8 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 				}
 				c := startClient(t, s, trust.SystemClock())
 				l := mustAcquire(t, c, "report", WithTTL(ttl))
-				for i := range giveUpMost {
-					c.abandoned(fmt.Sprint("given up ", i), true)
+				for i := range takeback.Most {
+					leaves(c, fmt.Sprint("given up ", i), true)
 				}
 				time.Sleep(min(20*ttl, 10*time.Minute))
 				if err := l.Err(); err != nil {
@@ -198,14 +199,12 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 					}
 				})
 				tries := s.of("giveUp")
-				if fewest := slices.MinFunc(tries, func(a, b call) int { return len(a.names) - len(b.names) }); len(fewest.names) > giveUpMost/4 {
+				if fewest := slices.MinFunc(tries, func(a, b call) int { return len(a.names) - len(b.names) }); len(fewest.names) > takeback.Most/4 {
 					t.Errorf("%d attempts, with %d at least", len(tries), len(fewest.names))
 				}
 				s.set(func() { s.onGiveUp = nil })
 				time.Sleep(patience + time.Minute)
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				if n := len(c.givingUp.ups); n != 0 {
+				if _, _, _, n := left(c); n != 0 {
 					t.Errorf("%d were not taken back when the server answered again", n)
 				}
 			})
@@ -266,7 +265,7 @@ func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
 		s.set(func() { s.onAcquire = nil })
 		l := mustAcquire(t, c, "held", WithTTL(MinTTL))
 		for range 10 {
-			c.abandoned("report", false)
+			leaves(c, "report", false)
 			time.Sleep(MinTTL)
 		}
 		if err := l.Err(); err != nil || len(s.of("announce")) != 10 {

@@ -1,0 +1,192 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+type owner bool
+
+func (o owner) Nested() bool { return bool(o) }
+
+func at(d time.Duration) trust.Instant {
+	return trust.Instant{Mono: d, Wall: time.UnixMicro(0).Add(d)}
+}
+
+// put queues a new ticket of this number.
+func put(q *Queue, number int64, first bool, now time.Duration) (*Ticket, uuid.UUID) {
+	t, id := NewTicket(owner(false)), uuid.New()
+	q.Put(t, id, protocol.Answer{Ticket: number, First: first, Remaining: time.Minute}, at(now), at(now))
+	return t, id
+}
+
+func hintFor(number int64, id uuid.UUID) string {
+	said := fmt.Sprintf("%d 9 0 30000000 7", number)
+	return digest(said, id) + " " + said
+}
+
+func TestHintGoesToItsTicketAlone(t *testing.T) {
+	q := New(time.Minute)
+	one, id := put(q, 1, true, 0)
+	two, _ := put(q, 2, false, 0)
+	q.Hear(hintFor(2, id), nil) // with the proof of another
+	q.Hear(hintFor(1, id), nil)
+	if n, _ := q.TakeNews(two, at(0)); n.Any() {
+		t.Errorf("the other ticket heard %+v", n)
+	}
+	n, _ := q.TakeNews(one, at(0))
+	if n.Hint == nil || n.Hint.Token != 9 || n.Hint.First != 7 || n.Hint.Left != 30*time.Second {
+		t.Fatalf("it heard %+v", n)
+	}
+	if n, _ := q.TakeNews(one, at(0)); n.Any() {
+		t.Errorf("the news came twice: %+v", n)
+	}
+}
+
+// Trust in a grant counts from when its ticket was last seen in the queue, or from a moment before the grant that is known.
+func TestI7_HintIsDatedByWhenItsTicketWasLastSeen(t *testing.T) {
+	q := New(time.Minute)
+	one, id := put(q, 1, true, time.Second)
+	look, _ := q.DueLook(at(time.Minute))
+	q.Looked(look, map[int64]protocol.Sighting{1: {}}, at(50*time.Second), at(51*time.Second), pause.Never)
+	q.Hear(hintFor(1, id), nil)
+	if n, _ := q.TakeNews(one, at(0)); n.Hint == nil || n.Hint.Seen.Mono != 50*time.Second {
+		t.Errorf("%+v, want it seen at 50 s", n.Hint)
+	}
+	sent := at(55 * time.Second)
+	q.Hear(hintFor(1, id), &sent)
+	if n, _ := q.TakeNews(one, at(0)); n.Hint == nil || n.Hint.Seen != sent {
+		t.Errorf("%+v, want it seen at 55 s", n.Hint)
+	}
+}
+
+func TestHintsThatComeBeforeTheirTicketsAreKeptUpToABound(t *testing.T) {
+	q := New(time.Minute)
+	id := uuid.New()
+	for i := range 3 * earlyMost {
+		q.Hear(hintFor(int64(100+i), uuid.New()), nil)
+	}
+	q.Hear(hintFor(7, id), nil)
+	if len(q.early) > earlyMost {
+		t.Errorf("%d hints are kept", len(q.early))
+	}
+	ticket := NewTicket(owner(false))
+	q.Put(ticket, id, protocol.Answer{Ticket: 7}, at(0), at(0))
+	if n, _ := q.TakeNews(ticket, at(0)); n.Hint == nil {
+		t.Error("the last of them was not kept")
+	}
+}
+
+// The first in the queue asks when the holder's lease ends; where that is over already, soon, and then less and less often.
+func TestFirstInTheQueueAsksAgain(t *testing.T) {
+	q := New(time.Minute)
+	first, id := put(q, 1, true, 0)
+	if _, wait := q.TakeNews(first, at(0)); wait != time.Minute+AskLate {
+		t.Errorf("it asks after %v", wait)
+	}
+	second, _ := put(q, 2, false, 0)
+	if _, wait := q.TakeNews(second, at(0)); wait != pause.Never {
+		t.Errorf("the second asks after %v", wait)
+	}
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 64, 100, 100} {
+		q.Put(first, id, protocol.Answer{Ticket: 1, First: true}, at(0), at(0))
+		if _, wait := q.TakeNews(first, at(0)); wait != want*time.Millisecond {
+			t.Errorf("it asks after %v, want %v ms", wait, int(want))
+		}
+	}
+}
+
+func TestLookTellsEveryTicketHowItStands(t *testing.T) {
+	q := New(time.Minute)
+	gone, _ := put(q, 1, true, 0)
+	circled, _ := put(q, 2, false, 0)
+	next, _ := put(q, 3, false, 0)
+	if look, wait := q.DueLook(at(0)); look != nil || wait <= 0 {
+		t.Fatalf("a look at once: %v, %v", look, wait)
+	}
+	look, _ := q.DueLook(at(time.Second))
+	late, _ := put(q, 4, false, time.Second) // too late for this look
+	circle := []protocol.Link{{Lock: "a"}}
+	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: circle}, 3: {First: true, Remaining: time.Second}}, at(time.Second), at(2*time.Second), pause.Never)
+	if n, _ := q.TakeNews(gone, at(0)); !n.Ask {
+		t.Errorf("a ticket that is not queued any more: %+v", n)
+	}
+	if n, _ := q.TakeNews(circled, at(0)); !slices.Equal(n.Circle, circle) {
+		t.Errorf("a ticket in a circle: %+v", n)
+	}
+	if n, wait := q.TakeNews(next, at(2*time.Second)); n.Any() || wait != time.Second || len(next.Wake) != 1 {
+		t.Errorf("the next: %+v, asks after %v", n, wait)
+	}
+	if n, _ := q.TakeNews(late, at(0)); n.Any() {
+		t.Errorf("a ticket that came after the look was sent: %+v", n)
+	}
+}
+
+// Looks that fail end the waits after half a minute, and not those that have begun since.
+func TestLooksThatFailEndWaitsInTheEnd(t *testing.T) {
+	q := New(time.Minute)
+	one, _ := put(q, 1, true, 0)
+	failure := errors.New("no server")
+	for now := time.Second; now <= outage+2*time.Second; now += time.Second {
+		look, _ := q.DueLook(at(now + time.Hour))
+		q.LookFailed(look, failure, at(now), at(now))
+		n, _ := q.TakeNews(one, at(0))
+		if ended := now-time.Second > outage; (n.Err == failure) != ended {
+			t.Errorf("after %v: %v", now-time.Second, n.Err)
+		}
+	}
+}
+
+func TestLooksComeSeldomWhereHintsAreHeard(t *testing.T) {
+	q := New(time.Minute)
+	q.SetHears(true, at(0))
+	put(q, 1, true, 0)
+	if wait := q.UntilLook(at(0)); wait < lastLook*3/4-time.Millisecond || wait > lastLook {
+		t.Errorf("the first look comes after %v", wait)
+	}
+	if !q.SetHears(false, at(0)) || q.UntilLook(at(0)) != 0 {
+		t.Error("no look at once when hints cannot be counted on any more")
+	}
+	if q.SetHears(false, at(0)) {
+		t.Error("the same again is a change")
+	}
+	for want := firstLook; want < lastLook; want *= 2 {
+		q.DueLook(at(0))
+		if wait := q.UntilLook(at(0)); wait < want*3/4-time.Millisecond || wait > want {
+			t.Errorf("a look comes after %v, want %v", wait, want)
+		}
+		q.next = at(0)
+	}
+}
+
+// A ticket is a stray when no call has it, and none had it when a look first told of it, as far as all calls since have had their
+// answers.
+func TestTrap9_TicketThatNoCallHasIsFoundInTheEnd(t *testing.T) {
+	q := New(time.Minute)
+	put(q, 1, true, 0)
+	look := func(now, answered time.Duration) []int64 {
+		l, _ := q.DueLook(at(now + time.Hour))
+		return q.Looked(l, map[int64]protocol.Sighting{1: {}, 5: {}}, at(now), at(now), answered)
+	}
+	if s := look(time.Second, pause.Never); s != nil {
+		t.Errorf("at the first look: %v", s)
+	}
+	if s := look(2*time.Second, time.Second); s != nil {
+		t.Errorf("while a call has asked since before it: %v", s)
+	}
+	if s := look(3*time.Second, 2*time.Second); !slices.Equal(s, []int64{5}) {
+		t.Errorf("then: %v", s)
+	}
+	if s := look(4*time.Second, pause.Never); s != nil {
+		t.Errorf("while it is being taken back: %v", s)
+	}
+}

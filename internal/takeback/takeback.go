@@ -1,0 +1,122 @@
+// Package takeback is the requests of a client that nobody waits for any more: the ticket of each, or the grant that it has become,
+// has to go. The heartbeat takes many back with one statement. This package does no I/O and reads no clock.
+package takeback
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+const (
+	// Most is how many requests one statement takes back at most: some tens of milliseconds of the server's time.
+	Most = 500
+	// Where requests cannot be taken back, as while there is no server, that is tried again, soon at first.
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+	// refusedFor is how long a refusal is borne, at least; without a server it is tried for as long as the client lives.
+	refusedFor = time.Minute
+)
+
+// Request is one request to take back.
+type Request struct {
+	protocol.Request
+	Spend bool                    // an attempt may still be on its way: the server is to refuse it
+	Done  chan protocol.TakenBack // 1-buffered: gets what comes of it
+	until time.Duration           // refusals are borne
+}
+
+// List is what there is to take back. It is safe for concurrent use. Times are of the monotonic clock.
+type List struct {
+	mu      sync.Mutex // no other is taken while it is held
+	waiting []*Request
+	most    int           // in one statement; fewer after a failure
+	pause   time.Duration // after a failure
+	next    time.Duration
+}
+
+// New is an empty list.
+func New() *List { return &List{most: Most} }
+
+// Add puts a request on the list. Its lease lasts no longer than the TTL.
+func (l *List) Add(r protocol.Request, spend bool, ttl, now time.Duration) *Request {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	back := &Request{Request: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), until: now + max(ttl, refusedFor)}
+	l.waiting = append(l.waiting, back)
+	return back
+}
+
+// Empty reports whether nothing waits on the list.
+func (l *List) Empty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting) == 0
+}
+
+// Due takes what is to be taken back now, all to be spent or none; wait is how long until the next attempt otherwise, pause.Never
+// when there is nothing to take back.
+func (l *List) Due(now time.Duration) (batch []*Request, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 {
+		return nil, pause.Never
+	}
+	if wait := l.next - now; wait > 0 {
+		return nil, wait
+	}
+	return l.take(l.waiting[0].Spend, l.most), 0
+}
+
+// All takes everything, all to be spent or none in each batch.
+func (l *List) All() (batches [][]*Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, spend := range []bool{false, true} {
+		for {
+			batch := l.take(spend, Most)
+			if len(batch) == 0 {
+				break
+			}
+			batches = append(batches, batch)
+		}
+	}
+	return batches
+}
+
+func (l *List) take(spend bool, most int) (batch []*Request) {
+	l.waiting = slices.DeleteFunc(l.waiting, func(r *Request) bool {
+		if r.Spend != spend || len(batch) == most {
+			return false
+		}
+		batch = append(batch, r)
+		return true
+	})
+	return batch
+}
+
+// Succeeded notes that a batch was taken back.
+func (l *List) Succeeded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.most, l.pause = min(2*l.most, Most), 0
+}
+
+// Failed puts back what could not be taken back of a batch. What the server goes on to refuse is given up in the end.
+func (l *List) Failed(failed []*Request, batch int, err error, now time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if protocol.ConnectionLost(err) { // it may have been too much for the time that it had
+		l.most = max(1, batch/2)
+	}
+	l.pause = min(max(2*l.pause, firstPause), lastPause)
+	l.next = now + l.pause
+	for _, r := range failed {
+		if protocol.ConnectionLost(err) || protocol.Transient(err) || now < r.until {
+			l.waiting = append(l.waiting, r)
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package takeback
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+func add(l *List, n int, spend bool) {
+	for range n {
+		l.Add(protocol.Request{Name: "report", GrantID: uuid.New()}, spend, time.Second, 0)
+	}
+}
+
+func TestBatchesAreOfOneKindAndNoLargerThanTheMost(t *testing.T) {
+	l := New()
+	if batch, wait := l.Due(0); batch != nil || wait != pause.Never {
+		t.Errorf("of nothing: %d after %v", len(batch), wait)
+	}
+	add(l, 1, true)
+	add(l, Most+3, false)
+	add(l, 2, true)
+	for _, want := range []int{3, Most, 3} {
+		batch, _ := l.Due(0)
+		if len(batch) != want {
+			t.Errorf("a batch of %d, want %d", len(batch), want)
+		}
+		for _, r := range batch {
+			if r.Spend != batch[0].Spend {
+				t.Fatal("a batch of both kinds")
+			}
+		}
+	}
+	if !l.Empty() {
+		t.Error("something is left")
+	}
+}
+
+func TestFailureIsTriedAgainLaterWithLess(t *testing.T) {
+	l := New()
+	add(l, 100, false)
+	now := time.Duration(0)
+	for i, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1000, 1000} {
+		batch, wait := l.Due(now)
+		if wait != 0 || len(batch) != max(1, 100>>i) {
+			t.Fatalf("attempt %d: %d requests after %v", i, len(batch), wait)
+		}
+		l.Failed(batch, len(batch), errors.New("connection lost"), now)
+		if _, wait := l.Due(now); wait != want*time.Millisecond {
+			t.Errorf("after failure %d it waits %v, want %d ms", i, wait, want)
+		}
+		now += want * time.Millisecond
+	}
+	if batch, _ := l.Due(now); len(batch) != 1 {
+		t.Errorf("%d requests at once after failures", len(batch))
+	}
+	l.Succeeded()
+	if batch, wait := l.Due(now); len(batch) != 2 || wait != 0 {
+		t.Errorf("%d requests after a success, after %v", len(batch), wait)
+	}
+}
+
+// A refusal that is none of the moment is borne for a minute; a server that is away, for ever.
+func TestRefusalIsGivenUpInTheEnd(t *testing.T) {
+	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true} {
+		l := New()
+		add(l, 1, false)
+		batch, _ := l.Due(0)
+		l.Failed(batch, 1, &pgconn.PgError{Code: code}, refusedFor-1)
+		if l.Empty() {
+			t.Errorf("%s: given up too soon", code)
+		}
+		batch, _ = l.Due(refusedFor + time.Second)
+		l.Failed(batch, 1, &pgconn.PgError{Code: code}, refusedFor+time.Second)
+		if l.Empty() == kept {
+			t.Errorf("%s: kept after a minute: %v", code, !kept)
+		}
+	}
+}
+
+func TestAllTakesEverythingInBatches(t *testing.T) {
+	l := New()
+	add(l, Most+1, false)
+	add(l, 1, true)
+	if batches := l.All(); len(batches) != 3 || len(batches[0]) != Most || len(batches[1]) != 1 || !batches[2][0].Spend || !l.Empty() {
+		t.Errorf("%d batches", len(batches))
+	}
+}

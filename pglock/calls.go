@@ -1,0 +1,85 @@
+package pglock
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// calls are the calls of a client that are under way, and its goroutines. Close waits for all of them.
+type calls struct {
+	mu     sync.Mutex // no other is taken while it is held
+	closed bool
+	asks   sync.WaitGroup // calls that ask for a lock, and return at once when the client is closed
+	ends   sync.WaitGroup // calls that end a lease
+	tasks  sync.WaitGroup
+	// unanswered are the calls that no answer has told a ticket yet, and since when.
+	unanswered map[*asked]trust.Instant
+}
+
+// begin counts a call that asks for a lock, until end. False says that the client is closed.
+func (c *calls) begin(q *asked, now trust.Instant) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.asks.Add(1)
+	if c.unanswered == nil {
+		c.unanswered = make(map[*asked]trust.Instant)
+	}
+	c.unanswered[q] = now
+	return true
+}
+
+func (c *calls) end(q *asked) {
+	c.answered(q)
+	c.asks.Done()
+}
+
+// answered notes that a call has heard of its ticket.
+func (c *calls) answered(q *asked) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.unanswered, q)
+}
+
+// answeredUntil is a moment on the monotonic clock: all calls that have begun before it know their tickets.
+func (c *calls) answeredUntil() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	oldest := never
+	for _, since := range c.unanswered {
+		oldest = min(oldest, since.Mono)
+	}
+	return oldest
+}
+
+// beginEnd counts a call that ends a lease, until ends.Done. False says that the client is closed, and will end it.
+func (c *calls) beginEnd() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.ends.Add(1)
+	}
+	return !c.closed
+}
+
+// background runs f as a goroutine of the client, unless the client is closed already.
+func (c *calls) background(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed {
+		c.tasks.Go(f)
+	}
+	return !c.closed
+}
+
+// close refuses calls and goroutines from now on. True says that they were refused before.
+func (c *calls) close() (already bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	already, c.closed = c.closed, true
+	return already
+}

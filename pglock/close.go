@@ -1,0 +1,131 @@
+package pglock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/takeback"
+)
+
+// Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
+// ended. It does so also when ctx has ended, as after a signal, and when every connection of the pool is taken: what it says
+// to the server goes over a connection of the client's own, and is bounded by five seconds. The error says what could not be
+// said: leases then run out by themselves, and places in queues end with the session. A second Close does nothing.
+func (c *Client) Close(ctx context.Context) error {
+	if c.calls.close() {
+		c.calls.tasks.Wait()
+		c.listener.Wait()
+		return nil
+	}
+	leases := c.leases.close()
+	c.cancel(ErrClosed)
+	var claims []protocol.Claim
+	for _, l := range leases {
+		if l.end(ErrReleased) {
+			claims = append(claims, l.claim())
+		}
+	}
+	close(c.ended)
+	c.beats.Wait()
+	asks, ends := make(chan struct{}), make(chan struct{})
+	go func() { c.calls.asks.Wait(); close(asks) }()
+	go func() { c.calls.ends.Wait(); close(ends) }()
+	err := c.sayLast(ctx, claims, asks, ends)
+	c.backend.Close()
+	<-asks
+	<-ends
+	c.calls.tasks.Wait()
+	c.listener.Wait()
+	return err
+}
+
+// sayLast tells the server what ends with the client: the waits first, so that no lease is handed to one of them; and last
+// what calls and requests have brought that were under way.
+func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, ends <-chan struct{}) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	defer cancel()
+	wait := func(done <-chan struct{}) {
+		select {
+		case <-done:
+		case <-ctx.Done():
+		}
+	}
+	wait(asks)
+	failures := []error{c.takeBackLast(ctx), c.releaseLast(ctx, claims)}
+	wait(ends)
+	c.backend.Drain(ctx)
+	failures = append(failures, c.takeBackLast(ctx))
+	if c.listener.Started() { // the server knows the session
+		_ = c.backend.EndSession(ctx, c.who()) // it ends by itself where this fails
+	}
+	return errors.Join(failures...)
+}
+
+// releaseLast releases leases that end with the client.
+func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error {
+	var failure error
+	left := 0
+	for batch := range slices.Chunk(claims, takeback.Most) {
+		err := lastly(ctx, func(ctx context.Context) (err error) {
+			batch, err = inHalves(ctx, batch, func(batch []protocol.Claim) error { return c.releaseAll(ctx, batch) })
+			return err
+		})
+		if err != nil {
+			left, failure = left+len(batch), cmp.Or(failure, err)
+		}
+	}
+	if failure != nil {
+		return fmt.Errorf("pglock: close: %d leases end with their TTL: %w", left, failure)
+	}
+	return nil
+}
+
+// releaseAll releases leases and tells what was granted to others thereby.
+func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error {
+	sent := c.now()
+	endings, err := c.backend.ReleaseAll(ctx, claims)
+	if err != nil {
+		return err
+	}
+	var others announcement
+	for i, e := range endings {
+		c.hear(claims[i].Name, e.Handed, sent, &others)
+	}
+	others.send(ctx, c.backend.AnnounceOwn)
+	return nil
+}
+
+// takeBackLast takes back what there is when the client closes.
+func (c *Client) takeBackLast(ctx context.Context) error {
+	var failure error
+	left := 0
+	for _, batch := range c.takebacks.All() {
+		err := lastly(ctx, func(ctx context.Context) (err error) {
+			batch, err = c.takeBackAll(ctx, batch)
+			return err
+		})
+		if err != nil {
+			left, failure = left+len(batch), cmp.Or(failure, err)
+		}
+	}
+	if failure != nil {
+		return fmt.Errorf("pglock: close: %d requests could not be taken back: each ends with the session, or with the TTL if it was granted: %w", left, failure)
+	}
+	return nil
+}
+
+// lastly says what is to be said when the client closes, and again on a new connection where the heartbeat's has died since
+// it was used.
+func lastly(ctx context.Context, say func(context.Context) error) error {
+	soon, cancel := context.WithTimeout(ctx, closeGrace/4)
+	err := say(soon)
+	cancel()
+	if protocol.ConnectionLost(err) && ctx.Err() == nil {
+		err = say(ctx)
+	}
+	return err
+}

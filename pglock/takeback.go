@@ -1,0 +1,95 @@
+package pglock
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/takeback"
+)
+
+// takeBack takes a request back in the background: nobody waits for it any more. With spend an attempt may still be on its way: the
+// server is to refuse it.
+func (c *Client) takeBack(r protocol.Request, spend bool, ttl time.Duration) *takeback.Request {
+	u := c.takebacks.Add(r, spend, ttl, c.now().Mono)
+	signal(c.beatWake)
+	return u
+}
+
+// abandoned takes back what the server gave to a call that had left by then.
+func (c *Client) abandoned(q protocol.Ask, a protocol.Answer, err error) {
+	switch {
+	case err == nil:
+		c.tell(c.ctx, q.Name, a.Handed, c.now())
+		if !a.Granted && a.Ticket == 0 {
+			return
+		}
+	case !protocol.ConnectionLost(err):
+		return // nothing was done
+	}
+	c.takeBack(q.Request, err != nil || q.Retry, q.TTL)
+}
+
+// takeBackStrays takes tickets back that nobody waits for. What fails is found again by later looks.
+func (c *Client) takeBackStrays(ctx context.Context, tickets []int64) {
+	if len(tickets) == 0 {
+		return
+	}
+	known, err := c.backend.OwnTickets(ctx, c.who(), tickets)
+	if err != nil {
+		return
+	}
+	for _, r := range known {
+		c.takeBack(r, false, 0)
+	}
+}
+
+// takeBackDue asks the server for a batch. As a renewal, it is given up after a third of the shortest TTL: a connection that died
+// silently leaves time for renewals on another.
+func (c *Client) takeBackDue(batch []*takeback.Request, shortest time.Duration) {
+	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
+	defer cancel()
+	if failed, err := c.takeBackAll(ctx, batch); err != nil {
+		c.takebacks.Failed(failed, len(batch), err, c.now().Mono)
+	} else {
+		c.takebacks.Succeeded()
+	}
+}
+
+// takeBackAll takes requests of one kind back and tells what was granted to others thereby.
+func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (failed []*takeback.Request, err error) {
+	return inHalves(ctx, batch, func(batch []*takeback.Request) error {
+		requests := make([]protocol.Request, len(batch))
+		for i, u := range batch {
+			requests[i] = u.Request
+		}
+		sent := c.now()
+		backs, err := c.backend.TakeBack(ctx, c.who(), batch[0].Spend, requests)
+		if err != nil {
+			return err
+		}
+		var others announcement
+		for i, u := range batch {
+			c.hear(u.Name, backs[i].Handed, sent, &others)
+			u.Done <- backs[i]
+		}
+		others.send(ctx, c.backend.AnnounceOwn)
+		return nil
+	})
+}
+
+// inHalves does something for all at once. What the server refuses for many, as it would have to wait for longer than a moment, is
+// done for half of them at a time, so that in the end only those fail that it refuses alone.
+func inHalves[T any](ctx context.Context, all []T, do func([]T) error) (failed []T, err error) {
+	if err = do(all); err == nil {
+		return nil, nil
+	}
+	if len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {
+		return all, err
+	}
+	first, err1 := inHalves(ctx, all[:len(all)/2], do)
+	second, err2 := inHalves(ctx, all[len(all)/2:], do)
+	return append(slices.Clip(first), second...), cmp.Or(err1, err2)
+}

@@ -1,0 +1,165 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pglock-dev/pglock/internal/handoff"
+)
+
+// line is the calls of this client that want one lock in the same way.
+type line = handoff.Line[*turnCall, *Lease]
+
+// turnCall is one call that waits in a line.
+type turnCall struct {
+	request
+	parent context.Context
+	done   chan struct{} // closed when lease or err is there
+	lease  *Lease
+	err    error
+}
+
+// errApart sends a call from the line to a ticket of its own.
+var errApart = errors.New("the owner holds a lock by now")
+
+// sharesTurns reports whether the request may share a grant with others of its client: nothing distinguishes them on the server.
+func (c *Client) sharesTurns(q *asked) bool {
+	return q.wait && c.config.turns > 1 && !q.apart && q.mode == ModeExclusive && q.metadata == nil && q.grace == 0 && !q.owner.Nested()
+}
+
+// waitForTurn waits in a line until the lock is passed to the call.
+func (c *Client) waitForTurn(ctx context.Context, q *asked, ln *line, call *turnCall) (*Lease, error) {
+	select {
+	case <-call.done:
+	case <-ctx.Done():
+	case <-c.ctx.Done():
+	}
+	if ctx.Err() != nil || c.isClosed() {
+		if place, holder, a := c.lines.StepOut(ln, call); place > 0 {
+			err := c.endOfAsking(ctx, q)
+			held := heldError(a, q.name)
+			if held.Place += place - 1; holder != nil {
+				held = holder.heldError(place)
+			}
+			if held.Holder != "" && !errors.Is(err, ErrClosed) {
+				err = fmt.Errorf("%w: %w", err, held)
+			}
+			return nil, err
+		}
+		<-call.done // its turn has come in this moment
+	}
+	if call.err == errApart {
+		return c.obtain(ctx, call.parent, q)
+	}
+	return call.lease, call.err
+}
+
+// partNested sends calls whose owners have come to hold other locks to tickets of their own: only so can a circle that they
+// close be found.
+func (c *Client) partNested() {
+	for _, call := range c.lines.Part(func(call *turnCall) bool { return call.owner.Nested() }) {
+		call.err = errApart
+		close(call.done)
+	}
+}
+
+// serve is the agent of a line: it asks the server for the calls that wait, for as long as any do.
+func (c *Client) serve(ln *line) {
+	for {
+		ctx, cancel := context.WithCancel(c.ctx)
+		turns, wait := c.lines.Plan(ln, c.now(), c.isClosed(), cancel)
+		switch {
+		case turns > 0:
+			c.serveTurns(ctx, ln, turns)
+		case wait > 0:
+			c.sleep(c.ctx, wait, ln.Wake)
+		}
+		cancel()
+		if turns == 0 && wait == 0 {
+			return
+		}
+	}
+}
+
+// serveTurns queues for a grant with a block of tokens, and gives it, or the error that ended the asking, to the calls that wait. A
+// grant that came when none waited any more goes back.
+func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
+	owner, err := ownerOf(c.ctx)
+	var q *asked
+	var g granted
+	if err == nil {
+		q, err = c.newAsked(ctx, request{name: ln.Key.Name, holder: ln.Key.Holder, ttl: ln.Key.TTL, mode: ModeExclusive, maxWait: -1, wait: true,
+			turns: turns, owner: owner})
+	}
+	if err == nil && !c.calls.begin(q, c.now()) {
+		err = closedError(ln.Key.Name)
+	} else if err == nil {
+		defer c.calls.end(q)
+		q.line = ln
+		g, err = c.getGrant(ctx, q)
+	}
+	if err != nil && c.isClosed() {
+		err = closedError(ln.Key.Name)
+	}
+	calls := c.lines.Arrived(ln, err == nil, errors.Is(err, context.Canceled) && !c.isClosed())
+	if err == nil && len(calls) == 0 {
+		c.takeBack(q.named(), q.lost, q.ttl)
+	}
+	for _, call := range calls {
+		if call.err = err; err == nil {
+			call.lease, call.err = c.grant(call.parent, &asked{request: call.request, grantID: q.grantID, queued: true, line: ln, byAgent: true}, g)
+		}
+		close(call.done)
+	}
+}
+
+// passOn ends the lease and gives its turn to the next call in its line, without the server, which goes on to see one lease.
+// False says that the server must be told.
+func (l *Lease) passOn() bool {
+	if l.turn == nil {
+		return false
+	}
+	c := l.client
+	var next *turnCall
+	now := c.now()
+	passed := c.lines.Pass(l.turn, now, func(call *turnCall, token int64, turn *handoff.Turn[*turnCall, *Lease]) (*Lease, bool) {
+		lease := newLease(c, call.parent, call.request, l.grantID, Token(token), 0)
+		lease.row, lease.turn, lease.queued, lease.unnamed = l.row, turn, true, true
+		if !c.leases.replace(l, lease, now) {
+			lease.owner.held.Add(-1) // it has never been
+			lease.cancel(ErrReleased)
+			return nil, false
+		}
+		call.owner.has(lease)
+		l.owner.hasNot(l)
+		next, call.lease = call, lease
+		return lease, true
+	})
+	if passed {
+		l.cancel(ErrReleased) // before the next begins
+		close(next.done)
+	}
+	return passed
+}
+
+// makeKnown notes that the end of this lease must go through the server. False says that the lease has ended and that its
+// grant is another's turn.
+func (l *Lease) makeKnown() bool { return l.turn == nil || l.client.lines.MakeKnown(l.turn) }
+
+// current is the lease that has the grant of l now: where l is one turn of a block, the turn that has come to.
+func (c *Client) current(l *Lease) *Lease {
+	if l.turn != nil {
+		if now, found := c.lines.Current(l.turn); found {
+			return now
+		}
+	}
+	return l
+}
+
+// heldError says that this lease is held, and which place in the line of its client a call had.
+func (l *Lease) heldError(place int) *HeldError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return &HeldError{Name: l.name, Holder: l.holder, Token: l.token, ExpiresAt: l.expiresAt, Place: place}
+}
