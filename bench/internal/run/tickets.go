@@ -36,7 +36,7 @@ const askMany = `
 		FROM generate_series(1, $1::int) n) a,
 		pglock.acquire_leases(a.names, a.grant_ids, $4::uuid, a.holders, a.ttls, a.metadata, a.no, a.modes, a.capacities,
 			a.waits, '24 hours', a.owner_ids, a.no, a.turns) r
-	WHERE (r.answer).granted <> $3::boolean`
+	WHERE r.granted <> $3::boolean`
 
 // beside is W7, of one peer: W1 by processes of one caller while the tickets of a session that lives queue for other
 // locks. Those locks are held in any case, so that the tickets are all that differs.
