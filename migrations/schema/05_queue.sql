@@ -374,10 +374,12 @@ CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted bool
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  mine locks;
-  g    grants;
-  r    record;
-  ok   boolean;
+  mine   locks;
+  g      grants;
+  q      record;
+  ticket bigint;
+  place  int;
+  ok     boolean;
 BEGIN
   IF p_head.name IS NULL THEN
     granted := false;
@@ -408,8 +410,15 @@ BEGIN
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    r := CASE WHEN p_wait THEN enqueue(w, p_head.ticket, g.queued) END;
-    SELECT f.granted, f.token, f.more INTO granted, token, more FROM refusal(w, p_head, r.ticket, r.place, handed_by(g)) f;
+    IF p_wait THEN
+      q := enqueue(w, p_head.ticket, g.queued);
+      ticket := q.ticket;
+      place := q.place;
+    END IF;
+    q := refusal(w, p_head, ticket, place, handed_by(g));
+    granted := q.granted;
+    token := q.token;
+    more := q.more;
     RETURN;
   END IF;
   granted := true;
