@@ -1093,7 +1093,7 @@ AS $$
 DECLARE
   mine   locks;
   g      grants;
-  q      record;
+  r      record;
   ticket bigint;
   place  int;
   ok     boolean;
@@ -1128,14 +1128,14 @@ BEGIN
   END IF;
   IF g.token IS NULL THEN
     IF p_wait THEN
-      q := enqueue(w, p_head.ticket, g.queued);
-      ticket := q.ticket;
-      place := q.place;
+      r := enqueue(w, p_head.ticket, g.queued);
+      ticket := r.ticket;
+      place := r.place;
     END IF;
-    q := refusal(w, p_head, ticket, place, handed_by(g));
-    granted := q.granted;
-    token := q.token;
-    more := q.more;
+    r := refusal(w, p_head, ticket, place, handed_by(g));
+    granted := r.granted;
+    token := r.token;
+    more := r.more;
     RETURN;
   END IF;
   granted := true;
