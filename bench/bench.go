@@ -69,8 +69,7 @@ func bench(ctx context.Context, args []string) (err error) {
 // needed are the servers of the peers that take part in anything.
 func needed(o run.Options) (names []peer.Server) {
 	for _, k := range o.Peers {
-		takes := slices.ContainsFunc(k.In, func(w peer.Workload) bool { return slices.Contains(o.Workloads, w) })
-		if takes && !slices.Contains(names, k.Server) {
+		if o.Takes(k) && !slices.Contains(names, k.Server) {
 			names = append(names, k.Server)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 func TestArgumentsThatCannotBeAreRefusedByName(t *testing.T) {
 	for _, c := range []struct{ arg, says string }{
-		{"-workloads=W1,W6", `workload "W6"`},
+		{"-workloads=W1,W8", `workload "W8"`},
 		{"-peers=etcd,consul", `peer "consul"`},
 		{"-repetitions=0", "repetitions 0"},
 		{"-duration=1ms", "duration 1ms"},
@@ -52,5 +52,40 @@ func TestEveryPeerIsWholeAndNamedOnce(t *testing.T) {
 		if len(k.In) == 0 || k.Open == nil {
 			t.Errorf("peer %s takes part in nothing, or has no Open", k.Name)
 		}
+	}
+}
+
+func TestAPartIsNamedByItsFormsAndWritesNothing(t *testing.T) {
+	o, out, err := parse([]string{"-workloads", "W1", "-forms", "8c", "-peers", "pglock,bare-async"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out != "" || !slices.Equal(o.Forms, []string{"8c"}) {
+		t.Errorf("forms %q, written into %q", o.Forms, out)
+	}
+	if _, out, err := parse(nil, io.Discard); err != nil || out != published {
+		t.Errorf("everything: written into %q, %v, want %q", out, err, published)
+	}
+	if _, out, err := parse([]string{"-workloads", "W1", "-out", "here"}, io.Discard); err != nil || out != "here" {
+		t.Errorf("a part with -out: written into %q, %v", out, err)
+	}
+	if _, _, err := parse([]string{"-workloads", "W1", "-forms", "10000"}, io.Discard); err == nil || !strings.Contains(err.Error(), `form "10000"`) {
+		t.Errorf("a form of another workload: %v", err)
+	}
+}
+
+func TestServersOfFormsThatAreNotAskedForAreNotNeeded(t *testing.T) {
+	o, _, err := parse([]string{"-workloads", "W1", "-forms", "8c", "-peers", "pglock,bare-renew,etcd"}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := needed(o); !slices.Equal(got, []peer.Server{peer.Postgres, peer.Etcd}) {
+		t.Errorf("servers %q", got)
+	}
+	if o, _, err = parse([]string{"-workloads", "W5", "-peers", "pglock,etcd"}, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if got := needed(o); !slices.Equal(got, []peer.Server{peer.Postgres}) {
+		t.Errorf("servers %q", got)
 	}
 }

@@ -241,8 +241,8 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 func BenchmarkRenew10000(b *testing.B) {
 	pool := benchServer(b, nil)
 	const leases = 10000
-	_, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, first_token, ttl, acquired_at, renewed_at, expires_at)
-		SELECT 'bench' || n, 'bench', gen_random_uuid(), gen_random_uuid(), n, n, '1 h', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 h'
+	_, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
+		SELECT 'bench' || n, 'bench', gen_random_uuid(), gen_random_uuid(), n, '1 h', clock_timestamp(), clock_timestamp(), clock_timestamp() + interval '1 h'
 		FROM generate_series(1, $1) n`, leases)
 	if err != nil {
 		b.Fatal(err)

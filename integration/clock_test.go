@@ -33,10 +33,14 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 			},
 			"acquire again": func(p *peer, g grant) (time.Duration, error) {
 				again, err := p.acquire(context.Background(), "x", g.id, ttl, true)
-				return again.remaining, err
+				if err != nil || !again.granted {
+					return 0, err
+				}
+				return p.left(context.Background(), again)
 			},
 			"renew": func(p *peer, g grant) (us time.Duration, err error) {
-				err = p.QueryRow(context.Background(), `SELECT remaining_us FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&us)
+				err = p.QueryRow(context.Background(), `SELECT remaining_us FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', '10 s')`,
+					g.name, g.token, g.id.String()).Scan(&us)
 				return us * time.Microsecond, err
 			},
 		} {
@@ -51,7 +55,10 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 					}
 					ask = func(p *peer, _ grant) (time.Duration, error) {
 						again, err := p.acquire(context.Background(), "x", uuid.New(), ttl, true)
-						return again.remaining, err
+						if err != nil || !again.granted {
+							return 0, err
+						}
+						return p.left(context.Background(), again)
 					}
 				}
 				a.exec(t, "BEGIN")
@@ -89,16 +96,19 @@ func TestTrap3_RenewalThatWaitedPastTheEndIsRefused(t *testing.T) {
 			g := b.mustAcquire(t, "x", 300*time.Millisecond)
 			a.exec(t, "BEGIN")
 			a.exec(t, x.during)
-			done := make(chan error, 1)
+			done := make(chan string, 1)
 			go func() {
-				_, err := b.Exec(context.Background(), `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
-				done <- err
+				outcome, err := b.renew(context.Background(), g, patience)
+				if err != nil {
+					t.Error(err)
+				}
+				done <- outcome
 			}()
 			b.awaitBlocked(t, look)
 			awaitExpiry(t, look, "x")
 			a.exec(t, x.after)
-			if err := <-done; state(err) != "LK001" {
-				t.Fatalf("a renewal after the end answered %v, want LK001", err)
+			if outcome := <-done; outcome != "expired" {
+				t.Fatalf("a renewal after the end answered %s, want expired", outcome)
 			}
 		})
 	}

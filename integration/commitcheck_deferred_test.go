@@ -91,7 +91,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 				answered := commitAtGate(t, p, look)
 
 				// While the lease runs.
-				other.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String()) // passes
+				other.mustRenew(t, g) // passes
 				wantWaits(t, other, breakSQL, g.name)
 				wantWaits(t, other, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token, g.id.String())
 

@@ -75,7 +75,7 @@ func endNow(t *testing.T, look *peer, name string) {
 // renew renews the lease for its TTL.
 func (f *fencedTx) renew(t *testing.T) {
 	t.Helper()
-	f.look.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, f.g.name, f.g.token, f.g.id.String())
+	f.look.mustRenew(t, f.g)
 }
 
 const breakSQL = `SELECT FROM pglock.break_lock($1, 'test', 'test')`

@@ -26,8 +26,11 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
 		os.Exit(playRole(role)) // this process is a worker of a test
 	}
+	if label := os.Getenv(minderVariable); label != "" {
+		os.Exit(mindContainer(label)) // this process minds the container of another
+	}
 	_ = flag.Set("test.parallel", "10") // tests that are parallel mostly wait; the command line says it better
-	pgtest.Main(m, pgtest.PreferDocker(),
+	pgtest.Main(m, pgtest.PreferDocker(startContainer), pgtest.IgnoreLeaks(leaksOfDocker...),
 		// A link of the fault proxy that was silenced does not always end with its connection.
 		pgtest.IgnoreLeaks(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")),
 		pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
@@ -118,19 +121,15 @@ type grant struct {
 	name      string
 	id        uuid.UUID
 	token     int64
-	remaining time.Duration
+	remaining time.Duration // of somebody else's lease, where it was not granted
 }
 
 func (p *peer) acquire(ctx context.Context, name string, id uuid.UUID, ttl time.Duration, retry bool) (grant, error) {
 	g := grant{name: name, id: id}
-	var token *int64
-	var us int64
-	err := p.QueryRow(ctx, `SELECT granted, token, remaining_us FROM pglock.acquire_lease($1, $2, $3, 'peer', $4, NULL, $5)`,
+	var token, us *int64
+	err := p.QueryRow(ctx, `SELECT granted, token, (more ->> 'remaining_us')::bigint FROM pglock.acquire_lease($1, $2, $3, 'peer', $4, NULL, $5)`,
 		name, id.String(), p.key.String(), ttl, retry).Scan(&g.granted, &token, &us)
-	if token != nil {
-		g.token = *token
-	}
-	g.remaining = time.Duration(us) * time.Microsecond
+	g.token, g.remaining = orZero(token), time.Duration(orZero(us))*time.Microsecond
 	return g, err
 }
 
@@ -151,6 +150,28 @@ func (p *peer) fence(ctx context.Context, g grant, resource string) error {
 func (p *peer) release(ctx context.Context, g grant) (released bool, err error) {
 	err = p.QueryRow(ctx, `SELECT released FROM pglock.release_lease($1, $2, $3)`, g.name, g.token, g.id.String()).Scan(&released)
 	return released, err
+}
+
+// renew renews a lease by its TTL, and waits for its row for so long at most. outcome is renewed, busy, or why it is lost.
+func (p *peer) renew(ctx context.Context, g grant, wait time.Duration) (outcome string, err error) {
+	err = p.QueryRow(ctx, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[coalesce(
+		(SELECT l.slot FROM pglock.locks l WHERE l.name = $1 AND l.grant_id = $3::uuid), 0)], $4)`, g.name, g.token, g.id.String(), wait).Scan(&outcome)
+	return outcome, err
+}
+
+func (p *peer) mustRenew(t *testing.T, g grant) {
+	t.Helper()
+	if outcome, err := p.renew(t.Context(), g, patience); err != nil || outcome != "renewed" {
+		t.Fatalf("renew %q: %s, %v", g.name, outcome, err)
+	}
+}
+
+// left is how long the lease of a grant still runs.
+func (p *peer) left(ctx context.Context, g grant) (time.Duration, error) {
+	var us int64
+	err := p.QueryRow(ctx, `SELECT (extract(epoch FROM expires_at - clock_timestamp()) * 1000000)::bigint FROM pglock.locks WHERE name = $1 AND grant_id = $2`,
+		g.name, g.id.String()).Scan(&us)
+	return time.Duration(us) * time.Microsecond, err
 }
 
 func (p *peer) exec(t *testing.T, sql string, args ...any) {
@@ -196,7 +217,7 @@ func state(err error) string {
 
 // logGrants makes the database keep a log of every change of every lock row, numbered while the row is locked. A hand-over
 // ends one lease and grants the next in one row version: ended_at says when. A grant has the tokens from first_token to
-// new_token; one that is widened to a block in a second step of its own is one grant.
+// new_token.
 func logGrants(t *testing.T, p *peer) {
 	t.Helper()
 	p.exec(t, `
@@ -206,13 +227,10 @@ func logGrants(t *testing.T, p *peer) {
 			granted_at timestamptz, ended_at timestamptz, logged_at timestamptz DEFAULT clock_timestamp());
 		CREATE FUNCTION public.log_grant() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 		BEGIN
-			IF OLD.grant_id = NEW.grant_id AND OLD.acquired_at = NEW.acquired_at AND OLD.expires_at = NEW.expires_at
-				AND OLD.token < NEW.token THEN
-				UPDATE public.grant_log SET new_token = NEW.token WHERE n = (SELECT max(n) FROM public.grant_log WHERE name = NEW.name AND slot = NEW.slot);
-			ELSIF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
+			IF OLD IS NULL OR OLD.token <> NEW.token OR OLD.expires_at <> NEW.expires_at THEN
 				INSERT INTO public.grant_log (name, slot, mode, capacity, ticket, grant_id, old_token, first_token, new_token, old_expires, new_expires, granted_at, ended_at)
 					VALUES (NEW.name, NEW.slot, NEW.mode, NEW.capacity, NEW.ticket, NEW.grant_id, OLD.token,
-						NEW.first_token, NEW.token,
+						coalesce(NEW.first_token, NEW.token), NEW.token,
 						CASE WHEN NEW.ended_at <= OLD.expires_at THEN NEW.ended_at ELSE OLD.expires_at END, NEW.expires_at, NEW.acquired_at, NEW.ended_at);
 			END IF;
 			RETURN NULL;
@@ -241,9 +259,18 @@ func checkGrants(t *testing.T, p *peer) int {
 // patientCalls takes the limits away that calls for many have for their waits, so that a circle of waiters would be one.
 func patientCalls(t *testing.T, p *peer) {
 	t.Helper()
-	p.exec(t, `DO $$ DECLARE f regprocedure; BEGIN
-		FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname IN ('acquire_leases', 'release_leases', 'give_up')
-		LOOP EXECUTE format('ALTER FUNCTION %s RESET lock_timeout', f); END LOOP;
-		EXECUTE (SELECT replace(pg_get_functiondef('pglock.give_up(uuid, text[], uuid[], boolean)'::regprocedure), '''50ms''', '''1min'''));
-	END $$`)
+	for _, function := range []string{"acquire_otherwise", "release_otherwise", "give_up"} {
+		p.change(t, function, "'50ms'", "'1min'")
+	}
+}
+
+// change replaces a piece of the text of a function.
+func (p *peer) change(t *testing.T, function, old, replacement string) {
+	t.Helper()
+	text := one[string](t, p, `SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`, function)
+	changed := strings.Replace(text, old, replacement, 1)
+	if changed == text {
+		t.Fatalf("this test does not fit %s", function)
+	}
+	p.exec(t, changed)
 }

@@ -113,10 +113,13 @@ func TestI13_NobodyHoldsUpARenewal(t *testing.T) {
 			g := holder.mustAcquire(t, what, time.Minute)
 			other.exec(t, "BEGIN")
 			other.exec(t, c.sql, what)
+			wait := patience
 			if !c.ends {
-				holder.exec(t, `SET lock_timeout = '1ms'`)
+				wait = time.Millisecond
 			}
-			holder.exec(t, `SELECT FROM pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
+			if outcome, err := holder.renew(t.Context(), g, wait); err != nil || outcome != "renewed" {
+				t.Errorf("renewed beside %s: %s, %v", what, outcome, err)
+			}
 			if _, err := other.Exec(t.Context(), `COMMIT`); (err != nil) != c.ends {
 				t.Errorf("the transaction that was forgotten: %v", err)
 			}

@@ -41,7 +41,7 @@ func TestI17_ACrashThatReusesTheTransactionIDIsNoCommit(t *testing.T) {
 			}
 			look = newPeer(t, server.URL())
 			for xact := int64(0); xact < mine; { // one of them renews, as another client would
-				if err := look.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint FROM pglock.renew_lease('other', $1, $2)`, other.token, other.id.String()).Scan(&xact); err != nil {
+				if err := look.QueryRow(ctx, `SELECT pg_current_xact_id()::text::bigint FROM pglock.renew_leases('{other}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}') WHERE outcome = 'renewed'`, other.token, other.id.String()).Scan(&xact); err != nil {
 					return err
 				}
 				if xact == mine {

@@ -32,16 +32,15 @@ func TestI5_OnlyTheOwnerRenewsAndReleases(t *testing.T) {
 		"another lock's lease":        {name: "x", token: other.token, id: other.id},
 	} {
 		args := []any{forged.name, forged.token, forged.id.String()}
-		if _, err := p.Exec(t.Context(), `SELECT FROM pglock.renew_lease($1, $2, $3)`, args...); state(err) != "LK003" && state(err) != "LK001" {
-			t.Errorf("renew with %s answered %v", what, err)
-		}
-		if outcome := one[string](t, p, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, args...); outcome == "renewed" {
-			t.Errorf("renew_leases with %s renewed", what)
+		for _, wait := range []string{"NULL", "'1 s'"} {
+			if outcome := one[string](t, p, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}', `+wait+`)`, args...); outcome == "renewed" || outcome == "busy" {
+				t.Errorf("renew with %s: %s", what, outcome)
+			}
 		}
 		if released, err := p.release(t.Context(), forged); err != nil || released {
 			t.Errorf("release with %s: %v, %v", what, released, err)
 		}
-		if n := one[int](t, p, `SELECT count(*) FILTER (WHERE (answer).released) FROM pglock.release_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, args...); n != 0 {
+		if n := one[int](t, p, `SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases(ARRAY[$1::text], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}')`, args...); n != 0 {
 			t.Errorf("release_leases with %s released", what)
 		}
 		if row() != before {

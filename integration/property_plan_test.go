@@ -184,7 +184,7 @@ func (w *writer) work(ctx context.Context, q queryer, p plan, read map[string]in
 	if err == nil {
 		switch c := w.claim; p.between { // no answer is "too late", which is as good
 		case "renewed":
-			_, _ = w.other.Exec(ctx, `SELECT FROM pglock.renew_lease($1, $2, $3)`, c.lock, c.token, c.id.String())
+			_, _ = w.other.renew(ctx, grant{name: c.lock, token: c.token, id: c.id}, patience)
 		case "released":
 			_, _ = w.other.release(ctx, grant{name: c.lock, token: c.token, id: c.id})
 		case "run out":

@@ -307,7 +307,7 @@ func (w *writer) acquire(ctx context.Context) error {
 	}
 	g, err := w.conn.acquire(ctx, lock, uuid.New(), ttl, false)
 	if err == nil && g.granted {
-		w.claim = claim{lock, g.token, g.id, ttl, time.Now().Add(g.remaining)}
+		w.claim = claim{lock, g.token, g.id, ttl, time.Now().Add(ttl)}
 	}
 	return err
 }

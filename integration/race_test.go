@@ -23,7 +23,7 @@ func (p *peer) enqueue(ctx context.Context, name string, id uuid.UUID, mode stri
 	q := queued{grant: grant{name: name, id: id}}
 	var token, ticket, place *int64
 	var first *bool
-	err := p.QueryRow(ctx, `SELECT granted, token, ticket, place, is_first FROM pglock.acquire_lease($1, $2, $3, 'peer', '30 s',
+	err := p.QueryRow(ctx, `SELECT granted, token, (more ->> 'ticket')::bigint, (more ->> 'place')::bigint, (more ->> 'first')::boolean FROM pglock.acquire_lease($1, $2, $3, 'peer', '30 s',
 			p_mode => $4, p_capacity => $5, p_wait => true)`, name, id.String(), p.key.String(), mode, capacity).
 		Scan(&q.granted, &token, &ticket, &place, &first)
 	q.token, q.ticket, q.place, q.first = orZero(token), orZero(ticket), orZero(place), orZero(first)

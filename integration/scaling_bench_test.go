@@ -56,8 +56,8 @@ func fillLocks(b *testing.B, pool *pgxpool.Pool, prefix string, n int, held bool
 	if held {
 		expires = "clock_timestamp() + interval '1 h'"
 	}
-	if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, first_token, ttl, acquired_at, renewed_at, expires_at)
-		SELECT $1 || n, 'bench', gen_random_uuid(), gen_random_uuid(), token, token, '1 h', clock_timestamp(), clock_timestamp(), `+expires+`
+	if _, err := pool.Exec(b.Context(), `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
+		SELECT $1 || n, 'bench', gen_random_uuid(), gen_random_uuid(), token, '1 h', clock_timestamp(), clock_timestamp(), `+expires+`
 		FROM (SELECT n, nextval('pglock.fencing_token_seq') AS token FROM generate_series(1, $2::int) n OFFSET 0) g`, prefix, n); err != nil {
 		b.Fatal(err)
 	}

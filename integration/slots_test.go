@@ -51,8 +51,11 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 				for renewed := false; !renewed; { // the time was too short, on a busy machine
 					look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '200 ms' WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
 					holder.exec(t, `BEGIN`)
-					_, err := holder.Exec(t.Context(), `SELECT pglock.renew_lease($1, $2, $3)`, g.name, g.token, g.id.String())
-					if renewed = err == nil; !renewed {
+					outcome, err := holder.renew(t.Context(), g, patience)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if renewed = outcome == "renewed"; !renewed {
 						holder.exec(t, `ROLLBACK`)
 					}
 				}

@@ -350,7 +350,7 @@ type tally struct{ grants, served, left, passed, requeued, longest int }
 
 // checkQueue reads the logs as they were written. For every lock: tickets are served in increasing order and nobody
 // overtakes one that is queued, tokens strictly increase over all slots, and no two leases that the modes forbid to be
-// held together are held at one time by the server's clock.
+// held together are held at one time by the server's clock. Tickets that a transaction takes away are gone before its grants.
 func checkQueue(t *testing.T, p *peer) (seen tally) {
 	t.Helper()
 	rows, _ := p.Query(t.Context(), `
@@ -362,7 +362,7 @@ func checkQueue(t *testing.T, p *peer) (seen tally) {
 			SELECT n, name, grant_id, xmin::text, NULL, false, false, slot, mode, coalesce(capacity, 0), first_token, new_token, granted_at,
 				nullif(new_expires, '-infinity'), ended_at
 			FROM public.grant_log) l
-		ORDER BY n`)
+		ORDER BY CASE WHEN ticket > 0 AND NOT queued THEN least(n, min(n) FILTER (WHERE ticket IS NULL) OVER (PARTITION BY name, xact)) ELSE n END, ticket IS NULL, n`)
 	log, err := pgx.CollectRows(rows, pgx.RowToStructByName[logged])
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ func crowded(t *testing.T, look *peer, n int) {
 	t.Helper()
 	look.exec(t, strings.ReplaceAll(`
 		INSERT INTO pglock.sessions SELECT ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 'crowd', clock_timestamp() + interval '1 day' FROM generate_series(1, $N) n;
-		INSERT INTO pglock.locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, queued)
-			SELECT CASE n WHEN 1 THEN 'dominant' ELSE 'lock ' || n END, n, n, gen_random_uuid(), gen_random_uuid(), 'crowd', '1 day', now(), now(), now() + interval '1 day', n = 1 FROM generate_series(1, $N) n;
+		INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, queued)
+			SELECT CASE n WHEN 1 THEN 'dominant' ELSE 'lock ' || n END, n, gen_random_uuid(), gen_random_uuid(), 'crowd', '1 day', now(), now(), now() + interval '1 day', n = 1 FROM generate_series(1, $N) n;
 		INSERT INTO pglock.waiters SELECT 'dominant', n, 'exclusive', NULL, gen_random_uuid(), ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, NULL, false, 'crowd', '1 min', NULL, 1, now()
 			FROM generate_series(1, $N) n;
 		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, $N);
@@ -81,6 +81,7 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 	dominant := one[string](t, look, `SELECT grant_id::text FROM pglock.locks WHERE name = 'dominant'`)
 	inQueue := one[string](t, look, `SELECT grant_id::text FROM pglock.waiters WHERE name = 'dominant' AND ticket = 2500`)
 	lease := func(g grant) string { return fmt.Sprintf(`'%s', %d, '%s'`, g.name, g.token, g.id) }
+	array := func(g grant) string { return fmt.Sprintf(`'{%s}', '{%d}', '{%s}'`, g.name, g.token, g.id) }
 	leases := `ARRAY(SELECT name FROM l), ARRAY(SELECT token FROM l), ARRAY(SELECT grant_id FROM l), ARRAY(SELECT slot FROM l)`
 	const theLeases = `WITH l AS MATERIALIZED (SELECT name, token, grant_id, slot FROM pglock.locks WHERE name = ANY (ARRAY(SELECT 'held ' || n FROM generate_series(1, 32) n)) ORDER BY name) `
 	ask := func(name, more string) string {
@@ -116,9 +117,9 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 		"32 releases":                      {theLeases + `SELECT pglock.release_leases(` + leases + `)`, 32 * 12},
 		"32 renewals":                      {theLeases + `SELECT pglock.renew_leases(` + leases + `)`, 32 * 12},
 		"32 checks":                        {theLeases + `SELECT pglock.check_leases(` + leases + `)`, 32 * 12},
-		"a renewal":                        {`SELECT pglock.renew_lease(` + lease(held) + `)`, 10},
-		"a renewal of a reader":            {`SELECT pglock.renew_lease(` + lease(reader) + `, 1)`, 10},
-		"a check":                          {`SELECT pglock.check_lease(` + lease(held) + `)`, 10},
+		"a renewal":                        {`SELECT pglock.renew_leases(` + array(held) + `, '{0}', '1 s')`, 10},
+		"a renewal of a reader":            {`SELECT pglock.renew_leases(` + array(reader) + `, '{1}', '1 s')`, 10},
+		"a check":                          {`SELECT pglock.check_leases(` + array(held) + `, '{NULL}')`, 10},
 		"an owner named":                   {`SELECT pglock.own_lease(` + lease(held) + `, gen_random_uuid())`, 10},
 		"a waiter gives up":                {`SELECT pglock.give_up('` + p.key.String() + `', '{waited for}', ARRAY['` + first.id.String() + `'::uuid])`, 30},
 		"one of the dominant gives up":     {`SELECT pglock.give_up(gen_random_uuid(), '{dominant}', ARRAY['` + inQueue + `'::uuid])`, 150},

@@ -11,7 +11,7 @@ import (
 func inLongTier(t *testing.T) {
 	t.Helper()
 	if !long {
-		t.Skip("in the long tier: go test -tags long ./integration")
+		t.Skip("in the long tier: go -C integration test -tags long .")
 	}
 }
 

@@ -628,7 +628,7 @@ func TestI23_StandbyAnswersNoCallForMany(t *testing.T) {
 	for _, sql := range []string{
 		`SELECT pglock.check_leases('{x}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}')`,
 		`SELECT pglock.renew_leases('{x}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}')`,
-		`SELECT pglock.check_lease('x', $1, $2)`,
+		`SELECT pglock.renew_leases('{x}', ARRAY[$1::bigint], ARRAY[$2::uuid], '{0}', '1 s')`,
 	} {
 		if _, err := there.Exec(t.Context(), sql, g.token, g.id.String()); state(err) != "25006" {
 			t.Errorf("I23: %s on a standby: %v, want 25006", sql, err)

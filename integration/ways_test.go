@@ -20,14 +20,14 @@ import (
 var grantWays = map[string]string{
 	"acquire_lease":           `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min')`,
 	"acquire_lease for turns": `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_turns => 3)`,
-	"acquire_leases": `SELECT (answer).granted, (answer).token FROM pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, ARRAY['peer'], ARRAY['1 min'::interval],
+	"acquire_leases": `SELECT granted, token FROM pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, ARRAY['peer'], ARRAY['1 min'::interval],
 		ARRAY[NULL::jsonb], ARRAY[false], ARRAY['exclusive'], ARRAY[NULL::int], ARRAY[false], '10 s', ARRAY[NULL::uuid], ARRAY[false], ARRAY[1])`,
 }
 
 // The ways to release one lock, each with its name, a token and a grant ID: whether it was released.
 var releaseWays = map[string]string{
 	"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3)`,
-	"release_leases": `SELECT (answer).released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0])`,
+	"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0])`,
 }
 
 func (p *peer) grantBy(ctx context.Context, way, name string, id uuid.UUID) (grant, error) {
@@ -287,7 +287,7 @@ func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 		"no tokens":           {[]int64{0, 0}, []uuid.UUID{a.id, b.id}},
 	} {
 		for function, sql := range map[string]string{
-			"release_leases": `SELECT count(*) FILTER (WHERE (answer).released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`,
+			"release_leases": `SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`,
 			"check_leases":   `SELECT count(*) FILTER (WHERE reason IS NULL) FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}')`,
 			"renew_leases":   `SELECT count(*) FILTER (WHERE outcome = 'renewed') FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}')`,
 		} {
@@ -314,7 +314,7 @@ func TestI5_ManyLeasesAreNeverMixedUp(t *testing.T) {
 	if n := one[int](t, p, `SELECT count(*) FROM pglock.renew_leases('{a,b}', $1, $2, '{0,0}') WHERE outcome = 'renewed'`, right...); n != 2 {
 		t.Errorf("renew_leases renews %d of 2", n)
 	}
-	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE (answer).released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 2 {
+	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE released) FROM pglock.release_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 2 {
 		t.Errorf("release_leases releases %d of 2", n)
 	}
 	if n := one[int](t, p, `SELECT count(*) FILTER (WHERE reason IS DISTINCT FROM 'released') FROM pglock.check_leases('{a,b}', $1, $2, '{0,0}')`, right...); n != 0 {
@@ -331,7 +331,7 @@ func TestI7_AllWaysKnowWhenALeaseHasRunOut(t *testing.T) {
 		g := p.mustAsk(t, mode, mode)
 		p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = $1 AND slot = $2`, mode, slot)
 		if n := one[int](t, p, `SELECT (SELECT count(*) FROM pglock.check_leases($1, $2, $3, $4) WHERE reason IS DISTINCT FROM 'expired')
-				+ (SELECT count(*) FROM pglock.release_leases($1, $2, $3, $4) WHERE (answer).released)
+				+ (SELECT count(*) FROM pglock.release_leases($1, $2, $3, $4) WHERE released)
 				+ (SELECT count(*) FROM pglock.renew_leases($1, $2, $3, $4) WHERE outcome <> 'expired')`, []string{mode}, []int64{g.token}, []uuid.UUID{g.id}, []int{slot}); n != 0 {
 			t.Errorf("%d functions take %s for a lease", n, mode)
 		}

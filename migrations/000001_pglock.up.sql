@@ -51,7 +51,7 @@ CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
   token         bigint      NOT NULL,               -- of the grant; of a block of tokens the last
-  first_token   bigint      NOT NULL,               -- of the block; else the token
+  first_token   bigint,                             -- of a block of tokens; NULL: the token stands alone
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
   owner_id      uuid,                               -- who asked, across several locks: for circles of waiters
@@ -182,12 +182,16 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 --   LK012  the key is older than done keys are kept
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
--- A function that is SECURITY DEFINER is for callers, and fixes the search_path. The others are called by those alone, and
--- keep the path that is set. Rules answer true or raise, so that a caller can evaluate them without a query.
+-- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
+-- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called by
+-- those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a query.
 
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
+
+-- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for each
+-- costs more than all that they say. What they raise comes from functions beside them.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
@@ -199,37 +203,26 @@ END $$;
 
 -- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
 CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_value IS NULL OR octet_length(p_value) NOT BETWEEN 1 AND p_most THEN
-    RAISE EXCEPTION '% is % bytes long: it must have 1 to %', p_argument,
-        coalesce(octet_length(p_value)::text, 'NULL, not some number of'), p_most USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN octet_length(p_value) BETWEEN 1 AND p_most THEN true
+    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long', 'have 1 to ' || p_most) END
+$$;
 
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN
-    RAISE EXCEPTION '% is %: it must be from 100 ms to 24 hours', p_argument, coalesce(p_value::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours' THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours') END
+$$;
 
 -- is_operator refuses an act that the audit could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
-    RETURN refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank');
-  END IF;
-  RETURN has_bytes('actor', p_actor, 256);
-END $$;
+  SELECT CASE WHEN p_reason ~ '[^[:space:]]' AND octet_length(p_reason) <= 1024 THEN has_bytes('actor', p_actor, 256)
+    ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
+$$;
 
 -- is_batch refuses arrays that are empty, longer than a statement should be, or not of one length.
 CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
@@ -247,44 +240,38 @@ BEGIN
   RETURN true;
 END $$;
 
--- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
-CREATE FUNCTION require_read_committed() RETURNS boolean
-LANGUAGE plpgsql STABLE
-AS $$
-BEGIN
-  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-    RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
-  END IF;
-  RETURN true;
-END $$;
-
--- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
--- the session's default: the token or the expiry would otherwise be given out twice after a crash.
-CREATE FUNCTION require_durable_commit() RETURNS boolean
+CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ignored text;
 BEGIN
-  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-    ignored := set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN true;
+  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
+    USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
+
+-- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
+CREATE FUNCTION require_read_committed() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN true
+    ELSE refuse_isolation() END
+$$;
+
+-- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
+-- the session's default: the token or the expiry would otherwise be given out twice after a crash (I12).
+CREATE FUNCTION require_durable_commit() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
+$$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-DECLARE
-  current text := current_setting(p_setting);
-BEGIN
-  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
-    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM current_setting(p_setting)::interval) * 1000 > p_ms
+    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
+$$;
 
 -- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
 -- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
@@ -292,37 +279,9 @@ CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURN
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
-CREATE FUNCTION microseconds(p_interval interval) RETURNS bigint
-LANGUAGE sql STABLE
-AS $$ SELECT GREATEST(0, extract(epoch FROM p_interval) * 1000000)::bigint $$;
-
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
-
--- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
--- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
-CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  r locks%ROWTYPE;
-  e text;
-BEGIN
-  SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token;
-  IF FOUND THEN
-    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
-  END IF;
-  SELECT v.kind INTO e FROM (
-      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token;
-  IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
-  END IF;
-  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
-  RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
-END $$;
 
 
 -- ==== 02_token
@@ -366,55 +325,33 @@ BEGIN
   RETURN was.epoch;
 END $$;
 
--- next_token draws the token of a grant, greater than p_above and than every token of this epoch. The caller has the
--- lock's head locked, and p_above is the greatest token of the lock's rows. A server process keeps its timeline while it
--- takes writes, so the two are compared once for each.
-CREATE FUNCTION next_token(p_above bigint) RETURNS bigint
+-- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is greater
+-- than p_above and than every token of this epoch. What others draw in between ends the block: no number is ever in two
+-- grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A server process
+-- keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence is found behind the
+-- rows the epoch grows; that waits for nobody who has the record locked: they say the same, or will be found behind too.
+CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  base  bigint;
-  token bigint;
+  base bigint;
 BEGIN
   SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();
   IF NOT FOUND THEN
     base := epoch_now();
   END IF;
-  token := (base << 44) + nextval('fencing_token_seq');
-  IF token <= p_above THEN                              -- the sequence is behind the rows
-    base := raise_epoch(p_above);
-    token := (base << 44) + nextval('fencing_token_seq');
+  first := (base << 44) + nextval('fencing_token_seq');
+  IF first <= p_above THEN
+    base := LEAST((p_above >> 44) + 1, 524287);
+    UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+      WHERE i.one = mine.one AND i.epoch < base;
+    first := (base << 44) + nextval('fencing_token_seq');
   END IF;
-  RETURN token;
-END $$;
-
--- raise_epoch makes tokens from its commit on greater than p_above; its own answer is an epoch for that at once. It waits
--- for nobody who has the record locked: they say the same, or will be found behind in their turn.
-CREATE FUNCTION raise_epoch(p_above bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  e bigint := LEAST((p_above >> 44) + 1, 524287);
-BEGIN
-  UPDATE installation i SET epoch = e FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
-    WHERE i.one = mine.one AND i.epoch < e;
-  RETURN e;
-END $$;
-
--- last_of_block draws as many more tokens as follow p_first without a gap, p_turns in all at most. What others draw in
--- between ends the block: no number is ever in two grants.
-CREATE FUNCTION last_of_block(p_first bigint, p_turns int) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  low  bigint := p_first & ((1::bigint << 44) - 1);
-  last bigint := p_first;
-BEGIN
+  last := first;
   FOR n IN 1..p_turns - 1 LOOP
-    EXIT WHEN nextval('fencing_token_seq') <> low + n;
-    last := p_first + n;
+    EXIT WHEN (base << 44) + nextval('fencing_token_seq') <> last + 1;
+    last := last + 1;
   END LOOP;
-  RETURN last;
 END $$;
 
 -- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed; 0
@@ -430,7 +367,7 @@ BEGIN
   IF timeline.timeline <> was.timeline THEN
     since_us := 0;
   ELSIF timeline.timeline IS NOT NULL AND was.timeline_since IS NOT NULL THEN
-    since_us := microseconds(clock_timestamp() - was.timeline_since);
+    since_us := GREATEST(0, extract(epoch FROM clock_timestamp() - was.timeline_since) * 1000000)::bigint;
   END IF;
 END $$;
 
@@ -579,226 +516,212 @@ END $$;
 -- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets, then
 -- the record of the installation; several locks in the byte order of their names. Renewals and the check inside COMMIT
 -- lock the row of their lease alone.
-
--- What an acquire answers: the grant, or who holds the lock and the place in its queue.
-CREATE TYPE lease_answer AS (
-  granted      boolean,
-  token        bigint,       -- of the grant, of a block the last; else of who holds the lock
-  first_token  bigint,       -- of the grant
-  slot         int,          -- of the grant
-  remaining_us bigint,       -- of the grant; else until it makes sense to ask again for whose turn is next
-  holder       text,         -- who holds the lock; NULL while it is being granted or committed
-  expires_at   timestamptz,
-  ticket       bigint,       -- the place in the queue, when there is one
-  place        int,          -- counted up to 100
-  is_first     boolean,
-  hints        text[],       -- to waiters of this session, what was granted to them on the way
-  handed       int[],        -- slots that were granted to waiters of other sessions on the way: give them to announce
-  watched      boolean       -- somebody watches the lock: announce it
-);
-
--- check_request refuses a request that breaks a rule.
-CREATE FUNCTION check_request(w waiters, p_session_ttl interval) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  ok boolean := has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
-                AND is_ttl('session ttl', p_session_ttl);
-BEGIN
-  IF w.metadata IS NOT NULL AND octet_length(w.metadata::text) > 16384 THEN
-    RAISE EXCEPTION 'metadata is % bytes long as jsonb: it must have at most 16384', octet_length(w.metadata::text)
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  IF w.grant_id IS NULL OR w.session_id IS NULL THEN
-    RETURN refuse(CASE WHEN w.grant_id IS NULL THEN 'grant_id' ELSE 'session_key' END, NULL, 'be a UUID');
-  END IF;
-  IF w.mode IS NULL OR w.mode NOT IN ('exclusive', 'shared', 'limit') THEN
-    RETURN refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit');
-  END IF;
-  IF (w.mode = 'limit') <> (w.capacity IS NOT NULL) OR w.capacity NOT BETWEEN 1 AND 1000 THEN
-    RETURN refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
-                  'be from 1 to 1000 with mode limit, else NULL');
-  END IF;
-  IF w.turns IS NULL OR w.turns NOT BETWEEN 1 AND 1000 OR w.turns > 1 AND w.mode <> 'exclusive' THEN
-    RETURN refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive');
-  END IF;
-  RETURN true;
-END $$;
+--
+-- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token. more has
+-- what the caller does not know otherwise, each only where there is something to say:
+--   first_token            of a grant that carries a block of tokens
+--   slot                   of a grant of mode shared or limit
+--   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
+--   remaining_us           how long until it makes sense for the first in the queue to ask again
+--   ticket, place, first   the place in the queue, counted up to 100; first: nobody is before it
+--   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for waiters of this session,
+--                          {"slots": [...]} of other sessions': give them to announce
+--   watched                somebody watches the lock: announce it
+-- A grant is as long as the TTL says.
 
 -- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and with
 -- p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt may still
 -- be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks no row, writes
--- nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a second at most: 55P03. With p_turns above 1 the grant carries up to so many tokens, from first_token to token.
-CREATE FUNCTION acquire_lease(
-  p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval,
-  p_metadata jsonb DEFAULT NULL, p_retry boolean DEFAULT false,
-  p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL, p_wait boolean DEFAULT false,
-  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
-  p_turns int DEFAULT 1) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
-AS $$
-DECLARE
-  w  waiters := ROW(p_name, 0, p_mode, p_capacity, p_grant_id, session_of(p_session_key), p_owner_id, p_nested,
-                    p_holder, p_ttl, p_metadata, p_turns, NULL);
-  ok boolean := require_read_committed() AND check_request(w, p_session_ttl);
+-- nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a second at
+-- most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement
+-- is all of its transaction: what grants nothing then does not wait for the disk.
+--
+-- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no grant ID
+-- was given up lately. All of that is asked of the version of the row that it locks, and where anything else is to be said
+-- or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the newest version of a row
+-- lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes:
+-- a fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
+DO $qualified$
 BEGIN
-  RETURN acquire_one(w, p_retry, p_wait, p_session_ttl);
+  EXECUTE replace(replace($create$
+CREATE FUNCTION acquire_lease(
+  p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
+  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL, p_wait boolean DEFAULT false,
+  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false, p_turns int DEFAULT 1,
+  p_alone boolean DEFAULT false, p_many boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+AS $$
+#variable_conflict use_column
+BEGIN
+  UPDATE {{schema}}.locks l SET
+    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
+             WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+            OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
+    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+    session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
+                                   'hex')::pg_catalog.uuid,                            -- session_of, written out
+    acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
+    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl
+  WHERE l.ctid OPERATOR(pg_catalog.=) (
+    SELECT h.ctid FROM {{schema}}.locks h
+    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
+      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND NOT h.queued AND h.top_slot OPERATOR(pg_catalog.=) 0
+      AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
+      AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
+      AND h.token OPERATOR(pg_catalog.<=) (
+        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
+        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
+      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
+      AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
+      AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
+      AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
+      AND p_session_key IS NOT NULL
+      AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
+      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
+      AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
+    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
+  RETURNING true, l.token,
+    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
+    INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more;
+  IF NOT FOUND THEN
+    SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
+    FROM {{schema}}.acquire_otherwise(
+      ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata, p_turns, NULL),
+      p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+  END IF;
 END $$;
+$create$, '{{schema}}', quote_ident(current_schema())),
+    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
+END $qualified$;
 
 -- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1. When
 -- one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[],
-  p_nested boolean[], p_turns int[])
-RETURNS TABLE (n bigint, answer lease_answer)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
+  p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
+RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  me uuid := session_of(p_session_key);
   ok boolean := require_read_committed()
     AND is_batch(cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders), cardinality(p_ttls),
                  cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes), cardinality(p_capacities),
                  cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested), cardinality(p_turns));
-  a  record;
+  a     record;
+  given record;
+  sync  text := current_setting('synchronous_commit');
 BEGIN
-  IF true = ANY (p_waits) THEN
-    ok := (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
-      AND is_ttl('session ttl', p_session_ttl) AND touch_session(me, p_holders[1], p_session_ttl);
+  IF true = ANY (p_waits) THEN                                  -- a session before any lock
+    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl) AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
-    SELECT g.n, ROW(g.name, 0, g.mode, g.capacity, g.grant_id, me, g.owner_id, g.nested, g.holder, g.ttl, g.metadata,
-                    g.turns, NULL)::waiters AS w, g.retry, g.wait
-    FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits, p_owner_ids,
-                p_nested, p_turns)
+    SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
+                         p_owner_ids, p_nested, p_turns)
       WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, turns, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
-    ok := check_request(a.w, p_session_ttl);
+    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode, a.capacity, a.wait,
+                           p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
     acquire_leases.n := a.n;
-    acquire_leases.answer := acquire_one(a.w, a.retry, a.wait, p_session_ttl);
+    acquire_leases.granted := given.granted;
+    acquire_leases.token := given.token;
+    acquire_leases.more := given.more;
     RETURN NEXT;
+    ok := ok AND NOT given.granted AND given.more -> 'handed' IS NULL;
   END LOOP;
+  IF p_alone AND ok THEN
+    sync := set_config('synchronous_commit', 'off', true);
+  END IF;
 END $$;
 
--- acquire_one looks at the head once, from the end of the index: the newest version of a row lies there, however many old
--- ones an open transaction keeps. In the same look it locks a head that was released, that nobody queues for, that has no
--- slots, and of which no grant ID was given up lately; all of that is asked of the version that is locked. Such a lock is
--- granted here, a lock that was never used likewise. Everything else is decided under the head's lock, in turn.
-CREATE FUNCTION acquire_one(w waiters, p_retry boolean, p_wait boolean, p_session_ttl interval) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE
+-- check_request refuses a request that breaks a rule.
+CREATE FUNCTION check_request(w waiters, p_session_ttl interval) RETURNS boolean
+LANGUAGE sql VOLATILE
 AS $$
+  SELECT has_bytes('name', w.name, 512) AND has_bytes('holder', w.holder, 256) AND is_ttl('ttl', w.ttl)
+    AND is_ttl('session ttl', p_session_ttl)
+    AND CASE WHEN w.metadata IS NULL OR octet_length(w.metadata::text) <= 16384 THEN true
+             ELSE refuse('metadata', octet_length(w.metadata::text) || ' bytes long as jsonb', 'have at most 16384') END
+    AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
+    AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+    AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
+             ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
+    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL THEN true
+             ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
+                         'be from 1 to 1000 with mode limit, else NULL') END
+    AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
+             ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
+$$;
+
+-- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs was given
+-- up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was pruned and used
+-- after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other lock it looks, without a
+-- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13). Where the request
+-- may wait, or that look says so, it locks the head and decides.
+CREATE FUNCTION acquire_otherwise(
+  w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_many boolean,
+  OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+#variable_conflict use_column
 DECLARE
-  a lease_answer;
-  r record;
+  head locks;
+  a    record;
+  ok   boolean;
 BEGIN
-  SELECT h.*, f.at AS free_at, f.token AS above INTO r
-    FROM (SELECT o.ctid AS at, o.token, o.holder, o.expires_at, o.grant_id, o.limit_named FROM locks o
-          WHERE (o.name, o.slot) >= (w.name, 0) AND (o.name, o.slot) <= (w.name, 0)
-          ORDER BY o.name DESC, o.slot DESC LIMIT 1) h
-      LEFT JOIN LATERAL (
-        SELECT l.ctid AS at, l.token FROM locks l
-        WHERE l.ctid = h.at AND l.name = w.name AND l.slot = 0 AND l.expires_at = '-infinity' AND NOT l.queued
-          AND l.top_slot = 0 AND w.mode = 'exclusive' AND l.grant_id <> w.grant_id
-          AND (l.spent_until IS NULL OR l.spent_until <= clock_timestamp())
-        FOR UPDATE SKIP LOCKED) f ON true;
-  IF r.above IS NOT NULL THEN
-    RETURN grant_head(w, r.free_at, r.above, NULL, false);
-  ELSIF NOT FOUND AND w.mode = 'exclusive' THEN
-    a := grant_new(w);
-    IF a.granted THEN
-      RETURN a;
-    END IF;
-  ELSIF NOT p_wait AND NOT p_retry THEN
-    -- Whether it is worth while to lock anything: without a lock, so that a try that is refused writes nothing.
-    IF w.nested AND r.expires_at > clock_timestamp() THEN
-      PERFORM refuse_own(w.name, w.owner_id);
-    END IF;
-    IF r.expires_at > clock_timestamp() AND r.grant_id <> w.grant_id THEN
-      RETURN ROW(false, r.token, NULL, NULL, microseconds_until(r.expires_at), r.holder, r.expires_at,
-                 NULL, NULL, NULL, NULL, NULL, NULL)::lease_answer;
-    ELSIF (w.mode <> 'limit' OR r.limit_named = w.capacity OR refuse_limit(w.name, w.capacity)) AND is_taken(w) THEN
-      RETURN refusal(w);
+  w.session_id := session_of(p_session_key);
+  ok := require_read_committed() AND check_request(w, p_session_ttl)
+    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until the function ends
+    AND (NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl));
+  IF p_wait OR p_retry THEN
+    head := lock_head(w.name, true, w.mode <> 'exclusive');
+  ELSE
+    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  END IF;
+  IF head.name IS NULL AND w.mode = 'exclusive' THEN
+    ok := require_durable_commit();
+    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
+                            expires_at, metadata)
+      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
+             clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+      FROM draw_tokens(0, w.turns) t
+      ON CONFLICT (name, slot) DO NOTHING
+      RETURNING true, l.token, CASE WHEN l.first_token < l.token THEN json_build_object('first_token', l.first_token) END
+      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more;
+    IF FOUND THEN
+      RETURN;
     END IF;
   END IF;
-  RETURN acquire_in_turn(w, p_retry, p_wait, p_session_ttl);
-END $$;
-
--- grant_new grants a lock that was never used. A name without a row has no queue, and none of its grant IDs was given up.
--- INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was pruned and used
--- after. Whoever else inserts the name is waited for; then it is no new one.
-CREATE FUNCTION grant_new(w waiters) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  a  lease_answer;
-  ok boolean := require_durable_commit();
-BEGIN
-  INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
-                          expires_at, metadata)
-    SELECT w.name, t.token, t.token, w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
-           clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
-    FROM (SELECT next_token(0) AS token OFFSET 0) t
-    ON CONFLICT (name, slot) DO NOTHING
-    RETURNING true, l.token, l.token, 0, microseconds_until(l.expires_at), l.holder, l.expires_at
-    INTO a.granted, a.token, a.first_token, a.slot, a.remaining_us, a.holder, a.expires_at;
-  IF w.turns > 1 AND a.granted THEN
-    a.token := last_of_block(a.first_token, w.turns);
-    UPDATE locks l SET token = a.token WHERE l.name = w.name AND l.slot = 0;
+  IF p_wait OR p_retry OR NOT is_taken(w, head) THEN
+    IF head.name IS NULL OR NOT (p_wait OR p_retry) THEN
+      head := lock_head(w.name, p_wait OR p_retry, true);
+    END IF;
+    a := decide(w, head, p_wait);
+  ELSE
+    a := refusal(w, head, NULL, NULL, NULL);
   END IF;
-  RETURN a;
-END $$;
-
--- grant_head gives the head at that place to the request. p_above is the greatest token of the lock, p_ended_at the moment
--- when its holder's release ends the lease before, p_queued whether others queue. The caller has the head locked FOR
--- UPDATE, which makes this an update of the key whatever it changes: a fenced transaction whose snapshot does not show it
--- gets 40001 from the check in its COMMIT. And it has seen that the lease before is over or ends with this, that nothing
--- else is in the way, and whose turn it is.
-CREATE FUNCTION grant_head(w waiters, p_at tid, p_above bigint, p_ended_at timestamptz, p_queued boolean)
-RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  a     lease_answer;
-  ok    boolean := require_durable_commit();
-  first bigint := next_token(p_above);
-  last  bigint := CASE WHEN w.turns > 1 THEN last_of_block(first, w.turns) ELSE first END;
-BEGIN
-  IF p_ended_at IS NULL THEN
-    PERFORM note_takeover(l, last, w.holder) FROM locks l WHERE l.ctid = p_at AND l.expires_at > '-infinity';
+  acquire_otherwise.granted := a.granted;
+  acquire_otherwise.token := a.token;
+  acquire_otherwise.more := a.more;
+  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
+    ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
-  UPDATE locks l SET
-    token = last, first_token = first, grant_id = w.grant_id, session_id = w.session_id, owner_id = w.owner_id,
-    holder = w.holder, mode = 'exclusive', capacity = NULL, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
-    acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
-    ended_at = p_ended_at, metadata = w.metadata, queued = p_queued
-    WHERE l.ctid = p_at
-    RETURNING true, l.token, l.first_token, 0, microseconds_until(l.expires_at), l.holder, l.expires_at,
-              l.watched_until > clock_timestamp()
-    INTO a.granted, a.token, a.first_token, a.slot, a.remaining_us, a.holder, a.expires_at, a.watched;
-  RETURN a;
-END $$;
-
-CREATE FUNCTION note_takeover(r locks, p_token bigint, p_actor text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
-    VALUES ('takeover', r.name, r.token, nullif(r.first_token, r.token), p_token, r.holder, p_actor);
-  RETURN true;
 END $$;
 
 
 -- ==== 05_queue
 
--- The queue, and who is granted what. Whoever grants, ends or queues has the head locked; so between two of these
+-- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of these
 -- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
--- lock_head locks the head of a lock for its queue, and makes one where there is none. FOR NO KEY UPDATE leaves a COMMIT
--- that checks the lease alone. NULL: it is locked, and p_wait is false. The holder cannot renew meanwhile, so a transaction
--- that has locked the head and then forgets to end does not stay for longer than a second.
-CREATE FUNCTION lock_head(p_name text, p_wait boolean) RETURNS locks
+-- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE leaves a
+-- COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder cannot renew
+-- meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer than a second.
+CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -807,35 +730,36 @@ DECLARE
 BEGIN
   LOOP
     IF p_wait THEN
-      SELECT * INTO head FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-        ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR NO KEY UPDATE;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;
     ELSE
-      SELECT * INTO head FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-        ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
-    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
-    INSERT INTO locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-      SELECT p_name, t.token, t.token, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
-             clock_timestamp(), '-infinity'
-      FROM (SELECT next_token(0) AS token OFFSET 0) t
+    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
+    INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(), clock_timestamp(),
+             '-infinity'
+      FROM draw_tokens(0, 1) t
       ON CONFLICT (name, slot) DO NOTHING;
   END LOOP;
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket of a session that is alive, after p_after; those before it are dead.
-CREATE FUNCTION next_waiter(p_name text, p_after bigint DEFAULT 0) RETURNS waiters
+-- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up to the
+-- last one that was served is gone, and where they were the index may be full of what is left of them.
+CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  w waiters;
+  r record;
 BEGIN
-  w.ticket := p_after;
   LOOP   -- one by one, so that no plan reads the whole queue
-    SELECT * INTO w FROM waiters q WHERE q.name = p_name AND q.ticket > w.ticket ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN NOT FOUND OR session_alive(w.session_id);
+    SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) AS alive
+      INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN r.ticket IS NULL OR r.alive;
+    p_served := r.ticket;
   END LOOP;
-  RETURN w;
+  RETURN r.w;
 END $$;
 
 -- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The queue
@@ -855,27 +779,43 @@ BEGIN
 END $$;
 
 -- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody who
--- queues.
-CREATE FUNCTION is_taken(w waiters) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  RETURN ((next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
-    AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
-END $$;
-
--- refusal says who holds the lock: of several the one whose lease ends last.
-CREATE FUNCTION refusal(w waiters) RETURNS lease_answer
+-- queues. It refuses what would be refused in any case.
+CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  a lease_answer;
+  held boolean := coalesce(p_head.expires_at > clock_timestamp(), false);
+  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);
 BEGIN
-  a.granted := false;
-  SELECT l.token, l.holder, l.expires_at INTO a.token, a.holder, a.expires_at FROM locks l
-    WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
-  a.remaining_us := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
-  RETURN a;
+  IF held AND p_head.grant_id <> w.grant_id THEN
+    RETURN true;
+  END IF;
+  ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
+END $$;
+
+-- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
+CREATE FUNCTION refusal(
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  holder text := p_head.holder;
+  until  timestamptz := p_head.expires_at;
+  left_  bigint := microseconds_until(p_head.expires_at);
+BEGIN
+  granted := false;
+  token := p_head.token;
+  IF p_head.expires_at IS NULL OR p_head.expires_at <= clock_timestamp() THEN           -- else it is exclusive
+    SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
+      WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+    left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
+  END IF;
+  more := json_strip_nulls(json_build_object(
+    'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -914,21 +854,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- name_limit is refuse_limit under the head's lock. The head names the limit of the latest request, so that the queue is
--- read only where the two differ.
-CREATE FUNCTION name_limit(p_head locks, p_capacity int) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  IF p_head.limit_named IS DISTINCT FROM p_capacity AND refuse_limit(p_head.name, p_capacity) THEN
-    UPDATE locks l SET limit_named = p_capacity WHERE l.name = p_head.name AND l.slot = 0;
-  END IF;
-  RETURN true;
-END $$;
-
 -- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits for
 -- nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR UPDATE, so
--- a prepared transaction that has passed the lease's check keeps it held as well.
+-- a prepared transaction that has passed the lease's check keeps it held as well (I4).
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -941,86 +869,86 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock. p_ending: the
--- head's own lease ends with this statement.
-CREATE FUNCTION standing(p_head locks, p_ending boolean, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
+-- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock.
+CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ok boolean;
 BEGIN
-  IF p_head.top_slot > 0 OR NOT p_ending AND NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    ok := settle(p_head.name);
-  ELSE
-    exclusive := 0; shared := 0; limited := 0; above := p_head.token;
-    RETURN;
-  END IF;
-  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive' AND NOT (p_ending AND slot = 0)),
+  PERFORM settle(p_name);
+  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
          count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
     INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_head.name) s;
+    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_name) s;
 END $$;
 
+-- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers itself;
+-- hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots, tokens, firsts: of
+-- the latest batch.
+CREATE TYPE grants AS (
+  token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
+  slots int[], tokens bigint[], firsts bigint[]);
+
 -- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
--- leaves room for. After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the way.
--- The caller has the head locked. p_ended_at: it is locked FOR UPDATE, and its own lease ends with this statement, at that
--- moment. Answers the slots that were granted.
-CREATE FUNCTION serve(p_head locks, w waiters, p_ended_at timestamptz) RETURNS int[]
+-- leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the
+-- way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear of it by the
+-- answer, p_grant_id the request that is answered itself.
+CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
+RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  queued  boolean := p_head.queued;
-  stored  boolean := p_head.queued;
-  granted int[] := '{}';
-  s       record;
-  nxt     waiters;
-  slots   int[];
-  batch   waiters[];
-  place   tid;
+  g         grants;
+  nxt       waiters;
+  batch     waiters[];
+  slots     int[];
+  exclusive int := 0;                                    -- leases that are not over, by mode
+  shared    int := 0;
+  limited   int := 0;
+  above     bigint := p_head.token;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() AND p_ended_at IS NULL THEN
-    RETURN granted;                                      -- an exclusive lease is in everybody's way
+  g.queued := p_head.queued;
+  IF p_head.expires_at > clock_timestamp() THEN
+    RETURN g;                                            -- an exclusive lease is in everybody's way
+  ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
+    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above FROM standing(p_head.name) s;
   END IF;
-  s := standing(p_head, p_ended_at IS NOT NULL);
-  WHILE s.exclusive = 0 LOOP
-    nxt := CASE WHEN queued THEN next_waiter(p_head.name) END;
+  WHILE exclusive = 0 LOOP
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
     IF nxt.ticket IS NULL THEN
-      queued := false;                                   -- all that is left of it is dead
+      g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
       nxt := w;
       w := NULL;
     END IF;
+    batch := ARRAY[nxt];
     IF nxt.mode = 'exclusive' THEN
-      EXIT WHEN s.shared > 0 OR s.limited > 0;
-      place := lock_to_grant(p_head.name);
-      EXIT WHEN place IS NULL;
-      slots := ARRAY[0];
-      batch := ARRAY[nxt];
+      EXIT WHEN shared > 0 OR limited > 0;
+      p_at := coalesce(p_at, lock_to_grant(p_head.name));
+      EXIT WHEN p_at IS NULL;
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      exclusive := 1;
     ELSE
-      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN s.limited ELSE s.shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - s.limited END);
+      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
+      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
-      batch := CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, cardinality(slots)) ELSE ARRAY[nxt] END;
+      IF nxt.ticket > 0 THEN
+        batch := next_batch(nxt, cardinality(slots));
+      END IF;
+      g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
+      above := g.tokens[cardinality(batch)];
+      shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
+      limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
     END IF;
-    IF nxt.ticket > 0 THEN
-      queued := take_tickets(batch);
+    IF nxt.ticket > 0 THEN                               -- theirs, and those before them, which are dead
+      DELETE FROM waiters q WHERE q.name = p_head.name AND q.ticket <= batch[cardinality(batch)].ticket;
     END IF;
-    IF nxt.mode = 'exclusive' THEN
-      PERFORM grant_head(nxt, place, s.above, p_ended_at, queued);
-      s.exclusive := 1;
-      stored := queued;
-    ELSE
-      s.above := grant_slots(batch, slots, s.above);
-      s.shared := s.shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
-      s.limited := s.limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
-    END IF;
-    granted := granted || slots[1:cardinality(batch)];
+    g := tell(g, batch, p_session_id, p_grant_id);
   END LOOP;
-  IF stored AND NOT queued THEN
+  IF p_head.queued AND NOT g.queued THEN
     DELETE FROM waiters q WHERE q.name = p_head.name;
-    UPDATE locks l SET queued = false WHERE l.name = p_head.name AND l.slot = 0;
+    UPDATE locks l SET queued = false WHERE exclusive = 0 AND l.name = p_head.name AND l.slot = 0;
   END IF;
-  RETURN granted;
+  RETURN g;
 END $$;
 
 -- lock_to_grant locks the head FOR UPDATE and tells its place; NULL when somebody checks its lease, which is over, in a
@@ -1031,9 +959,35 @@ AS $$
 DECLARE
   place tid;
 BEGIN
-  SELECT l.ctid INTO place FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-    ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
   RETURN place;
+END $$;
+
+-- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of the key
+-- whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else is in the way,
+-- and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok boolean := require_durable_commit();
+  t  record := draw_tokens(p_above, w.turns);
+BEGIN
+  IF p_ran_out THEN
+    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+      FROM locks l WHERE l.ctid = p_at;
+  END IF;
+  UPDATE locks l SET
+    token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
+    owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
+    acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
+    metadata = w.metadata, queued = g.queued
+    WHERE l.ctid = p_at;
+  g.slots := ARRAY[0];
+  g.tokens := ARRAY[t.last];
+  g.firsts := ARRAY[nullif(t.first, t.last)];
+  RETURN g;
 END $$;
 
 -- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them dead.
@@ -1048,17 +1002,6 @@ BEGIN
       FROM (SELECT o AS q, o.ticket FROM waiters o WHERE o.name = w.name AND o.ticket >= w.ticket
             ORDER BY o.ticket LIMIT p_most) n) b
     WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));
-END $$;
-
--- take_tickets takes the tickets of a batch, and those before them, which are dead. It tells whether there are more.
-CREATE FUNCTION take_tickets(p_batch waiters[]) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  DELETE FROM waiters q WHERE q.name = p_batch[1].name AND q.ticket <= p_batch[cardinality(p_batch)].ticket;
-  PERFORM FROM waiters q WHERE q.name = p_batch[1].name AND q.ticket > p_batch[cardinality(p_batch)].ticket
-    ORDER BY q.ticket LIMIT 1;
-  RETURN FOUND;
 END $$;
 
 -- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the limit.
@@ -1080,91 +1023,128 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those that
--- have a row FOR UPDATE. Answers the greatest token.
-CREATE FUNCTION grant_slots(p_batch waiters[], p_slots int[], p_above bigint) RETURNS bigint
+-- have a row FOR UPDATE.
+CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  lock   text := p_batch[1].name;
-  n      int := cardinality(p_batch);
-  ok     boolean := require_durable_commit();
-  tokens bigint[] := ARRAY(SELECT next_token(p_above) FROM generate_series(1, n));
+  lock text := p_batch[1].name;
+  ok   boolean := require_durable_commit();
 BEGIN
-  PERFORM note_takeover(l, tokens[i], p_batch[i].holder)
-    FROM generate_series(1, n) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
+  g.slots := p_slots;
+  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
+  g.firsts := NULL;
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
+    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
+    FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
-  INSERT INTO locks AS l (name, slot, token, first_token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-                          acquired_at, renewed_at, expires_at, metadata)
-    SELECT w.name, p_slots[w.i], tokens[w.i], tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-           w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+  INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl, acquired_at,
+                          renewed_at, expires_at, metadata)
+    SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity, w.ticket,
+           w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder,
                                                ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
-      token = EXCLUDED.token, first_token = EXCLUDED.first_token, grant_id = EXCLUDED.grant_id,
-      session_id = EXCLUDED.session_id, owner_id = EXCLUDED.owner_id, holder = EXCLUDED.holder, mode = EXCLUDED.mode,
-      capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket, ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at,
-      renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
-  UPDATE locks l SET top_slot = p_slots[n] WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[n];
-  RETURN tokens[n];
+      token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id, owner_id = EXCLUDED.owner_id,
+      holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
+      ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
+      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
+  UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
+    WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
+  RETURN g;
 END $$;
 
--- told is what a statement has to tell of the slots that it granted: hints are for waiters of p_session_id, handed are the
--- slots of others, for announce. p_but is the request that is answered itself.
-CREATE FUNCTION told(p_name text, p_granted int[], p_session_id uuid, p_but uuid, OUT hints text[], OUT handed int[])
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  IF cardinality(p_granted) > 0 THEN
-    SELECT array_agg(hint(l)) FILTER (WHERE l.session_id = p_session_id),
-           array_agg(l.slot) FILTER (WHERE l.session_id <> p_session_id)
-      INTO hints, handed
-      FROM locks l WHERE l.name = p_name AND l.slot = ANY (p_granted) AND l.grant_id IS DISTINCT FROM p_but;
-  END IF;
-END $$;
-
--- acquire_in_turn decides under the head's lock. Somebody else is granted, ends or queues for this lock before it or after
--- it, never meanwhile.
-CREATE FUNCTION acquire_in_turn(w waiters, p_retry boolean, p_wait boolean, p_session_ttl interval) RETURNS lease_answer
+-- tell notes what is to be said of the latest batch.
+CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uuid) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  a       lease_answer;
-  head    locks;
-  r       locks;
-  granted int[];
-  ok      boolean := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);
+  w waiters;
 BEGIN
-  head := lock_head(w.name, p_wait OR p_retry);
-  IF head.name IS NULL THEN                              -- it is being granted to somebody
-    a.granted := false;
-    a.remaining_us := 0;
-    RETURN a;
+  FOR i IN 1..cardinality(p_batch) LOOP
+    w := p_batch[i];
+    IF w.grant_id = p_grant_id THEN
+      g.token := g.tokens[i];
+      g.first_token := g.firsts[i];
+      g.slot := nullif(g.slots[i], 0);
+    ELSIF w.session_id = p_session_id THEN
+      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint, g.firsts[i],
+                                 w.grant_id);
+    ELSE
+      g.handed := g.handed || g.slots[i];
+    END IF;
+  END LOOP;
+  RETURN g;
+END $$;
+
+-- handed_by is the part of an answer that is for waiters; NULL when there is none.
+CREATE FUNCTION handed_by(g grants) RETURNS json
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
+    THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
+$$;
+
+-- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted, ends or
+-- queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  mine   locks;
+  g      grants;
+  r      record;
+  ticket bigint;
+  place  int;
+  ok     boolean;
+BEGIN
+  IF p_head.name IS NULL THEN
+    granted := false;
+    more := '{"remaining_us": 0}';
+    RETURN;
+  ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
+    mine := lease_of(p_head, w.grant_id);
   END IF;
-  r := lease_of(head, w.grant_id);
-  IF r.name IS NOT NULL THEN
-    RETURN granted_before(r);
-  END IF;
-  IF head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants g WHERE g.grant_id = w.grant_id) THEN
-    RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
-  END IF;
-  ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR name_limit(head, w.capacity));
-  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,
-                   NULL);                                -- who has a ticket is served by it, and once
-  IF cardinality(granted) > 0 THEN
-    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
-    r := lease_of(head, w.grant_id);
-  END IF;
-  IF r.name IS NOT NULL THEN
-    a := answer_of(r);
+  IF mine.name IS NOT NULL THEN
+    PERFORM grant_again(mine);
+    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
   ELSE
-    a := refusal(w);
-    IF p_wait THEN
-      SELECT * INTO a.ticket, a.place, a.is_first FROM enqueue(head, w);
+    IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
+      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+    END IF;
+    ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
+      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;   -- so that the next need not look
+    END IF;
+    g.queued := p_head.queued;
+    IF p_head.expires_at <= clock_timestamp() THEN
+      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
+                                    THEN w END,          -- who has a ticket is served by it, and once
+                 w.session_id, w.grant_id);
+      IF g.slots IS NOT NULL THEN
+        SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
+      END IF;
     END IF;
   END IF;
-  SELECT * INTO a.hints, a.handed FROM told(w.name, granted, w.session_id, w.grant_id);
-  a.watched := head.watched_until > clock_timestamp();
-  RETURN a;
+  IF g.token IS NULL THEN
+    IF p_wait THEN
+      r := enqueue(w, p_head.ticket, g.queued);
+      ticket := r.ticket;
+      place := r.place;
+    END IF;
+    r := refusal(w, p_head, ticket, place, handed_by(g));
+    granted := r.granted;
+    token := r.token;
+    more := r.more;
+    RETURN;
+  END IF;
+  granted := true;
+  token := g.token;
+  IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
+     OR p_head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+                                               'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
+  END IF;
 END $$;
 
 -- lease_of finds the row of a lock whose grant ID this is, held or not.
@@ -1183,43 +1163,33 @@ BEGIN
   RETURN r;
 END $$;
 
-CREATE FUNCTION answer_of(r locks) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  RETURN ROW(true, r.token, r.first_token, r.slot, microseconds_until(r.expires_at), r.holder, r.expires_at,
-             NULL, NULL, NULL, NULL, NULL, NULL)::lease_answer;
-END $$;
-
--- granted_before answers a request whose earlier attempt was granted. The lease is renewed rather than only read: this
+-- grant_again is for a request whose earlier attempt was granted (I6). The lease is renewed rather than only read: this
 -- commit then waits for the disk and the standby that the lost answer may not have waited for.
-CREATE FUNCTION granted_before(p_row locks) RETURNS lease_answer
+CREATE FUNCTION grant_again(p_row locks) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
-  r  locks;
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp()
-    RETURNING l.* INTO r;
+    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
-  RETURN answer_of(r);
 END $$;
 
 -- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, also after a
--- failover that set the sequence back.
-CREATE FUNCTION enqueue(p_head locks, w waiters, OUT ticket bigint, OUT place int, OUT is_first boolean)
+-- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows better.
+-- p_queued: the head says that there may be others.
+CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 BEGIN
   w.ticket := nextval('ticket_seq');
-  w.ticket := CASE WHEN w.ticket > p_head.ticket THEN w.ticket ELSE p_head.ticket + w.ticket END;
+  w.ticket := CASE WHEN w.ticket > p_served THEN w.ticket ELSE p_served + w.ticket END;
   w.enqueued_at := clock_timestamp();
   INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
   IF NOT FOUND THEN
@@ -1228,29 +1198,31 @@ BEGIN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
     END IF;
   END IF;
-  IF NOT p_head.queued OR p_head.expires_at <= clock_timestamp() THEN   -- serve may have found that all of the queue is dead
-    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0 AND NOT l.queued;
+  IF p_queued THEN
+    SELECT count(*) + 1 INTO enqueue.place FROM (
+      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_served AND q.ticket < enqueue.ticket
+      ORDER BY q.ticket LIMIT 99) ahead;
+  ELSE
+    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
+    enqueue.place := 1;
   END IF;
-  SELECT count(*) + 1 INTO enqueue.place FROM (
-    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;
-  enqueue.is_first := place = 1 OR (next_waiter(w.name)).ticket = enqueue.ticket;
 END $$;
 
 -- Telling.
 
 -- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the first token
 -- of its block; and before these their digest with the grant ID, so that nobody else can make a client believe in a grant.
-CREATE FUNCTION hint(r locks) RETURNS text
-LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint, p_grant_id uuid) RETURNS text
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  said text := concat_ws(' ', r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token);
+  said text := concat_ws(' ', p_ticket, p_token, p_slot, p_left_us, coalesce(p_first, p_token));
 BEGIN
-  RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(r.grant_id)), 'hex') || ' ' || said;
+  RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
 
 -- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has NULL
@@ -1260,13 +1232,24 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  n bigint;
+  r record;
+  n bigint := 0;
 BEGIN
-  SELECT count(pg_notify('pglock_' || replace(l.session_id::text, '-', ''), hint(l))) INTO n
-    FROM unnest(p_names, p_slots) AS a (name, slot) JOIN locks l ON l.name = a.name AND l.slot = a.slot
-    WHERE l.ticket > 0 AND l.expires_at > clock_timestamp();
-  PERFORM pg_notify(watch_channel(l.name), '') FROM (SELECT DISTINCT a.name FROM unnest(p_names) AS a (name)) a
-    JOIN locks l ON l.name = a.name AND l.slot = 0 WHERE l.watched_until > clock_timestamp();
+  FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+    SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
+      FROM locks l WHERE l.name = p_names[i] AND l.slot = coalesce(p_slots[i], 0);
+    IF p_slots[i] >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
+      n := n + 1;
+      PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
+                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
+    END IF;
+    IF r.slot > 0 THEN
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i] AND l.slot = 0;
+    END IF;
+    IF r.watched THEN
+      PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
+    END IF;
+  END LOOP;
   RETURN n;
 END $$;
 
@@ -1277,204 +1260,196 @@ END $$;
 -- the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT. synchronous_commit is left
 -- alone unless something is granted: only a statement that is its own transaction may turn it off.
 
-CREATE TYPE release_answer AS (
-  released boolean,  -- false: it was not held any more, and nothing changed
-  hints    text[],   -- as in lease_answer
-  handed   int[],
-  watched  boolean
-);
-
--- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is. A COMMIT
--- under way that has checked the lease is waited for, a second at most: 55P03.
-CREATE FUNCTION release_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL) RETURNS release_answer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
-AS $$
-DECLARE
-  ok boolean := require_read_committed();
+-- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is. released
+-- false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched. p_alone and p_many
+-- are as there: a COMMIT under way that has checked the lease is waited for, a second at most: 55P03.
+--
+-- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
+-- release_otherwise that goes on.
+DO $qualified$
 BEGIN
-  RETURN release_one(p_name, p_token, p_grant_id, p_slot);
+  EXECUTE replace(replace($create$
+CREATE FUNCTION release_lease(
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
+  p_many boolean DEFAULT false, OUT released boolean, OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+AS $$
+#variable_conflict use_column
+DECLARE
+  at     pg_catalog.tid;
+  queued boolean;
+BEGIN
+  UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
+  WHERE l.ctid OPERATOR(pg_catalog.=) (
+    SELECT h.ctid FROM {{schema}}.locks h
+    WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
+      AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
+      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
+    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
+  RETURNING true, l.ctid, l.queued,
+    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
+    INTO release_lease.released, at, queued, release_lease.more;
+  IF queued IS NOT FALSE THEN
+    SELECT o.released, o.more INTO release_lease.released, release_lease.more
+    FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
+  END IF;
+  IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+  END IF;
 END $$;
+$create$, '{{schema}}', quote_ident(current_schema())),
+    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
+END $qualified$;
 
 -- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of its
 -- slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was done.
-CREATE FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
-RETURNS TABLE (n bigint, answer release_answer)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '50ms'
+CREATE FUNCTION release_leases(
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
+RETURNS TABLE (n bigint, released boolean, more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed()
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
-  a  record;
+  a     record;
+  ended record;
 BEGIN
   FOR a IN
     SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS g (name, token, grant_id, slot, n)
     ORDER BY g.name COLLATE "C", g.slot, g.n
   LOOP
+    ended := release_lease(a.name, a.token, a.grant_id, a.slot, false, true);
     release_leases.n := a.n;
-    release_leases.answer := release_one(a.name, a.token, a.grant_id, a.slot);
+    release_leases.released := ended.released;
+    release_leases.more := ended.more;
     RETURN NEXT;
+    ok := ok AND ended.more -> 'handed' IS NULL;
   END LOOP;
+  IF p_alone AND ok THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  END IF;
 END $$;
 
--- release_one locks the row of an exclusive lease alone; of another lease the head first, so that nobody queues meanwhile.
-CREATE FUNCTION release_one(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS release_answer
-LANGUAGE plpgsql VOLATILE
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends the lease
+-- itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head first, so that
+-- nobody queues meanwhile.
+CREATE FUNCTION release_otherwise(
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json)
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
+#variable_conflict use_column
 DECLARE
-  a release_answer;
-  r record;
-BEGIN
-  a.released := false;
-  IF coalesce(p_slot, 0) = 0 THEN
-    SELECT l.ctid AS at, l AS head, l.* INTO r FROM locks l
-      WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-        AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token
-      ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR UPDATE;
-    IF FOUND THEN
-      IF r.expires_at > clock_timestamp() THEN
-        a := end_lease(r.head, r.at);
-      END IF;
-      RETURN a;
-    ELSIF p_slot = 0 THEN
-      RETURN a;
-    END IF;
-  END IF;
-  RETURN release_slot(p_name, p_token, p_grant_id);
-END $$;
-
--- end_lease ends the head's lease. The next in the queue has it in the same version of the row, where it is a writer.
-CREATE FUNCTION end_lease(p_head locks, p_at tid) RETURNS release_answer
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  a       release_answer := ROW(true, NULL, NULL, p_head.watched_until > clock_timestamp());
-  now     timestamptz := clock_timestamp();
-  granted int[];
-BEGIN
-  IF p_head.queued THEN
-    granted := serve(p_head, NULL, now);
-    SELECT * INTO a.hints, a.handed FROM told(p_head.name, granted, p_head.session_id, NULL);
-  END IF;
-  IF granted IS NULL THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.ctid = p_at;
-  ELSIF NOT 0 = ANY (granted) THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = now WHERE l.name = p_head.name AND l.slot = 0;
-  END IF;
-  RETURN a;
-END $$;
-
-CREATE FUNCTION release_slot(p_name text, p_token bigint, p_grant_id uuid) RETURNS release_answer
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  a    release_answer;
   head locks;
-  r    locks;
+  mine locks;
+  g    grants;
+  ok   boolean := require_read_committed()
+    AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL);       -- until the function ends
 BEGIN
-  a.released := false;
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.top_slot > 0 FOR NO KEY UPDATE;
-  IF FOUND THEN
-    SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
+  IF p_at IS NULL THEN
+    SELECT * INTO mine FROM locks l
+      WHERE l.name = p_name AND l.slot <= 0 AND l.grant_id = p_grant_id
+        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
+      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
+    IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
+      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+      SELECT * INTO mine FROM locks l
+        WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
+    END IF;
+    released := coalesce(mine.expires_at > clock_timestamp(), false);
+    IF NOT released THEN
+      RETURN;
+    END IF;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = mine.slot;
   END IF;
-  IF r.expires_at > clock_timestamp() THEN
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = r.slot;
-    a.released := true;
-    SELECT * INTO a.hints, a.handed FROM told(p_name, serve(head, NULL, NULL), r.session_id, NULL);
-    a.watched := head.watched_until > clock_timestamp();
+  released := true;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
+  IF g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                               'watched', nullif(head.watched_until > clock_timestamp(), false)));
   END IF;
-  RETURN a;
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is next.
 -- With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes the head,
 -- so that a request which has looked at the head already, and does not see the note, does not find it as it was. Locks
 -- are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the place that
--- the ticket had. One request waits for whoever decides about its lock at the moment, a second at most; several do not wait
--- for longer than a moment: 55P03, and nothing was done.
-CREATE FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false)
-RETURNS TABLE (n bigint, ended boolean, place int, token bigint, holder text, expires_at timestamptz,
-               hints text[], handed int[], watched boolean)
+-- the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the moment, a second
+-- at most; several do not wait for longer than a moment: 55P03, and nothing was done.
+CREATE FUNCTION give_up(
+  p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
+RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND is_batch(cardinality(p_names), cardinality(p_grant_ids));
   a  record;
+  u  record;
 BEGIN
-  IF cardinality(p_names) > 1 THEN
-    PERFORM set_config('lock_timeout', '50ms', true);     -- until the function ends
-  END IF;
   IF p_session_key IS NULL OR array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
     ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
+  ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
   FOR a IN
     SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n ORDER BY g.n) AS ns
     FROM unnest(p_names, p_grant_ids) WITH ORDINALITY AS g (name, grant_id, n)
     WHERE has_bytes('name', g.name, 512) GROUP BY 1 ORDER BY 1
   LOOP
-    RETURN QUERY
-      SELECT a.ns[g.i], g.ended, g.place, g.token, g.holder, g.expires_at, g.hints, g.handed, g.watched
-      FROM give_up_one(a.name, a.grant_ids, session_of(p_session_key), p_spend) g;
+    u := give_up_all(a.name, a.grant_ids, session_of(p_session_key), p_spend);
+    ok := ok AND u.more -> 'handed' IS NULL;
+    FOR i IN 1..cardinality(a.ns) LOOP                          -- the first answer has what is to be told
+      give_up.n := a.ns[i];
+      give_up.ended := u.ended[i];
+      give_up.place := u.places[i];
+      give_up.token := u.token;
+      give_up.more := CASE WHEN i = 1 THEN u.more ELSE json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
+      RETURN NEXT;
+    END LOOP;
   END LOOP;
+  IF p_alone AND ok THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  END IF;
 END $$;
 
--- give_up_one is give_up for requests of one lock. The first answer has what is to be told.
-CREATE FUNCTION give_up_one(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean)
-RETURNS TABLE (i int, ended boolean, place int, token bigint, holder text, expires_at timestamptz,
-               hints text[], handed int[], watched boolean)
+-- give_up_all is give_up for requests of one lock.
+CREATE FUNCTION give_up_all(
+  p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean,
+  OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 DECLARE
   head locks;
-  over boolean[] := array_fill(false, ARRAY[cardinality(p_grant_ids)]);
-  at   int[] := array_fill(NULL::int, ARRAY[cardinality(p_grant_ids)]);
+  g    grants;
+  t    bigint;
+  r    record;
   ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
 BEGIN
   IF p_spend THEN
-    head := lock_head(p_name, true);
+    head := lock_head(p_name, true, true);
+    INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp() FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
+    UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
   END IF;
-  IF p_spend THEN
-    INSERT INTO spent_grants (grant_id, at) SELECT g, clock_timestamp() FROM unnest(p_grant_ids) g ON CONFLICT DO NOTHING;
-    UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
-  END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
-    at[i] := take_back(p_name, p_grant_ids[i]);
-    over[i] := end_grant(head, p_grant_ids[i]);
+    DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
+    places[i] := CASE WHEN FOUND THEN (
+      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+    ended[i] := end_grant(head, p_grant_ids[i]);
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  SELECT * INTO give_up_one.hints, give_up_one.handed
-    FROM told(p_name, CASE WHEN head.name IS NOT NULL THEN serve(head, NULL, NULL) END, p_session_id, NULL);
-  give_up_one.watched := head.watched_until > clock_timestamp();
-  SELECT l.token, l.holder, l.expires_at INTO give_up_one.token, give_up_one.holder, give_up_one.expires_at
-    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
-  FOR i IN 1..cardinality(p_grant_ids) LOOP
-    give_up_one.i := i;
-    give_up_one.ended := over[i];
-    give_up_one.place := at[i];
-    RETURN NEXT;
-    give_up_one.hints := NULL;
-    give_up_one.handed := NULL;
-    give_up_one.watched := NULL;
-  END LOOP;
-END $$;
-
--- take_back takes a ticket out of the queue; it tells the place that it had, counted up to 100, or NULL.
-CREATE FUNCTION take_back(p_name text, p_grant_id uuid) RETURNS int
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  t bigint;
-BEGIN
-  DELETE FROM waiters q WHERE q.grant_id = p_grant_id AND q.name = p_name RETURNING q.ticket INTO t;
-  IF NOT FOUND THEN
-    RETURN NULL;
+  IF head.name IS NOT NULL THEN
+    g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
-  RETURN (SELECT count(*) + 1 FROM (
-            SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead);
+  SELECT l.token, l.holder, l.expires_at INTO r
+    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+  token := r.token;
+  more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
+                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after it.
@@ -1516,7 +1491,8 @@ BEGIN
         cardinality(tokens), array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND coalesce(p_token BETWEEN l.first_token AND l.token, true)
+    WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true)
     FOR UPDATE;
   IF NOT FOUND OR r.expires_at <= clock_timestamp() THEN
     IF tokens IS NULL OR r.name IS NOT NULL THEN
@@ -1525,18 +1501,17 @@ BEGIN
     RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', quote_literal(p_name),
         array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
-  break_lock.new_token := next_token((SELECT max(l.token) FROM locks l WHERE l.name = p_name));
-  UPDATE locks l SET token = break_lock.new_token, first_token = break_lock.new_token, expires_at = '-infinity',
-                     ended_at = clock_timestamp()
+  new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
+  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity', ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot;
-  break_lock.holder := r.holder;
-  break_lock.token := r.token;
-  break_lock.expires_at := r.expires_at;
-  break_lock.watched := head.watched_until > clock_timestamp();
+  holder := r.holder;
+  token := r.token;
+  expires_at := r.expires_at;
+  watched := head.watched_until > clock_timestamp();
   INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
-    VALUES ('break', p_name, r.token, nullif(r.first_token, r.token), break_lock.new_token, r.holder, p_actor, p_reason);
+    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  SELECT t.handed INTO break_lock.handed FROM told(p_name, serve(head, NULL, NULL), gen_random_uuid(), NULL) t;
+  handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
 
 
@@ -1558,12 +1533,39 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
+-- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
+-- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  r locks;
+  e text;
+BEGIN
+  SELECT * INTO r FROM locks l
+    WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+  IF FOUND THEN
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
+  END IF;
+  SELECT v.kind INTO e FROM (
+      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
+      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
+    WHERE v.first_token <= p_token;
+  IF FOUND THEN
+    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+  END IF;
+  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
+  RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
+END $$;
+
 -- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy (somebody
--- has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other leases. It is
--- planned for as many leases as there are.
-CREATE FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
+-- has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other leases: where p_wait is
+-- given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for as many leases as there are.
+CREATE FUNCTION renew_leases(
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1571,12 +1573,18 @@ DECLARE
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
     AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
 BEGIN
+  IF p_wait IS NOT NULL THEN
+    ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
+    PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
+      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
+  END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id, slot, n)),
     held AS MATERIALIZED (
       SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
-      WHERE l.grant_id = a.grant_id AND a.token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp()
+      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
+        AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
@@ -1586,28 +1594,6 @@ BEGIN
     UNION ALL
     SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
     FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT FROM renewed r WHERE r.n = a.n);
-END $$;
-
--- renew_lease extends one lease by its TTL, waiting for the row where it must; LK001 or LK003 when the lease is lost.
-CREATE FUNCTION renew_lease(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-#variable_conflict use_column
-DECLARE
-  ok boolean := require_read_committed() AND require_durable_commit();
-  s  int;
-BEGIN
-  SELECT l.slot INTO s FROM locks l
-    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN l.first_token AND l.token
-    FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = p_name AND l.slot = s AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp()
-    RETURNING l.expires_at, microseconds_until(l.expires_at) INTO renew_lease.expires_at, renew_lease.remaining_us;
-  IF NOT FOUND THEN
-    PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
-  END IF;
 END $$;
 
 -- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know yet
@@ -1630,7 +1616,7 @@ BEGIN
     SELECT a.n, NULL, l.expires_at, microseconds_until(l.expires_at)
       INTO check_leases.n, check_leases.reason, check_leases.expires_at, check_leases.remaining_us
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id
-        AND a.token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       check_leases.n := a.n;
       check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id), 'expired');
@@ -1639,29 +1625,13 @@ BEGIN
   END LOOP;
 END $$;
 
--- check_lease answers how long one lease still runs; LK001 or LK003 when it is lost.
-CREATE FUNCTION check_lease(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-#variable_conflict use_column
-DECLARE
-  why text;
-BEGIN
-  SELECT c.reason, c.expires_at, c.remaining_us INTO why, check_lease.expires_at, check_lease.remaining_us
-    FROM check_leases(ARRAY[p_name], ARRAY[p_token], ARRAY[p_grant_id], ARRAY[p_slot]) c;
-  IF why IS NOT NULL THEN
-    PERFORM raise_lost(p_name, p_token, why);
-  END IF;
-END $$;
-
 -- own_lease says whose an exclusive lease is, of which the server knew the session alone: for circles of waiters.
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
-    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token;
+    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   RETURN FOUND;
 END $$;
 
@@ -1875,7 +1845,7 @@ BEGIN
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN l.first_token AND l.token;
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
@@ -1902,10 +1872,10 @@ BEGIN
 
   -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
     END IF;
@@ -1943,7 +1913,7 @@ DECLARE
 BEGIN
   SELECT l.grant_id, l.first_token, l.token, l.expires_at INTO r FROM locks l
     WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;
-  IF NOT FOUND OR r.grant_id <> f.grant_id OR f.last_token NOT BETWEEN r.first_token AND r.token
+  IF NOT FOUND OR r.grant_id <> f.grant_id OR f.last_token NOT BETWEEN coalesce(r.first_token, r.token) AND r.token
      OR r.expires_at <= clock_timestamp() THEN
     PERFORM raise_lost(f.lock_name, f.last_token, coalesce(lost_reason(f.lock_name, f.last_token, f.grant_id), 'expired'));
   END IF;
@@ -2507,7 +2477,7 @@ DECLARE
 BEGIN
   SELECT l.watched_until INTO until FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF NOT FOUND OR until IS NULL OR until < clock_timestamp() + p_for / 2 THEN
-    head := lock_head(p_name, true);
+    head := lock_head(p_name, true, true);
     UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
   END IF;
   RETURN QUERY SELECT d.*, watch_channel(p_name) FROM described d WHERE d.name = p_name ORDER BY d.slot;
@@ -2690,7 +2660,7 @@ BEGIN
                WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[])
                  AND p.proname = ANY (ARRAY[
         'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
-        'acquire_lease', 'acquire_leases', 'renew_lease', 'renew_leases', 'check_lease', 'check_leases', 'release_lease',
+        'acquire_lease', 'acquire_leases', 'renew_leases', 'check_leases', 'release_lease',
         'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_channel', 'end_session',
         'fence', 'fence_all', 'once', 'seal', 'outcome',
         'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',

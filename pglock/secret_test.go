@@ -29,11 +29,11 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ticket int64
-	if err := conn.QueryRow(t.Context(), "SELECT ticket FROM pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true, p_turns => 5)", id.String(), key).Scan(&ticket); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true, p_turns => 5)", id.String(), key).Scan(&ticket); err != nil {
 		t.Fatal(err)
 	}
 	var text string
-	if err := conn.QueryRow(t.Context(), "SELECT hints[1] FROM pglock.release_lease('report', $1, $2::text::uuid)", token, first).Scan(&text); err != nil {
+	if err := conn.QueryRow(t.Context(), "SELECT more -> 'handed' -> 'hints' ->> 0 FROM pglock.release_lease('report', $1, $2::text::uuid)", token, first).Scan(&text); err != nil {
 		t.Fatal(err)
 	}
 	for grantID, known := range map[uuid.UUID]bool{id: true, uuid.New(): false} {

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/internal/demo"
-	"github.com/pglock-dev/pglock/internal/pgdownload"
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
@@ -70,7 +69,6 @@ NO_COLOR is respected.`,
 func explainDemo(ctx, interrupted context.Context, err error) error {
 	const again = "pglock-admin demo, to see it all"
 	var option *demo.OptionError
-	var download *pgdownload.Error
 	switch {
 	case err == nil:
 		return nil
@@ -86,7 +84,7 @@ func explainDemo(ctx, interrupted context.Context, err error) error {
 		return &advised{err: err, code: exitFailure, hint: "the demo on Linux or macOS, or in a container"}
 	case errors.Is(err, demo.ErrStory):
 		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s on a machine that is less busy; if it happens again, please report it"}
-	case errors.Is(err, pgprograms.ErrNotFound), errors.As(err, &download):
+	case errors.Is(err, pgprograms.ErrNotFound):
 		return &advised{err: err, code: exitFailure, hint: "install PostgreSQL 14 or newer, or name a server with --database-url"}
 	}
 	return err

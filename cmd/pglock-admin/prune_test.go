@@ -176,8 +176,8 @@ func TestPruneRemovesAllDeadWaitersHoweverMany(t *testing.T) {
 	}
 }
 
-const manyIdle = `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, first_token, ttl, acquired_at, renewed_at, expires_at, ended_at)
-	SELECT 'job/' || to_char(i, 'FM00000'), 'worker', gen_random_uuid(), gen_random_uuid(), i, i, '1 s',
+const manyIdle = `INSERT INTO pglock.locks (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at, ended_at)
+	SELECT 'job/' || to_char(i, 'FM00000'), 'worker', gen_random_uuid(), gen_random_uuid(), i, '1 s',
 		clock_timestamp(), clock_timestamp(), '-infinity', clock_timestamp() - interval '2 days'
 	FROM (SELECT nextval('pglock.fencing_token_seq') AS i FROM generate_series(1, $1)) i`
 

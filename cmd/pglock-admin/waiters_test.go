@@ -17,7 +17,7 @@ func await(tb testing.TB, db *pgtest.DB, holder, name string, mode pglock.Mode, 
 	if mode == pglock.ModeLimit {
 		capacity = &limit
 	}
-	err := db.Conn(tb).QueryRow(tb.Context(), `SELECT a.ticket FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
+	err := db.Conn(tb).QueryRow(tb.Context(), `SELECT (a.more ->> 'ticket')::bigint FROM pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 hour',
 		p_metadata => '{"job":1}', p_mode => $3, p_capacity => $4, p_wait => true, p_session_ttl => '24 hours') a`,
 		name, holder, mode, capacity).Scan(&ticket)
 	if err != nil {
@@ -229,8 +229,8 @@ func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 	const many = 501 // of two locks: the first page ends inside the second
 	for _, name := range []string{"a", "b"} {
 		execute(t, db, `SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour', p_mode => 'shared')`, name)
-		execute(t, db, `INSERT INTO pglock.locks (name, slot, token, first_token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at)
-			SELECT l.name, i, l.token + i, l.token + i, gen_random_uuid(), l.session_id, l.holder, l.mode, l.ttl, l.acquired_at, l.renewed_at, l.expires_at
+		execute(t, db, `INSERT INTO pglock.locks (name, slot, token, grant_id, session_id, holder, mode, ttl, acquired_at, renewed_at, expires_at)
+			SELECT l.name, i, l.token + i, gen_random_uuid(), l.session_id, l.holder, l.mode, l.ttl, l.acquired_at, l.renewed_at, l.expires_at
 			FROM pglock.locks l, generate_series(2, $2) i WHERE l.name = $1 AND l.slot = 1`, name, many) // granting them one by one takes long
 	}
 	execute(t, db, `SELECT pglock.acquire_lease('c', gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour')`)

@@ -3,6 +3,7 @@ package drivers
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -31,29 +32,33 @@ func Acquire(ctx context.Context, db *sql.DB, name, holder, ttl string) (Grant, 
 	g := Grant{Name: name, GrantID: uuid.NewString()}
 	var granted bool
 	var token sql.NullInt64
-	var who sql.NullString
-	var handed []sql.NullInt32
-	var watched bool
-	err := db.QueryRowContext(ctx, `SELECT granted, token, holder, handed, coalesce(watched, false)
-		FROM pglock.acquire_lease($1, $2, $3, $4, $5::interval)`, name, g.GrantID, uuid.NewString(), holder, ttl).
-		Scan(&granted, &token, &who, pq.Array(&handed), &watched)
+	var more sql.NullString
+	err := db.QueryRowContext(ctx, `SELECT granted, token, more FROM pglock.acquire_lease($1, $2, $3, $4, $5::interval)`,
+		name, g.GrantID, uuid.NewString(), holder, ttl).Scan(&granted, &token, &more)
 	if err != nil {
 		return Grant{}, explain(err)
 	}
-	if err := announce(ctx, db, name, handed, watched); err != nil {
+	who, err := announce(ctx, db, name, more)
+	if err != nil {
 		return Grant{}, err
 	}
 	if !granted {
-		return Grant{}, fmt.Errorf("%w: %q by %q", ErrHeld, name, who.String)
+		return Grant{}, fmt.Errorf("%w: %q by %q", ErrHeld, name, who)
 	}
 	g.Token = token.Int64
 	return g, nil
 }
 
 // Renew gives the lease its full TTL again. Call it at a third of the TTL, and before a long write: a fenced transaction
-// may last no longer than the lease had left when it began.
+// may last no longer than the lease had left when it began. It waits for the lease's row for a second at most, as somebody may
+// be about to queue for the lock: 55P03.
 func (g Grant) Renew(ctx context.Context, db *sql.DB) error {
-	_, err := db.ExecContext(ctx, `SELECT pglock.renew_lease($1, $2, $3)`, g.Name, g.Token, g.GrantID)
+	var outcome string
+	err := db.QueryRowContext(ctx, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[0], '1 s')`,
+		g.Name, g.Token, g.GrantID).Scan(&outcome)
+	if err == nil && outcome != "renewed" {
+		return fmt.Errorf("%w: the lease of lock %q was not renewed: %s", ErrStop, g.Name, outcome)
+	}
 	return explain(err)
 }
 
@@ -79,33 +84,49 @@ func (g Grant) Write(ctx context.Context, db *sql.DB, fn func(tx *sql.Tx) error)
 // Release ends the lease, so that the next one can have the lock, and tells that one. A lease that has ended before is an
 // ErrStop.
 func (g Grant) Release(ctx context.Context, db *sql.DB) error {
-	var released, watched bool
-	var handed []sql.NullInt32
-	err := db.QueryRowContext(ctx, `SELECT released, handed, coalesce(watched, false) FROM pglock.release_lease($1, $2, $3)`,
-		g.Name, g.Token, g.GrantID).Scan(&released, pq.Array(&handed), &watched)
+	var released bool
+	var more sql.NullString
+	err := db.QueryRowContext(ctx, `SELECT released, more FROM pglock.release_lease($1, $2, $3)`, g.Name, g.Token, g.GrantID).Scan(&released, &more)
 	if err != nil {
 		return explain(err)
 	}
 	if !released {
 		return fmt.Errorf("%w: the lease of lock %q had ended before its release", ErrStop, g.Name)
 	}
-	return announce(ctx, db, g.Name, handed, watched)
+	_, err = announce(ctx, db, g.Name, more)
+	return err
 }
 
-// announce tells those whom a call has handed the lock, and who watches it. It is a transaction after that of the call.
-func announce(ctx context.Context, db *sql.DB, name string, handed []sql.NullInt32, watched bool) error {
-	if len(handed) == 0 && watched {
-		handed = []sql.NullInt32{{}} // none but who watches
+// announce reads what an answer has beside the lock itself: who holds it, and whom the call has handed it and who watches it.
+// These are told in a transaction after that of the call.
+func announce(ctx context.Context, db *sql.DB, name string, answer sql.NullString) (holder string, err error) {
+	var more struct {
+		Holder  string
+		Watched bool
+		Handed  struct{ Slots []int32 }
 	}
-	if len(handed) == 0 {
-		return nil
+	if !answer.Valid {
+		return "", nil // there is nothing to say, as mostly
 	}
-	names := make([]string, len(handed))
+	if err := json.Unmarshal([]byte(answer.String), &more); err != nil {
+		return "", err
+	}
+	var slots []sql.NullInt32
+	for _, slot := range more.Handed.Slots {
+		slots = append(slots, sql.NullInt32{Int32: slot, Valid: true})
+	}
+	if len(slots) == 0 && more.Watched {
+		slots = []sql.NullInt32{{}} // none but who watches
+	}
+	if len(slots) == 0 {
+		return more.Holder, nil
+	}
+	names := make([]string, len(slots))
 	for i := range names {
 		names[i] = name
 	}
-	_, err := db.ExecContext(ctx, `SELECT pglock.announce($1, $2)`, pq.Array(names), pq.Array(handed))
-	return err
+	_, err = db.ExecContext(ctx, `SELECT pglock.announce($1, $2)`, pq.Array(names), pq.Array(slots))
+	return more.Holder, err
 }
 
 // explain marks what tells a holder to stop: LK001, expired; LK002, a greater token has written; LK003, not the holder.

@@ -46,7 +46,7 @@ func main() {
 
 // run tells the story on a server and in a folder of its own.
 func run(ctx context.Context, out io.Writer) (err error) {
-	server, err := pgserver.Locate(ctx, pgserver.Search{Progress: os.Stderr})
+	server, err := pgserver.Locate(ctx, "", os.Stderr)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,7 +80,7 @@ func TestTheProgramBringsItsOwnServer(t *testing.T) {
 	if kind, err := pgserver.ForcedKind(pgserver.KindPrograms, pgserver.KindDownload); err != nil {
 		t.Skipf("the environment wants no server of %s's own: %v", t.Name(), err)
 	} else if kind == "" {
-		if _, _, err := pgserver.LocatePrograms(t.Context(), pgserver.KindPrograms, nil); err != nil {
+		if _, _, err := pgserver.LocatePrograms(t.Context(), pgserver.KindPrograms, io.Discard); err != nil {
 			t.Skipf("no programs are installed, and none are downloaded for this: %v", err)
 		}
 	}

@@ -32,14 +32,15 @@ SELECT gen_random_uuid() AS grant_id, gen_random_uuid() AS session_key, gen_rand
        gen_random_uuid() AS write_id \gset
 
 -- Ask once, without waiting. \gset would unset what is NULL.
-SELECT granted, coalesce(token, 0) AS token, coalesce(holder, 'somebody whose turn it is') AS holder,
-       coalesce(handed, '{}') AS handed, coalesce(watched, false) AS watched
+SELECT granted, coalesce(token, 0) AS token, coalesce(more ->> 'holder', 'somebody whose turn it is') AS holder,
+       coalesce(more -> 'handed' ->> 'slots', '[]') AS handed, coalesce(more ->> 'watched', 'false') AS watched
   FROM pglock.acquire_lease(:'name', :'grant_id', :'session_key', 'fenced_write.sql', :'ttl') \gset
 
 -- An acquire that finds a lock run out serves its queue before itself. Who was served, and who watches, is told in a
 -- transaction after that one.
 SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(slots)]), slots)) AS announced
-  FROM (SELECT CASE WHEN :'handed' = '{}' AND :'watched' THEN '{NULL}' ELSE :'handed'::int[] END AS slots) AS told
+  FROM (SELECT CASE WHEN :'handed' = '[]' AND :'watched' THEN '{NULL}'
+                    ELSE translate(:'handed', '[]', '{}')::int[] END AS slots) AS told
   WHERE slots <> '{}' \gset
 
 \if :granted
@@ -51,8 +52,8 @@ SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(slots)]
 \endif
 
 -- Work that takes long belongs here, with a renewal at every third of the TTL. The last one comes right before the
--- transaction, which may last no longer than the lease has left when it begins.
-SELECT remaining_us FROM pglock.renew_lease(:'name', :token, :'grant_id') \gset
+-- transaction, which may last no longer than the lease has left when it begins. Where it is lost the fence says why.
+SELECT outcome FROM pglock.renew_leases(ARRAY[:'name'], ARRAY[:token], ARRAY[:'grant_id'::uuid], '{0}', '1 s') \gset
 
 BEGIN;
 -- The fence comes before the first read that the write depends on.
@@ -67,9 +68,10 @@ COMMIT;
 \echo committed: balance :balance
 
 -- The release hands the lock to the next in the queue, who is told as above.
-SELECT released, coalesce(handed, '{}') AS handed, coalesce(watched, false) AS watched
+SELECT released, coalesce(more -> 'handed' ->> 'slots', '[]') AS handed, coalesce(more ->> 'watched', 'false') AS watched
   FROM pglock.release_lease(:'name', :token, :'grant_id') \gset
 SELECT count(pglock.announce(array_fill(:'name'::text, ARRAY[cardinality(slots)]), slots)) AS announced
-  FROM (SELECT CASE WHEN :'handed' = '{}' AND :'watched' THEN '{NULL}' ELSE :'handed'::int[] END AS slots) AS told
+  FROM (SELECT CASE WHEN :'handed' = '[]' AND :'watched' THEN '{NULL}'
+                    ELSE translate(:'handed', '[]', '{}')::int[] END AS slots) AS told
   WHERE slots <> '{}' \gset
 \echo released: :released

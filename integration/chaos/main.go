@@ -3,7 +3,7 @@
 // Chaos runs many processes that lock and write with every kind of fault at once, and checks from outside that every promise
 // of the library is kept: by its public API, the wire, the server's log and the order of commits.
 //
-//	go run ./integration/chaos --seed 7 --duration 10m --faults all
+//	go -C integration run ./chaos --seed 7 --duration 10m --faults all
 //
 // It starts and ends everything that it needs. It exits with 0 when every promise was kept, with 1 and the evidence when one
 // was not, with 2 for bad flags, and with 3 when the laboratory itself could not work.
@@ -37,9 +37,9 @@ const (
 	usage = `chaos injects every kind of fault into processes that lock and write, their connections and their server, and
 checks from outside that every promise of the library is kept.
 
-    go run ./integration/chaos --seed 7 --duration 10m
-    go run ./integration/chaos --faults all,-cancel,-promote-lossy
-    go run ./integration/chaos --faults late-hints --until-violation --duration 1h
+    go -C integration run ./chaos --seed 7 --duration 10m
+    go -C integration run ./chaos --faults all,-cancel,-promote-lossy
+    go -C integration run ./chaos --faults late-hints --until-violation --duration 1h
 
 It starts its servers and its workers by itself, and ends them. It shows how it goes while it runs, each violation when it
 is found, and in the end tables of faults, operations and violations. A folder that is named at the end has the evidence.
@@ -109,7 +109,7 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	flags.BoolVar(&o.sweep, "sweep", false, "in the end wait a minute, sweep the sessions of the dead away, and check that nothing is left in the tables")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing was found")
 	names := flags.String("faults", "all", "comma-separated names of faults, all or none; a name after a minus is left out")
-	programs := flags.String("programs", "", "folder of initdb, pg_ctl and postgres; default: where they are found, as the tests do")
+	programs := flags.String("programs", "", "folder of initdb and postgres; default: where they are found, as the tests do")
 	list := flags.Bool("list", false, "show the faults and the checks, and exit")
 	flags.Usage = func() {
 		fmt.Fprint(problems, usage)

@@ -93,8 +93,7 @@ type play struct {
 
 func (p *play) prepare(ctx context.Context) (err error) {
 	p.stage.print("%s  one lock, one account, %d workers, leases of %v, seed %d", p.stage.style(styleTitle, "pglock demo"), p.Workers, p.TTL, p.Seed)
-	search := pgserver.Search{ConnString: p.ConnString, Progress: p.stage.progress()}
-	if p.server, err = pgserver.Locate(ctx, search); err != nil {
+	if p.server, err = pgserver.Locate(ctx, p.ConnString, p.stage.progress()); err != nil {
 		return err
 	}
 	p.url = p.server.URL()

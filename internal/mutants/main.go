@@ -107,8 +107,8 @@ func (m mutant) run(ctx context.Context, root string) (string, error) {
 	if err := os.WriteFile(overlayFile, data, 0o600); err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayFile, "-count=1", "-timeout=100s", "-v", "-run", m.test, m.pkg)
-	cmd.Dir = root
+	cmd := exec.CommandContext(ctx, "go", "test", "-overlay", overlayFile, "-count=1", "-timeout=100s", "-v", "-run", m.test, ".")
+	cmd.Dir = filepath.Join(root, m.pkg) // which may be in another module
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	err = cmd.Run()

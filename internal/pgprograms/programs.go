@@ -1,5 +1,4 @@
-// Package pgprograms finds the PostgreSQL server programs that are installed
-// on this machine and the user they may run as.
+// Package pgprograms gives PostgreSQL server programs, installed or downloaded, and the user they may run as.
 package pgprograms
 
 import (
@@ -10,7 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,83 +18,76 @@ import (
 // MinMajor is the oldest PostgreSQL major that is accepted.
 const MinMajor = 14
 
-// ErrNotFound is what errors.Is finds in the error of Find and FindIn when
-// there are no usable programs.
+// ErrNotFound is in the error of whoever looks for programs when there are none.
 var ErrNotFound = errors.New("no usable PostgreSQL server programs")
-
-// A NotFoundError tells every folder that was looked into and why each was
-// refused. It answers errors.Is for ErrNotFound.
-type NotFoundError struct {
-	// Looked holds one line per place, in the order of the search.
-	Looked []string
-}
-
-func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("%v (initdb, pg_ctl and postgres, %d or newer); looked in: %s",
-		ErrNotFound, MinMajor, strings.Join(e.Looked, "; "))
-}
-
-// Is makes the error match ErrNotFound.
-func (e *NotFoundError) Is(target error) bool { return target == ErrNotFound }
 
 // Programs is a folder with the server programs of one PostgreSQL version.
 type Programs struct {
-	BinDir  string // absolute, holds initdb, pg_ctl and postgres
+	BinDir  string // absolute
 	Version string // as the programs tell it, such as "15.18"
 	Major   int    // at least MinMajor
 }
 
 // Path is the file of the named program.
-func (p Programs) Path(name string) string {
-	return filepath.Join(p.BinDir, name+exeSuffix())
+func (p Programs) Path(name string) string { return filepath.Join(p.BinDir, name) }
+
+// needed are the programs that a usable folder holds.
+var needed = []string{"initdb", "postgres"}
+
+// patterns are where Debian, Red Hat, Homebrew and Postgres.app put the programs.
+var patterns = []string{
+	"/usr/lib/postgresql/*/bin",
+	"/usr/pgsql-*/bin",
+	"/opt/homebrew/opt/postgresql*/bin",
+	"/usr/local/opt/postgresql*/bin",
+	"/home/linuxbrew/.linuxbrew/opt/postgresql*/bin",
+	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// programNames are the programs that a usable folder holds.
-func programNames() []string { return []string{"initdb", "pg_ctl", "postgres"} }
-
-func exeSuffix() string {
-	if runtime.GOOS == "windows" {
-		return ".exe"
-	}
-	return ""
-}
-
-// Find looks for installed programs: in the folders of PATH, in the one that
-// pg_config names, and where Debian, Red Hat, Homebrew and Postgres.app put
-// them, the newest major of each first. It takes the first folder whose
-// programs are of MinMajor or newer and can be run by Account. Its error is a
-// *NotFoundError, or that of ctx.
+// Find looks for installed programs: in the folders of PATH, then where packages put them, the newest major first. It takes
+// the first folder whose programs are of MinMajor or newer and can be run by Account. Its error is ErrNotFound, with every
+// place and why it was refused, or that of ctx.
 func Find(ctx context.Context) (Programs, error) {
-	return findAmong(ctx, append(onPath(ctx), wellKnown()...))
+	return first(ctx, append(onPath(), packaged()...))
 }
 
-// FindIn looks into one folder only. Its error is a *NotFoundError, or that of
-// ctx.
-func FindIn(ctx context.Context, dir string) (Programs, error) {
-	return findAmong(ctx, []place{{dir: dir}})
+// FindIn is Find in one folder only.
+func FindIn(ctx context.Context, dir string) (Programs, error) { return first(ctx, []string{dir}) }
+
+// onPath gives the folders of PATH that have one of the programs. It may be a link into the folder that has all of them, so
+// that comes first.
+func onPath() (dirs []string) {
+	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
+		for _, name := range append(needed, "pg_ctl") {
+			if file, err := filepath.EvalSymlinks(filepath.Join(dir, name)); err == nil {
+				dirs = append(dirs, filepath.Dir(file), dir)
+			}
+		}
+	}
+	return dirs
 }
 
-func findAmong(ctx context.Context, places []place) (Programs, error) {
-	notFound := &NotFoundError{}
+func packaged() (dirs []string) {
+	for _, pattern := range patterns {
+		found, _ := filepath.Glob(pattern) // its only error is that of a bad pattern
+		dirs = append(dirs, found...)
+	}
+	number := regexp.MustCompile(`[0-9]+`)
+	major := func(dir string) int {
+		n, _ := strconv.Atoi(number.FindString(filepath.Base(filepath.Dir(dir)))) // 0 where there is none
+		return n
+	}
+	slices.SortStableFunc(dirs, func(a, b string) int { return major(b) - major(a) })
+	return dirs
+}
+
+func first(ctx context.Context, dirs []string) (Programs, error) {
 	account, err := Account()
 	if err != nil {
 		return Programs{}, err
 	}
-	seen := make(map[string]bool)
-	for _, p := range places {
-		if p.dir == "" {
-			notFound.Looked = append(notFound.Looked, p.note)
-			continue
-		}
-		dir, err := filepath.Abs(p.dir)
-		if err != nil {
-			notFound.Looked = append(notFound.Looked, err.Error())
-			continue
-		}
-		if seen[dir] {
-			continue
-		}
-		seen[dir] = true
+	var refused []string
+	for _, dir := range slices.Compact(dirs) {
 		programs, err := inspect(ctx, dir, account)
 		if err == nil {
 			return programs, nil
@@ -103,61 +95,47 @@ func findAmong(ctx context.Context, places []place) (Programs, error) {
 		if ctx.Err() != nil {
 			return Programs{}, context.Cause(ctx)
 		}
-		notFound.Looked = append(notFound.Looked, err.Error())
+		refused = append(refused, fmt.Sprintf("%s (%v)", dir, err))
 	}
-	return Programs{}, notFound
+	if len(dirs) == 0 {
+		refused = append([]string{"PATH"}, patterns...)
+	}
+	return Programs{}, fmt.Errorf("%w (%s, %d or newer); looked in: %s",
+		ErrNotFound, strings.Join(needed, " and "), MinMajor, strings.Join(refused, "; "))
 }
+
+// askTimeout bounds a program that is only asked for its version.
+const askTimeout = 10 * time.Second
 
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) (([0-9]+)[^ \n]*)`)
 
-// inspect runs postgres as account, which also shows that account can.
-func inspect(ctx context.Context, dir string, account *User) (Programs, error) {
-	p := Programs{BinDir: dir}
-	for _, name := range programNames() {
-		info, err := os.Stat(p.Path(name))
-		switch {
-		case err != nil:
-			return Programs{}, fmt.Errorf("%s (no %s)", dir, name)
-		case info.IsDir():
-			return Programs{}, fmt.Errorf("%s (%s is a folder)", dir, name)
-		}
-	}
-	for _, name := range programNames() {
-		out, err := runAs(ctx, account, p.Path(name), "--version")
-		if err != nil {
-			return Programs{}, fmt.Errorf("%s (%s cannot be run%s: %w)", dir, name, account.asUser(), err)
-		}
-		m := versionLine.FindStringSubmatch(out)
-		if m == nil {
-			return Programs{}, fmt.Errorf("%s (%s does not tell its version)", dir, name)
-		}
-		if name != "postgres" {
-			continue
-		}
-		p.Version = m[1]
-		if p.Major, err = strconv.Atoi(m[2]); err != nil {
-			return Programs{}, fmt.Errorf("%s (version %s: %w)", dir, m[1], err)
-		}
-	}
-	if p.Major < MinMajor {
-		return Programs{}, fmt.Errorf("%s (version %s is older than %d)", dir, p.Version, MinMajor)
-	}
-	return p, nil
-}
-
-// askTimeout bounds a program that is only asked for its version or folder.
-const askTimeout = 10 * time.Second
-
-// runAs runs a program in the root folder, because the working directory of
-// this process may be closed to account.
-func runAs(ctx context.Context, account *User, path string, args ...string) (string, error) {
+// inspect runs the programs as account, which also shows that account can.
+func inspect(ctx context.Context, dir string, account *User) (p Programs, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Dir = filepath.VolumeName(path) + string(filepath.Separator)
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	cmd.WaitDelay = time.Second
-	account.RunAs(cmd)
-	out, err := cmd.Output()
-	return string(out), err
+	if p.BinDir, err = filepath.Abs(dir); err != nil {
+		return p, err
+	}
+	for _, name := range needed {
+		if _, err := os.Stat(p.Path(name)); err != nil {
+			return p, fmt.Errorf("no %s", name)
+		}
+		cmd := exec.CommandContext(ctx, p.Path(name), "--version")
+		cmd.Dir = "/" // the working directory of this process may be closed to account
+		cmd.WaitDelay = time.Second
+		account.RunAs(cmd)
+		out, err := cmd.Output()
+		if err != nil {
+			return p, fmt.Errorf("%s cannot be run by the server's user: %w", name, err)
+		}
+		m := versionLine.FindSubmatch(out)
+		if m == nil {
+			return p, fmt.Errorf("%s does not tell its version", name)
+		}
+		p.Version = string(m[1])
+		if p.Major, err = strconv.Atoi(string(m[2])); err != nil || p.Major < MinMajor {
+			return p, fmt.Errorf("version %s is older than %d", p.Version, MinMajor)
+		}
+	}
+	return p, nil
 }

@@ -1,22 +1,39 @@
 package pgprograms
 
-import "errors"
+import (
+	"errors"
+	"os"
+	"os/user"
+	"strconv"
+)
 
-// A User is the account that server programs run as when this process is root,
-// which PostgreSQL refuses. A nil *User means this process's own user.
+// A User is the account that server programs run as when this process is root, which PostgreSQL refuses. A nil *User means
+// this process's own user.
 type User struct {
 	Name     string
 	UID, GID int
 }
 
-// ErrNoUser is in the error of Account when this process is root and there is
-// no unprivileged user to run a server as.
-var ErrNoUser = errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")
-
-// asUser is for messages.
-func (u *User) asUser() string {
-	if u == nil {
-		return ""
+// Account is the user that server programs must run as: nil, which is this process's own user, unless that is root; then
+// postgres, else nobody.
+func Account() (*User, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
 	}
-	return " as user " + u.Name
+	for _, name := range []string{"postgres", "nobody"} {
+		if found, err := user.Lookup(name); err == nil {
+			uid, uidErr := strconv.Atoi(found.Uid)
+			gid, gidErr := strconv.Atoi(found.Gid)
+			return &User{name, uid, gid}, errors.Join(uidErr, gidErr)
+		}
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody")
+}
+
+// Own gives the file or folder to u. A nil u leaves it as it is.
+func (u *User) Own(path string) error {
+	if u == nil {
+		return nil
+	}
+	return os.Lchown(path, u.UID, u.GID)
 }

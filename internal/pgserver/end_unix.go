@@ -3,10 +3,16 @@
 package pgserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -14,159 +20,132 @@ import (
 // patience is how long a postmaster may take to heed one signal.
 const patience = 5 * time.Second
 
-// PID is the process of the latest postmaster; 0 for a server that was not
-// started here.
-func (s *Server) PID() int {
-	if s.process == nil {
-		return 0
+// PID is the process of the latest postmaster; 0 for a server that was not started here.
+func (p *process) PID() int {
+	if pm := p.latest.Load(); pm != nil {
+		return pm.pid
 	}
-	return s.process.latest().pid
+	return 0
 }
 
-// DataDir is the server's data folder; empty for a server that was not started
-// here.
-func (s *Server) DataDir() string {
-	if s.process == nil {
-		return ""
-	}
-	return s.process.folder.data()
-}
+// DataDir is the server's data folder; empty for a server that was not started here.
+func (p *process) DataDir() string { return p.data }
 
 // LogFile is the server's log; empty for a server that was not started here.
-func (s *Server) LogFile() string {
-	if s.process == nil {
-		return ""
-	}
-	return s.process.folder.log()
-}
+func (p *process) LogFile() string { return p.log }
 
-// Stop ends the server, closing its connections, and removes its folder. A
-// second call does nothing, and so does any call for a server that was not
-// started here.
-func (s *Server) Stop() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.process == nil {
+// Stop ends the server, closing its connections, and removes its folder. A second call does nothing, and so does any call
+// for a server that was not started here.
+func (p *process) Stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over != nil {
 		return nil
 	}
-	return s.process.stop()
+	p.over = ErrStopped
+	var err error
+	if pm := p.latest.Load(); pm != nil {
+		err = p.end(pm, syscall.SIGINT)
+	}
+	// Nothing is left to remove unless somebody ended the minder.
+	return errors.Join(err, p.minder.finish(), os.RemoveAll(p.folder))
 }
 
-// Kill ends the server as a crash would: SIGKILL for the postmaster and for all
-// its children, which are gone when it returns. The folder stays, for Restart
-// or Stop. The error is ErrNotOurs or ErrStopped where there is nothing to kill.
-func (s *Server) Kill() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.alterable(); err != nil {
-		return err
-	}
-	return s.process.kill()
-}
+// Kill ends the server as a crash would: SIGKILL for the postmaster and for all its children, which are gone when it
+// returns. The folder stays, for Restart or Stop. The error is ErrNotOurs or ErrStopped where there is nothing to kill.
+func (p *process) Kill() error { return p.alter(func() error { return p.kill(p.latest.Load()) }) }
 
-// Restart starts the server again, in the same folder and on the same port: at
-// once after Kill, else after a fast stop. ctx governs the start. The error is
-// ErrNotOurs or ErrStopped where there is nothing to restart.
-func (s *Server) Restart(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.alterable(); err != nil {
-		return err
-	}
-	p := s.process
-	if err := p.end(p.latest(), syscall.SIGINT); err != nil {
-		return err
-	}
-	return p.startOnSamePort(ctx)
-}
-
-func (s *Server) alterable() error {
-	switch {
-	case s.process == nil:
-		return ErrNotOurs
-	case s.process.stopped:
-		return ErrStopped
-	}
-	return nil
-}
-
-// startOnSamePort tries again while somebody else has the port, until ctx ends
-// or for patience.
-func (p *process) startOnSamePort(ctx context.Context) error {
-	deadline := time.Now().Add(patience)
-	for {
-		err := p.startPostmaster(ctx)
-		if !errors.Is(err, errPortTaken) || time.Now().After(deadline) {
+// Restart starts the server again, in the same folder and on the same port: at once after Kill, else after a fast stop. ctx
+// governs the start. The error is ErrNotOurs or ErrStopped where there is nothing to restart.
+func (p *process) Restart(ctx context.Context) error {
+	return p.alter(func() error {
+		if err := p.end(p.latest.Load(), syscall.SIGINT); err != nil {
 			return err
 		}
-	}
+		return p.startPostmaster(ctx)
+	})
 }
 
-// stop ends what runs and lets the minder remove the folder.
-func (p *process) stop() error {
-	if p.stopped {
+func (p *process) alter(do func() error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.over != nil {
+		return p.over
+	}
+	return do()
+}
+
+// end asks the postmaster to end in the given way, then by force, and returns when it has.
+func (p *process) end(pm *postmaster, signal syscall.Signal) error {
+	if pm.ended(0) {
 		return nil
 	}
-	p.stopped = true
-	var errs []error
-	if pm := p.latest(); pm != nil {
-		errs = append(errs, p.end(pm, syscall.SIGINT))
-	}
-	errs = append(errs, p.minder.finish())
-	// Nothing is left to remove unless somebody ended the minder.
-	errs = append(errs, os.RemoveAll(string(p.folder)))
-	return errors.Join(errs...)
-}
-
-// end asks the postmaster to end, first in the given way, then with growing
-// force, and returns when it has.
-func (p *process) end(pm *postmaster, first syscall.Signal) error {
-	for _, signal := range []syscall.Signal{first, syscall.SIGQUIT} {
-		if pm.ended() {
-			return nil
-		}
-		// It may have ended just now; done tells.
-		_ = syscall.Kill(pm.pid, signal)
-		_ = syscall.Kill(pm.pid, syscall.SIGCONT)
-		if pm.await(patience) {
-			return nil
-		}
-	}
-	return p.kill()
-}
-
-// kill stops the postmaster before it looks for the children, so that there can
-// be no more of them.
-func (p *process) kill() error {
-	pm := p.latest()
-	if pm.ended() {
+	// It may have ended just now; done tells.
+	_ = syscall.Kill(pm.pid, signal)
+	_ = syscall.Kill(pm.pid, syscall.SIGCONT)
+	if pm.ended(patience) {
 		return nil
 	}
-	if err := syscall.Kill(pm.pid, syscall.SIGSTOP); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("pgserver: stop process %d: %w", pm.pid, err)
+	return p.kill(pm)
+}
+
+// kill stops the postmaster before it looks for the children, so that there can be no more of them.
+func (p *process) kill(pm *postmaster) error {
+	if pm.ended(0) {
+		return nil
 	}
+	_ = syscall.Kill(pm.pid, syscall.SIGSTOP)
 	children, err := childrenOf(pm.pid)
-	if err != nil {
-		err = fmt.Errorf("pgserver: children of process %d: %w", pm.pid, err)
+	for _, pid := range append(children, pm.pid) {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // below is seen whether it has
 	}
-	for _, pid := range append([]int{pm.pid}, children...) {
-		if killErr := syscall.Kill(pid, syscall.SIGKILL); killErr != nil && !errors.Is(killErr, syscall.ESRCH) {
-			err = errors.Join(err, fmt.Errorf("pgserver: kill process %d: %w", pid, killErr))
+	if !pm.ended(patience) {
+		return fmt.Errorf("pgserver: process %d is still there %v after SIGKILL", pm.pid, patience)
+	}
+	for deadline := time.Now().Add(patience); err == nil && len(children) > 0; {
+		time.Sleep(pollEvery)
+		var running map[int]int
+		if running, err = parents(); time.Now().After(deadline) {
+			return fmt.Errorf("pgserver: processes %v are still there %v after SIGKILL", children, patience)
 		}
+		children = slices.DeleteFunc(children, func(pid int) bool { _, is := running[pid]; return !is })
 	}
-	if !pm.await(patience) {
-		err = errors.Join(err, fmt.Errorf("pgserver: process %d is still there %v after SIGKILL", pm.pid, patience))
-	}
-	return errors.Join(err, awaitGone(children))
+	return err
 }
 
-func (pm *postmaster) await(d time.Duration) bool {
-	late := time.NewTimer(d)
-	defer late.Stop()
-	select {
-	case <-pm.done:
-		return true
-	case <-late.C:
-		return false
+func childrenOf(pid int) (children []int, err error) {
+	all, err := parents()
+	for child, parent := range all {
+		if parent == pid {
+			children = append(children, child)
+		}
 	}
+	return children, err
+}
+
+// parents gives the parent of every process but of zombies, which have ended: what is left is for their parents to take
+// note. It reads /proc where there is one, else it asks ps.
+func parents() (map[int]int, error) {
+	var lines []string // pid, state, parent
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		stat, _ := os.ReadFile(file) // it may have ended since
+		// "pid (name) state parent …", where the name may hold anything.
+		lines = append(lines, filepath.Base(filepath.Dir(file))+" "+string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	}
+	if len(stats) == 0 {
+		out, err := exec.Command("ps", "-A", "-o", "pid=,stat=,ppid=").Output()
+		if err != nil {
+			return nil, fmt.Errorf("pgserver: ps: %w", err)
+		}
+		lines = strings.Split(string(out), "\n")
+	}
+	all := make(map[int]int)
+	for _, line := range lines {
+		if fields := strings.Fields(line); len(fields) >= 3 && fields[1][0] != 'Z' {
+			pid, _ := strconv.Atoi(fields[0])
+			all[pid], _ = strconv.Atoi(fields[2])
+		}
+	}
+	return all, nil
 }

@@ -5,67 +5,72 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"runtime"
+	"slices"
 
-	"github.com/pglock-dev/pglock/internal/pgdownload"
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// A Search says where Locate may find a server.
-type Search struct {
-	// ConnString names a server that somebody else runs. Defaults to none.
-	ConnString string
+// Variable is the environment variable that forces one Kind of server.
+const Variable = "PGLOCK_SERVER"
 
-	// Settings are for a server that is started; see Options.
-	Settings map[string]string
+// Kind says where a server comes from.
+type Kind string
 
-	// Progress takes a line before programs are downloaded. Defaults to
-	// nowhere.
-	Progress io.Writer
+// The kinds, which are also the values of Variable.
+const (
+	KindURL      Kind = "url"      // a connection string: somebody else's server
+	KindPrograms Kind = "programs" // installed programs
+	KindDownload Kind = "download" // downloaded programs
+	KindDocker   Kind = "docker"   // a container; known to the tests in integration only
+)
+
+// ForcedKind reads Variable. It gives "" when the variable is unset or empty, and an error when its value is none of
+// allowed.
+func ForcedKind(allowed ...Kind) (Kind, error) {
+	kind := Kind(os.Getenv(Variable))
+	if kind == "" || slices.Contains(allowed, kind) {
+		return kind, nil
+	}
+	return "", fmt.Errorf("%s: %q must be one of %q (docker is for the tests in integration only)", Variable, string(kind), allowed)
 }
 
-// Locate gives the server that ConnString names, if it names one; else it
-// starts one from installed programs; else from downloaded ones. Variable
-// allows only one of the three. Whatever is found is used: Locate does not go on
-// when that server cannot be reached or does not start. The caller owns the
-// server and ends it with Stop.
-func Locate(ctx context.Context, s Search) (*Server, error) {
+// Locate gives the server at connString, unless that is empty; else it starts one from installed programs; else from downloaded
+// ones, and progress takes a line before the download. Variable allows only one of the three. Whatever is found is used:
+// Locate does not go on when that server cannot be reached or does not start. The caller owns the server and ends it with
+// Stop.
+func Locate(ctx context.Context, connString string, progress io.Writer) (*Server, error) {
 	forced, err := ForcedKind(KindURL, KindPrograms, KindDownload)
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if forced == KindURL && s.ConnString == "" {
+	case forced == KindURL && connString == "":
 		return nil, fmt.Errorf("%s: %q needs a connection string, and none was given", Variable, string(forced))
+	case connString != "" && (forced == "" || forced == KindURL):
+		return Connect(ctx, connString)
 	}
-	if s.ConnString != "" && (forced == "" || forced == KindURL) {
-		return Connect(ctx, s.ConnString)
-	}
-	programs, kind, err := LocatePrograms(ctx, forced, s.Progress)
+	programs, kind, err := LocatePrograms(ctx, forced, progress)
 	if err != nil {
 		return nil, err
 	}
-	return Start(ctx, Options{Programs: programs, Kind: kind, Settings: s.Settings})
+	return Start(ctx, Options{Programs: programs, Kind: kind})
 }
 
-// LocatePrograms gives installed programs, else downloaded ones; only the one
-// or the other when forced says so. It tells which.
-func LocatePrograms(ctx context.Context, forced Kind, progress io.Writer) (pgprograms.Programs, Kind, error) {
-	if progress == nil {
-		progress = io.Discard
+// LocatePrograms gives installed programs, else downloaded ones; only the one or the other when forced says so. It tells
+// which.
+func LocatePrograms(ctx context.Context, forced Kind, progress io.Writer) (programs pgprograms.Programs, kind Kind, err error) {
+	if runtime.GOOS == "windows" {
+		return programs, "", ErrUnsupported
 	}
-	var errs []error
 	if forced != KindDownload {
-		programs, err := pgprograms.Find(ctx)
-		if err == nil {
-			return programs, KindPrograms, nil
+		if programs, err = pgprograms.Find(ctx); err == nil || forced == KindPrograms || ctx.Err() != nil {
+			return programs, KindPrograms, err
 		}
-		errs = append(errs, err)
 	}
-	if forced != KindPrograms && ctx.Err() == nil {
-		programs, err := pgdownload.Fetch(ctx, progress)
-		if err == nil {
-			return programs, KindDownload, nil
-		}
-		errs = append(errs, err)
+	programs, fetchErr := pgprograms.Fetch(ctx, progress)
+	if fetchErr != nil {
+		return programs, "", errors.Join(err, fetchErr)
 	}
-	return pgprograms.Programs{}, "", errors.Join(errs...)
+	return programs, KindDownload, nil
 }

@@ -2,17 +2,18 @@ package pgserver
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 )
 
 func TestForcedKindNamesTheVariableTheValueAndTheRule(t *testing.T) {
 	for value, wants := range map[string][]string{
-		"nonsense": {Variable, `"nonsense"`, "url, programs, download"},
-		"docker":   {Variable, `"docker"`, "url, programs, download", "tests only"},
+		"nonsense": {Variable, `"nonsense"`, `"url" "programs" "download"`},
+		"docker":   {Variable, `"docker"`, `"url" "programs" "download"`, "integration only"},
 	} {
 		t.Setenv(Variable, value)
-		_, err := Locate(t.Context(), Search{})
+		_, err := Locate(t.Context(), "", io.Discard)
 		if err == nil {
 			t.Errorf("%s=%s is taken", Variable, value)
 			continue
@@ -27,7 +28,7 @@ func TestForcedKindNamesTheVariableTheValueAndTheRule(t *testing.T) {
 
 func TestForcedURLNeedsAConnectionString(t *testing.T) {
 	t.Setenv(Variable, "url")
-	_, err := Locate(t.Context(), Search{})
+	_, err := Locate(t.Context(), "", io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "connection string") || !strings.Contains(err.Error(), Variable) {
 		t.Errorf("error %v", err)
 	}
@@ -39,7 +40,7 @@ func TestConnectionStringThatLeadsNowhereIsAnErrorWithoutItsPassword(t *testing.
 		"postgres://somebody:hush-hush@127.0.0.1:1/postgres",
 		"host=127.0.0.1 port=no password=hush-hush",
 	} {
-		_, err := Locate(t.Context(), Search{ConnString: connString})
+		_, err := Locate(t.Context(), connString, io.Discard)
 		if err == nil || strings.Contains(err.Error(), "hush-hush") {
 			t.Errorf("error %v", err)
 		}

@@ -3,17 +3,18 @@
 package pgserver
 
 import (
+	"io"
 	"strings"
 	"testing"
 )
 
 func TestConnectionStringComesFirstUnlessTheVariableForbids(t *testing.T) {
-	programs, kind, err := LocatePrograms(t.Context(), "", nil)
+	programs, kind, err := LocatePrograms(t.Context(), "", io.Discard)
 	if err != nil {
 		t.Fatalf("this test needs server programs on this machine: %v", err)
 	}
 	t.Setenv(Variable, string(kind))
-	ours, err := Locate(t.Context(), Search{ConnString: "postgres://nobody@127.0.0.1:1/postgres"})
+	ours, err := Locate(t.Context(), "postgres://nobody@127.0.0.1:1/postgres", io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func TestConnectionStringComesFirstUnlessTheVariableForbids(t *testing.T) {
 	}
 	for _, value := range []string{"", "url"} {
 		t.Setenv(Variable, value)
-		theirs, err := Locate(t.Context(), Search{ConnString: ours.URL()})
+		theirs, err := Locate(t.Context(), ours.URL(), io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}

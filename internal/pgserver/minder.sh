@@ -1,6 +1,6 @@
 # Runs beside one server: $1 is the server's folder. Standard input is a pipe
 # whose only writer is the process that owns the server; it writes the id of
-# each program that it starts in the folder, on a line of its own. The pipe ends
+# each postmaster that it starts in the folder, on a line of its own. The pipe ends
 # when that process ends, however it ends. Then the program and the folder go.
 trap '' HUP INT TERM
 PATH=$PATH:/usr/bin:/bin:/usr/sbin:/sbin

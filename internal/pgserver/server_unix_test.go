@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,11 +30,28 @@ import (
 // to an end in the way the variable says.
 const ownerVariable = "PGSERVER_TEST_OWNER"
 
+// copies is the template of servers that do not care.
+var copies = sync.OnceValues(func() (*Template, error) {
+	programs, _, err := LocatePrograms(context.Background(), "", os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	return NewTemplate(context.Background(), programs)
+})
+
 func TestMain(m *testing.M) {
 	if end := os.Getenv(ownerVariable); end != "" {
 		actAsOwner(end)
 	}
-	goleak.VerifyTestMain(m)
+	code := m.Run()
+	if template, err := copies(); err == nil {
+		err = template.Remove()
+		if err = errors.Join(err, goleak.Find()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
 // actAsOwner starts a server, tells of it on standard output, and ends.
@@ -71,10 +89,13 @@ func installed(tb testing.TB) pgprograms.Programs {
 	return p
 }
 
-func started(tb testing.TB, o Options) *Server {
+func started(tb testing.TB, settings map[string]string) *Server {
 	tb.Helper()
-	o.Programs = installed(tb)
-	s, err := Start(tb.Context(), o)
+	template, err := copies()
+	if err != nil {
+		tb.Fatalf("these tests need server programs on this machine: %v", err)
+	}
+	s, err := Start(tb.Context(), Options{Template: template, Settings: settings, InMemory: true})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -124,11 +145,12 @@ func eventually(tb testing.TB, within time.Duration, what string, is func() bool
 
 func running(tb testing.TB, pid int) bool {
 	tb.Helper()
-	all, err := tasks()
+	all, err := parents()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return slices.ContainsFunc(all, func(t task) bool { return t.pid == pid && !t.zombie })
+	_, is := all[pid]
+	return is
 }
 
 func exists(tb testing.TB, path string) bool {
@@ -142,7 +164,7 @@ func exists(tb testing.TB, path string) bool {
 
 func TestRestartIsANewServerAndStopLeavesNeitherProcessNorFolder(t *testing.T) {
 	t.Parallel()
-	s := started(t, Options{})
+	s := started(t, nil)
 	before := ask[time.Time](t, connected(t, s), "select pg_postmaster_start_time()")
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -175,7 +197,7 @@ func TestRestartIsANewServerAndStopLeavesNeitherProcessNorFolder(t *testing.T) {
 
 func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *testing.T) {
 	t.Parallel()
-	s := started(t, Options{})
+	s := started(t, nil)
 	conn := connected(t, s)
 	if _, err := conn.Exec(t.Context(), "create table kept as select 42 as answer"); err != nil {
 		t.Fatal(err)
@@ -231,9 +253,38 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 	}
 }
 
+func TestServersOfATemplateOutliveItAndAreApart(t *testing.T) {
+	t.Parallel()
+	template, err := NewTemplate(t.Context(), installed(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := make(map[string]*Server)
+	for _, name := range []string{"a", "b"} {
+		if with[name], err = Start(t.Context(), Options{Template: template}); err != nil {
+			t.Fatal(err)
+		}
+		defer with[name].Stop()
+	}
+	if err := template.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if exists(t, template.p.folder) {
+		t.Errorf("folder %s is still there", template.p.folder)
+	}
+	for name, s := range with {
+		if _, err := connected(t, s).Exec(t.Context(), "create table only_"+name+" ()"); err != nil {
+			t.Fatal(err)
+		}
+		if n := ask[int](t, connected(t, s), "select count(*) from pg_tables where tablename like 'only%'"); n != 1 {
+			t.Errorf("%d tables, want one", n)
+		}
+	}
+}
+
 func TestStopEndsAFrozenServer(t *testing.T) {
 	t.Parallel()
-	s := started(t, Options{})
+	s := started(t, nil)
 	if err := syscall.Kill(s.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -326,10 +377,11 @@ func segments() []string {
 
 func TestServerIsPrivateAndHasTheSettings(t *testing.T) {
 	t.Parallel()
-	s := started(t, Options{Settings: map[string]string{
+	s := started(t, map[string]string{
 		"application_name": `it's a \ test`,
 		"Max_Connections":  "33",
-	}})
+		"listen_addresses": "*",
+	})
 	group, err := syscall.Getpgid(s.PID())
 	if err != nil {
 		t.Fatal(err)
@@ -364,65 +416,39 @@ func TestServerIsPrivateAndHasTheSettings(t *testing.T) {
 	}
 }
 
-func TestAddressPortAndFolderCannotBeSet(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"listen_addresses", "PORT", "data_directory"} {
-		_, err := Start(t.Context(), Options{Programs: installed(t), Settings: map[string]string{name: "1"}})
-		if err == nil || !strings.Contains(err.Error(), strings.ToLower(name)) {
-			t.Errorf("%s: error %v, want one that names it", name, err)
-		}
-	}
-}
-
 func TestFailedStartTellsTheLogAndLeavesNothing(t *testing.T) {
-	t.Parallel()
-	base := reachable(t)
-	_, err := Start(t.Context(), Options{
-		Programs: installed(t),
-		BaseDir:  base,
-		Settings: map[string]string{"no_such_setting": "1"},
-	})
+	o := Options{Programs: installed(t), Settings: map[string]string{"no_such_setting": "1"}}
+	before := children(t)
+	_, err := Start(t.Context(), o)
 	if err == nil || !strings.Contains(err.Error(), `unrecognized configuration parameter "no_such_setting"`) {
 		t.Errorf("error %v, want what the server logged", err)
 	}
-	left, err := os.ReadDir(base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+	if after := children(t); after != before {
+		t.Errorf("%d children, before the start %d", after, before)
 	}
 }
 
 func TestEndedContextEndsTheStartAndLeavesNothing(t *testing.T) {
-	t.Parallel()
-	base := reachable(t)
+	o := Options{Programs: installed(t)}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Start(ctx, Options{Programs: installed(t), BaseDir: base}); !errors.Is(err, context.Canceled) {
+	before := children(t)
+	if _, err := Start(ctx, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
-	left, err := os.ReadDir(base)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left) != 0 {
-		t.Errorf("left behind: %v", left)
+	if after := children(t); after != before {
+		t.Errorf("%d children, before the start %d", after, before)
 	}
 }
 
-// reachable is a folder that the server's user can write to.
-func reachable(tb testing.TB) string {
+// children counts the processes of this one's servers, with their minders, which go after the folders.
+func children(tb testing.TB) int {
 	tb.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pgserver-test-")
+	all, err := childrenOf(os.Getpid())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		tb.Fatal(err)
-	}
-	return dir
+	return len(all)
 }
 
 func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
@@ -432,15 +458,15 @@ func TestTakenPortIsToldApartFromOtherFailures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer somebody.Close()
-	s := started(t, Options{})
+	s := started(t, nil)
 	if err := s.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s.process.port = somebody.Addr().(*net.TCPAddr).Port
-	if err := s.process.startPostmaster(t.Context()); !errors.Is(err, errPortTaken) {
+	s.port = somebody.Addr().(*net.TCPAddr).Port
+	if err := s.startPostmaster(t.Context()); !errors.Is(err, errPortTaken) {
 		t.Errorf("error %v, want errPortTaken", err)
 	}
-	if err := s.process.startOnFreePort(t.Context()); err != nil {
+	if err := s.startOnFreePort(t.Context()); err != nil {
 		t.Errorf("on another port: %v", err)
 	}
 }
@@ -450,10 +476,9 @@ func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
 	t.Setenv("PGDATA", "/nonexistent")
 	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
 	t.Setenv("LC_ALL", "nonsense")
-	// The folder of a test belongs to this process's user alone, so as root
-	// it must be passed over.
+	// The folder of a test belongs to this process's user alone, so root must pass it over.
 	t.Setenv("TMPDIR", t.TempDir())
-	s := started(t, Options{})
+	s := started(t, nil)
 	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {
 		t.Errorf("the data is in %s", s.DataDir())
 	}

@@ -3,145 +3,152 @@
 package pgserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// own serializes Stop, Kill and Restart.
-type own struct {
-	mu      sync.Mutex
-	process *process // nil for a server that was not started here
-}
-
-// process is a server on this machine that belongs to this process. It is not
-// safe for concurrent use: Server serializes.
+// process is a folder with the data of a server, and the programs that run in it, one after the other.
 type process struct {
-	o       Options
-	user    *pgprograms.User
-	folder  folder
-	port    int
-	minder  *minder
-	stopped bool
+	programs pgprograms.Programs
+	user     *pgprograms.User
+	folder   string // holds everything; removing it leaves nothing behind
+	data     string
+	log      string
+	password string
+	port     int
+	minder   *minder
 
-	mu         sync.Mutex  // guards postmaster only, for PID
-	postmaster *postmaster // the latest one, which may have ended
+	mu     sync.Mutex // serializes Stop, Kill and Restart
+	over   error      // why there is nothing to kill
+	latest atomic.Pointer[postmaster]
 }
 
-// Start makes a data folder and starts a server in it, which listens on
-// 127.0.0.1 only and asks for a password of its own. As root, the server runs
-// as pgprograms.Account. ctx governs the start, not the life of the server. The
-// caller owns the server and ends it with Stop; should the caller's process end
-// without, the server and its folder go too.
-func Start(ctx context.Context, o Options) (_ *Server, err error) {
-	if o.Kind == "" {
-		o.Kind = KindPrograms
-	}
-	if o.Programs.BinDir == "" {
-		return nil, errors.New("pgserver: Options.Programs: must name a folder of server programs")
-	}
-	settings, err := settingsFile(o.Settings)
+// A Template is a data folder to be copied for servers. It belongs to the process that made it, as a server does.
+type Template struct{ p *process }
+
+// NewTemplate makes a data folder, in memory if it can be.
+func NewTemplate(ctx context.Context, programs pgprograms.Programs) (*Template, error) {
+	p, err := newProcess(programs, true)
 	if err != nil {
 		return nil, err
 	}
-	user, err := pgprograms.Account()
+	if err := p.initdb(ctx); err != nil {
+		return nil, errors.Join(err, p.Stop())
+	}
+	return &Template{p}, nil
+}
+
+// Remove removes the folder.
+func (t *Template) Remove() error { return t.p.Stop() }
+
+// Start makes a data folder and starts a server in it, which listens on 127.0.0.1 only and asks for a password of its own.
+// As root, the server runs as pgprograms.Account. ctx governs the start, not the life of the server. The caller owns the
+// server and ends it with Stop; should the caller's process end without, the server and its folder go too.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	if o.Template != nil {
+		o.Programs = o.Template.p.programs
+	}
+	p, err := newProcess(o.Programs, o.InMemory)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{o: o, user: user}
-	if p.folder, err = makeFolder(o.BaseDir, user); err != nil {
-		return nil, err
+	if o.Template == nil {
+		err = p.initdb(ctx)
+	} else {
+		p.password = o.Template.p.password
+		_, err = p.run(ctx, "cp", "-R", o.Template.p.data, p.data)
 	}
-	// From here on the minder removes what there is, so every failure below
-	// only has to end it.
-	if p.minder, err = startMinder(p.folder); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(string(p.folder)))
+	if err == nil {
+		err = p.configure(o.Settings)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, p.stop())
-		}
-	}()
-	password := rand.Text()
-	if err := p.initdb(ctx, password); err != nil {
-		return nil, err
+	if err == nil {
+		err = p.startOnFreePort(ctx)
 	}
-	if err := p.configure(settings); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, p.Stop())
 	}
-	if err := p.startOnFreePort(ctx); err != nil {
-		return nil, err
-	}
-	return &Server{
-		kind:        o.Kind,
-		url:         serverURL(password, p.port),
-		description: describe(o.Programs),
-		own:         own{process: p},
-	}, nil
+	at := fmt.Sprintf("postgres://postgres:%s@127.0.0.1:%d/postgres?sslmode=disable", p.password, p.port)
+	description := fmt.Sprintf("PostgreSQL %s from %s", p.programs.Version, p.programs.BinDir)
+	return &Server{cmp.Or(o.Kind, KindPrograms), at, description, p}, nil
 }
 
-// initdb makes the data folder. C.UTF-8 sorts alike everywhere; where the
-// system does not know it, C does too.
-func (p *process) initdb(ctx context.Context, password string) error {
-	if err := p.writeFile(p.folder.password(), password); err != nil {
-		return err
+// newProcess makes the folder, which only the server's user can look into, and starts its minder. Root makes it where that
+// user can get to; backends see the real name, so the minder must too.
+func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err error) {
+	p := &process{programs: programs}
+	if p.user, err = pgprograms.Account(); err != nil {
+		return nil, err
 	}
-	defer os.Remove(p.folder.password())
-	var out string
-	var err error
-	for _, locale := range []string{"C.UTF-8", "C"} {
-		out, err = p.run(ctx, "initdb",
-			"-D", p.folder.data(), "-U", "postgres", "--pwfile="+p.folder.password(),
-			"-A", "scram-sha-256", "-E", "UTF8", "--locale="+locale,
-			"--no-sync", "--no-instructions")
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() != nil || !strings.Contains(out, "locale") {
-			break
-		}
+	base := os.TempDir()
+	if p.user != nil {
+		base = "/tmp"
 	}
-	return fmt.Errorf("pgserver: %s: %w\n%s", p.o.Programs.Path("initdb"), err, lastLines(out))
+	if dir := memory(); inMemory && dir != "" {
+		base = dir
+	}
+	if base, err = filepath.EvalSymlinks(base); err == nil {
+		p.folder, err = os.MkdirTemp(base, "pglock-server-")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pgserver: %w", err)
+	}
+	p.data, p.log = filepath.Join(p.folder, "data"), filepath.Join(p.folder, "log")
+	if err = p.user.Own(p.folder); err == nil {
+		p.minder, err = startMinder(p.folder)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("pgserver: %w", err), os.RemoveAll(p.folder))
+	}
+	return p, nil
 }
 
-// run runs one of the programs as the server's user, known to the minder.
-func (p *process) run(ctx context.Context, name string, args ...string) (string, error) {
-	var out strings.Builder
-	cmd := p.command(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = time.Second
-	if err := cmd.Start(); err != nil {
-		return "", err
+// initdb makes a data folder. C.UTF-8 sorts alike everywhere; where the system does not know it, C does too.
+func (p *process) initdb(ctx context.Context) error {
+	p.password = rand.Text()
+	file := filepath.Join(p.folder, "password")
+	if err := errors.Join(os.WriteFile(file, []byte(p.password), 0o600), p.user.Own(file)); err != nil {
+		return fmt.Errorf("pgserver: %w", err)
 	}
-	minded := p.minder.mind(cmd.Process.Pid)
-	err := cmd.Wait()
+	defer os.Remove(file)
+	arguments := []string{"-D", p.data, "-U", "postgres", "--pwfile=" + file, "-A", "scram-sha-256", "-E", "UTF8",
+		"--no-sync", "--no-instructions", "--locale=C.UTF-8"}
+	out, err := p.run(ctx, p.programs.Path("initdb"), arguments...)
+	if err != nil && strings.Contains(out, "locale") && ctx.Err() == nil {
+		_, err = p.run(ctx, p.programs.Path("initdb"), append(arguments, "--locale=C")...)
+	}
+	return err
+}
+
+func (p *process) run(ctx context.Context, program string, args ...string) (string, error) {
+	out, err := p.command(ctx, program, args...).CombinedOutput()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return out.String(), errors.Join(err, minded)
+	if err != nil {
+		err = fmt.Errorf("pgserver: %s: %w\n%s", program, err, lastLines(string(out)))
+	}
+	return string(out), err
 }
 
-// command prepares a program in a session of its own, so that an interrupt from
-// the terminal reaches this process first, and without the variables that
-// would point it at another server.
-func (p *process) command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, p.o.Programs.Path(name), args...)
-	cmd.Dir = string(p.folder)
+// command prepares a program in a session of its own, so that an interrupt from the terminal reaches this process first,
+// and without the variables that would point it at another server.
+func (p *process) command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = p.folder
+	cmd.WaitDelay = time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.user.RunAs(cmd)
 	for _, v := range os.Environ() {
@@ -149,67 +156,31 @@ func (p *process) command(ctx context.Context, name string, args ...string) *exe
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "LC_ALL=C", "TZ=UTC", "TMPDIR="+string(p.folder))
+	cmd.Env = append(cmd.Env, "LC_ALL=C", "TZ=UTC", "TMPDIR="+p.folder)
 	return cmd
 }
 
-// throwaway are the settings of a server whose data nobody needs after a crash
-// of the machine. Dynamic shared memory is kept in the folder, to go with it.
-var throwaway = map[string]string{
-	"dynamic_shared_memory_type": "mmap",
-	"fsync":                      "off",
-	"max_connections":            "200",
-	"unix_socket_directories":    "",
-}
+// throwaway are the settings of a server whose data nobody needs after a crash of the machine. Dynamic shared memory is
+// kept in the folder, to go with it.
+const throwaway = `
+dynamic_shared_memory_type = mmap
+fsync = off
+max_connections = 200
+unix_socket_directories = ''
+`
 
-// fixed are what the rest of this package relies on.
-var fixed = map[string]string{"listen_addresses": "127.0.0.1"}
-
-// settingsFile gives the lines for postgresql.conf.
-func settingsFile(given map[string]string) (string, error) {
-	settings := maps.Clone(throwaway)
-	for name, value := range given {
-		switch name = strings.ToLower(name); name {
-		case "listen_addresses", "port", "data_directory":
-			return "", fmt.Errorf("pgserver: Options.Settings: %s=%q: the server chooses it itself", name, value)
-		}
-		if strings.ContainsAny(name+value, "\n\x00") {
-			return "", fmt.Errorf("pgserver: Options.Settings: %s=%q: must be one line", name, value)
-		}
-		settings[name] = value
-	}
-	maps.Copy(settings, fixed)
-	var lines strings.Builder
-	escape := strings.NewReplacer(`'`, `''`, `\`, `\\`)
-	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&lines, "%s = '%s'\n", name, escape.Replace(settings[name]))
-	}
-	return lines.String(), nil
-}
-
-// configure adds to the file that initdb wrote; of two lines for one setting
-// the last one counts.
-func (p *process) configure(settings string) error {
-	f, err := os.OpenFile(filepath.Join(p.folder.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+// configure adds to the file that initdb wrote; of two lines for one setting the last one counts.
+func (p *process) configure(settings map[string]string) error {
+	f, err := os.OpenFile(filepath.Join(p.data, "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		return fmt.Errorf("pgserver: settings: %w", err)
 	}
-	_, err = f.WriteString("\n" + settings)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("pgserver: settings: %w", err)
+	lines := []byte(throwaway)
+	for name, value := range settings {
+		lines = fmt.Appendf(lines, "%s = '%s'\n", name, strings.NewReplacer(`'`, `''`, `\`, `\\`).Replace(value))
 	}
-	return nil
-}
-
-// writeFile writes a file that only the server's user can read.
-func (p *process) writeFile(name, content string) error {
-	if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-		return fmt.Errorf("pgserver: %w", err)
-	}
-	if err := p.user.Own(name); err != nil {
-		return fmt.Errorf("pgserver: %w", err)
-	}
-	return nil
+	_, err = f.Write(append(lines, "listen_addresses = '127.0.0.1'\n"...))
+	return errors.Join(err, f.Close())
 }
 
 // lastLines is the end of a program's output, for an error message.
@@ -217,20 +188,4 @@ func lastLines(text string) string {
 	const most = 15
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
-}
-
-// serverURL is the connection string of a server on this machine.
-func serverURL(password string, port int) string {
-	u := url.URL{
-		Scheme:   "postgres",
-		User:     url.UserPassword("postgres", password),
-		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
-		Path:     "/postgres",
-		RawQuery: "sslmode=disable",
-	}
-	return u.String()
-}
-
-func describe(p pgprograms.Programs) string {
-	return fmt.Sprintf("PostgreSQL %s from %s", p.Version, p.BinDir)
 }

@@ -2,29 +2,28 @@
 
 package pgserver
 
-import "context"
+import (
+	"context"
 
-type own struct{}
+	"github.com/pglock-dev/pglock/internal/pgprograms"
+)
 
-var _ = Server{own: own{}} // nothing else uses the field on this system
+// No server is started on this system.
+type process struct{ over error }
+
+// Template is for other systems.
+type Template struct{}
+
+// NewTemplate gives ErrUnsupported on this system.
+func NewTemplate(context.Context, pgprograms.Programs) (*Template, error) { return nil, ErrUnsupported }
 
 // Start gives ErrUnsupported on this system.
 func Start(context.Context, Options) (*Server, error) { return nil, ErrUnsupported }
 
-// PID is 0: no server is started on this system.
-func (s *Server) PID() int { return 0 }
-
-// DataDir is empty: no server is started on this system.
-func (s *Server) DataDir() string { return "" }
-
-// LogFile is empty: no server is started on this system.
-func (s *Server) LogFile() string { return "" }
-
-// Stop does nothing: no server is started on this system.
-func (s *Server) Stop() error { return nil }
-
-// Kill gives ErrNotOurs: no server is started on this system.
-func (s *Server) Kill() error { return ErrNotOurs }
-
-// Restart gives ErrNotOurs: no server is started on this system.
-func (s *Server) Restart(context.Context) error { return ErrNotOurs }
+func (t *Template) Remove() error                { return nil }
+func (p *process) PID() int                      { return 0 }
+func (p *process) DataDir() string               { return "" }
+func (p *process) LogFile() string               { return "" }
+func (p *process) Stop() error                   { return nil }
+func (p *process) Kill() error                   { return p.over }
+func (p *process) Restart(context.Context) error { return p.over }

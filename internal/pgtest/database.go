@@ -2,13 +2,22 @@ package pgtest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/url"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
+
+// databaseTimeout bounds every single making and dropping of a database.
+const databaseTimeout = 30 * time.Second
+
+// pristine is the server's own template that nobody can be connected to.
+const pristine = "template0"
 
 // A DB is a database that belongs to one test.
 type DB struct {
@@ -16,43 +25,45 @@ type DB struct {
 	url  string
 }
 
-// Database makes a database for the test: a copy of the template that the
-// package gave with WithTemplate. It is dropped, whoever is still connected,
-// when the test ends. The test fails when there is no server to be had.
+// Database makes a database for the test: a copy of the template that the package gave with WithTemplate. It is dropped,
+// whoever is still connected, when the test ends. The test fails when there is no server to be had.
 func Database(tb testing.TB) *DB {
 	tb.Helper()
-	Server(tb)
-	template, err := shared.migrated()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return newDatabase(tb, template)
+	return newDatabase(tb, true)
 }
 
 // EmptyDatabase is Database without the migrations.
 func EmptyDatabase(tb testing.TB) *DB {
 	tb.Helper()
-	Server(tb)
-	return newDatabase(tb, pristine)
+	return newDatabase(tb, false)
 }
 
-func newDatabase(tb testing.TB, template string) *DB {
+func newDatabase(tb testing.TB, migrated bool) *DB {
 	tb.Helper()
-	name := shared.databases.next()
-	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
-	defer cancel()
-	// Registered first: the database may be there even when this fails.
-	tb.Cleanup(func() {
-		ctx, cancel := afterTest(tb)
-		defer cancel()
-		if err := shared.drop(ctx, name); err != nil {
-			tb.Errorf("pgtest: drop the test's database: %v", err)
-		}
-	})
-	if err := shared.create(ctx, name, template); err != nil {
+	db, err := shared.database(tb.Context(), migrated)
+	if db != nil { // it may be there even when this failed
+		tb.Cleanup(func() {
+			ctx, cancel := afterTest(tb)
+			defer cancel()
+			if err := shared.drop(ctx, db.name); err != nil {
+				tb.Errorf("pgtest: drop the test's database: %v", err)
+			}
+		})
+	}
+	if err != nil {
 		tb.Fatal(err)
 	}
-	return &DB{name: name, url: shared.urlOf(name)}
+	return db
+}
+
+// URL gives an Example, which has no testing.TB, the connection string of a database of its own, made as Database makes
+// one. Main drops it. It panics when there is no server to be had.
+func URL() string {
+	db, err := shared.database(shared.ctx, true)
+	if err != nil {
+		panic(err)
+	}
+	return db.url
 }
 
 // Name is the database's name.
@@ -61,9 +72,8 @@ func (db *DB) Name() string { return db.name }
 // URL is the database's connection string. It may hold a password.
 func (db *DB) URL() string { return db.url }
 
-// Pool opens a pool of connections to the database, after the changes to its
-// configuration. It is closed when the test ends; the test fails when a
-// connection has not been given back by then.
+// Pool opens a pool of connections to the database, after the changes to its configuration. It is closed when the test ends;
+// the test fails when a connection has not been given back by then.
 func (db *DB) Pool(tb testing.TB, change ...func(*pgxpool.Config)) *pgxpool.Pool {
 	tb.Helper()
 	config, err := pgxpool.ParseConfig(db.url)
@@ -77,29 +87,15 @@ func (db *DB) Pool(tb testing.TB, change ...func(*pgxpool.Config)) *pgxpool.Pool
 	if err != nil {
 		tb.Fatalf("pgtest: pool: %v", err)
 	}
-	tb.Cleanup(func() { closePool(tb, pool) })
+	tb.Cleanup(func() {
+		late := func() { panic("pgtest: " + tb.Name() + " has not given back the connections of a pool") }
+		defer time.AfterFunc(databaseTimeout, late).Stop()
+		pool.Close()
+	})
 	return pool
 }
 
-// closePool does not wait for ever, as Close alone would, for a connection that
-// is not given back; dropping the database then ends it.
-func closePool(tb testing.TB, pool *pgxpool.Pool) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		pool.Close()
-	}()
-	late := time.NewTimer(databaseTimeout)
-	defer late.Stop()
-	select {
-	case <-closed:
-	case <-late.C:
-		tb.Errorf("pgtest: %d connections of a pool have not been given back %v after the test", pool.Stat().AcquiredConns(), databaseTimeout)
-	}
-}
-
-// Conn opens a connection to the database, outside any pool. It is closed when
-// the test ends.
+// Conn opens a connection to the database, outside any pool. It is closed when the test ends.
 func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), databaseTimeout)
@@ -122,18 +118,79 @@ func afterTest(tb testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(tb.Context()), databaseTimeout)
 }
 
+// database makes a copy of the database that the package's migrations ran on, or of an empty one.
+func (c *cluster) database(ctx context.Context, migrated bool) (*DB, error) {
+	if err := c.get(); err != nil {
+		return nil, err
+	}
+	template := pristine
+	if migrated && c.migrate != nil {
+		template = c.name("template")
+		c.migrated.Do(func() { c.migrateErr = c.makeTemplate(template) })
+		if c.migrateErr != nil {
+			return nil, fmt.Errorf("pgtest: make the template: %w", c.migrateErr)
+		}
+	}
+	name := c.name(c.made.Add(1))
+	ctx, cancel := context.WithTimeout(ctx, databaseTimeout)
+	defer cancel()
+	if err := c.copy(ctx, template, name); err != nil {
+		return &DB{name: name}, fmt.Errorf("pgtest: make a database: %w", err)
+	}
+	return &DB{name, withDatabase(c.server.URL(), name)}, nil
+}
+
+// makeTemplate forbids connections to the template in the end, because a database cannot be copied while somebody is
+// connected.
+func (c *cluster) makeTemplate(name string) error {
+	ctx, cancel := context.WithTimeout(c.ctx, databaseTimeout)
+	defer cancel()
+	err := c.copy(ctx, pristine, name)
+	if err == nil {
+		err = c.migrate(ctx, withDatabase(c.server.URL(), name))
+	}
+	if err == nil {
+		_, err = c.admin.Exec(ctx, "alter database "+quote(name)+" allow_connections false")
+	}
+	if err == nil {
+		_, err = c.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name)
+	}
+	return err
+}
+
+// copy is refused while somebody is connected to the template, be it the server's own housekeeping, so that is tried again
+// until ctx ends.
+func (c *cluster) copy(ctx context.Context, template, name string) error {
+	sql := "create database " + quote(name) + " template " + quote(template)
+	if !c.old {
+		sql += " strategy file_copy" // a throwaway server has no use for the copy in its log
+	}
+	for {
+		_, err := c.admin.Exec(ctx, sql)
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "55006" && ctx.Err() == nil {
+			continue // object_in_use; the server itself waits five seconds first
+		}
+		return err
+	}
+}
+
+func (c *cluster) drop(ctx context.Context, name string) error {
+	_, err := c.admin.Exec(ctx, "drop database if exists "+quote(name)+" with (force)")
+	return err
+}
+
+func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
+
 // withDatabase replaces the database in a connection string of either form.
 func withDatabase(connString, name string) string {
 	u, err := url.Parse(connString)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		// Of a keyword that occurs twice the last one counts.
-		return connString + " dbname=" + name
+		return connString + " dbname=" + name // of a keyword that occurs twice the last one counts
 	}
 	query := u.Query()
 	query.Del("dbname")
 	query.Del("database")
 	u.RawQuery = query.Encode()
-	u.Path = "/" + name
-	u.RawPath = ""
+	u.Path, u.RawPath = "/"+name, ""
 	return u.String()
 }

@@ -1,31 +1,6 @@
 package pgtest
 
-import (
-	"testing"
-	"time"
-)
-
-func TestNamesTellTheirProcessAndItsStart(t *testing.T) {
-	start := time.Unix(1700000000, 0)
-	a, b := newNames(start), newNames(start)
-	for _, name := range []string{a.template(), a.next(), a.next(), a.prefix} {
-		prefix, made, ok := parseName(name)
-		if !ok || prefix != a.prefix || !made.Equal(start) {
-			t.Errorf("%s: process %s, %v, %v", name, prefix, made, ok)
-		}
-		if len(name) > 63 {
-			t.Errorf("%s is too long for a name", name)
-		}
-	}
-	if first, second := a.next(), a.next(); first == second || a.prefix == b.prefix {
-		t.Error("names repeat")
-	}
-	for _, name := range []string{"postgres", "pglock_test_", "pglock_test_x_00", "pglock_test_1700000000"} {
-		if _, _, ok := parseName(name); ok {
-			t.Errorf("%s is taken for one of ours", name)
-		}
-	}
-}
+import "testing"
 
 func TestDatabaseIsReplacedInConnectionStringsOfEitherForm(t *testing.T) {
 	for given, want := range map[string]string{

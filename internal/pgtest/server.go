@@ -4,100 +4,126 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// startTimeout bounds the start of the shared server, with the fetching of an
-// image or of programs.
+// startTimeout bounds the start of a server, with the fetching of an image or of programs.
 const startTimeout = 5 * time.Minute
 
 // shared is the server of the package under test.
 var shared = newCluster()
 
-// A cluster is one server and the databases that this process made in it. It is
-// started at most once, when a test first asks, and closed at most once.
+// A cluster is one server and the databases that this process made in it. It is started at most once, when a test first
+// asks, and closed at most once.
 type cluster struct {
-	options  options
+	options
 	prepared bool // Main runs
 
 	ctx    context.Context // ends when the cluster is closed
 	cancel context.CancelFunc
+	close  func() error
 
 	start    sync.Once
 	server   *pgserver.Server
 	end      func() error // ends the server, if it is ours
 	startErr error
-	presence *pgx.Conn // on somebody else's server only
 
-	template    sync.Once
-	templateErr error
-	databases   names
+	id       int32
+	presence *pgx.Conn     // holds the id
+	admin    *pgxpool.Pool // makes and drops databases
+	old      bool          // the server is of version 14
+	made     atomic.Int64  // databases
+
+	migrated   sync.Once
+	migrateErr error
+
+	ownOnce sync.Once
+	own     pgserver.Options // of servers that are started here
+	ownErr  error
 }
 
 func newCluster() *cluster {
-	ctx, cancel := context.WithCancel(context.Background())
-	return &cluster{ctx: ctx, cancel: cancel, databases: newNames(time.Now())}
+	c := &cluster{}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.close = sync.OnceValue(c.shut)
+	return c
 }
 
-// Server gives the server that the tests of this package share, starting it if
-// need be. It belongs to Main: a test must neither stop, kill nor restart it,
-// nor change its settings; see Dedicated. The test fails when there is no
-// server to be had.
+// Server gives the server that the tests of this package share, starting it if need be. It belongs to Main: a test must
+// neither stop, kill nor restart it, nor change its settings; see Dedicated. The test fails when there is no server to be
+// had.
 func Server(tb testing.TB) *pgserver.Server {
 	tb.Helper()
-	server, err := shared.get()
-	if err != nil {
+	if err := shared.get(); err != nil {
 		tb.Fatal(err)
 	}
-	return server
+	return shared.server
 }
 
-var errNoMain = errors.New("pgtest: the package needs: func TestMain(m *testing.M) { pgtest.Main(m) }")
+// stdout is the process's own: while an Example runs, os.Stdout is what its output is read from.
+var stdout = os.Stdout
 
-func (c *cluster) get() (*pgserver.Server, error) {
+func (c *cluster) get() error {
 	if !c.prepared {
-		return nil, errNoMain
+		return errors.New("pgtest: the package needs: func TestMain(m *testing.M) { pgtest.Main(m) }")
 	}
 	c.start.Do(func() {
-		if c.startErr = c.ctx.Err(); c.startErr != nil {
-			return
-		}
 		ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
 		defer cancel()
-		if c.server, c.end, c.startErr = obtain(ctx, c.options.preferDocker); c.startErr != nil {
-			return
-		}
-		fmt.Fprintf(stdout, "pgtest: %s: using %s\n", packagePath(), c.server.Description())
-		if c.server.Kind() == pgserver.KindURL {
-			c.startErr = c.signIn(ctx, time.Now())
+		if c.startErr = c.obtain(ctx); c.startErr == nil {
+			fmt.Fprintf(stdout, "pgtest: %s: using %s\n", program, c.server.Description())
+			c.startErr = c.connect(ctx)
 		}
 	})
-	return c.server, c.startErr
+	return c.startErr
 }
 
-// close waits for a start that is under way, so that nothing is started after
-// it.
-func (c *cluster) close() error {
+// obtain does not go on from a connection string that leads nowhere: whoever set it does not want another server.
+func (c *cluster) obtain(ctx context.Context) (err error) {
+	forced, url := pgserver.Kind(os.Getenv(pgserver.Variable)), os.Getenv(URLVariable)
+	var noDocker error
+	switch {
+	case c.docker != nil && (forced == "" || forced == pgserver.KindDocker):
+		if c.server, c.end, noDocker = c.docker(ctx); noDocker == nil || forced != "" {
+			return noDocker
+		}
+	case forced == pgserver.KindDocker:
+		return fmt.Errorf("pgtest: %s: only the tests in integration know %q", pgserver.Variable, forced)
+	}
+	if forced == pgserver.KindURL || forced == "" && url != "" {
+		c.server, err = pgserver.Locate(ctx, url, stdout)
+	} else if err = c.startOwn(); err == nil {
+		c.server, err = pgserver.Start(ctx, c.own)
+	}
+	if err != nil {
+		return fmt.Errorf("pgtest: no PostgreSQL server for the tests. Name one in %s, or install server programs: %w",
+			URLVariable, errors.Join(noDocker, err))
+	}
+	c.end = c.server.Stop
+	return nil
+}
+
+// shut waits for a start that is under way, so that nothing is started after it.
+func (c *cluster) shut() error {
 	c.cancel()
-	c.start.Do(func() { c.startErr = errors.New("pgtest: the tests are over") })
-	if c.startErr != nil {
-		return nil
+	over := errors.New("pgtest: the tests are over")
+	c.start.Do(func() { c.startErr = over })
+	c.ownOnce.Do(func() { c.ownErr = over })
+	var errs []error
+	if c.own.Template != nil {
+		errs = append(errs, c.own.Template.Remove())
 	}
-	errs := []error{c.dropDatabases()}
-	if c.presence != nil {
-		// Whoever runs the server may have ended the connection.
-		_ = c.presence.Close(context.WithoutCancel(c.ctx))
+	if c.end != nil {
+		errs = append(errs, c.disconnect(), c.end())
 	}
-	return errors.Join(append(errs, c.end())...)
-}
-
-func (c *cluster) leakOptions() []goleak.Option {
-	return append(leaksOf(c.server), c.options.ignoredLeaks...)
+	return errors.Join(errs...)
 }

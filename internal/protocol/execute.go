@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"sync"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
@@ -33,7 +34,7 @@ func (e *Executor) BeginExplicitly() { e.explicit.Store(true) }
 func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ...Step) error {
 	_ = Unconfirmed(conn) // of a commit that is not ours
 	for {
-		explicit, named := e.explicit.Load(), e.names.usable(conn.Config().DefaultQueryExecMode)
+		explicit, named := e.explicit.Load(), e.names.usable(settingsOf(conn).mode)
 		if !named {
 			along = nil
 		}
@@ -57,7 +58,7 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 
 // send sends all steps in one go, and reads what comes back of them.
 func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Step) (err error) {
-	if tracer := conn.Config().Tracer; tracer != nil {
+	if tracer := settingsOf(conn).tracer; tracer != nil {
 		for _, s := range steps {
 			traced := tracer.TraceQueryStart(ctx, conn, pgx.TraceQueryStartData{SQL: s.SQL, Args: s.Args})
 			defer func() { tracer.TraceQueryEnd(traced, conn, pgx.TraceQueryEndData{Err: err}) }()
@@ -150,9 +151,37 @@ func rollBack(ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
+// settings are what a connection was made with, as far as it concerns us. They are kept with the connection: pgx copies all of
+// its configuration, with that of TLS, whenever it is asked for it.
+type settings struct {
+	mode   pgx.QueryExecMode
+	tracer pgx.QueryTracer
+}
+
+const settingsKey = "pglock.settings"
+
+func settingsOf(conn *pgx.Conn) settings {
+	data := conn.PgConn().CustomData()
+	known, ok := data[settingsKey].(settings)
+	if !ok {
+		config := conn.Config()
+		known = settings{config.DefaultQueryExecMode, config.Tracer}
+		data[settingsKey] = known
+	}
+	return known
+}
+
 // ownName is under what a statement is prepared: the same for the same text, and not the text. That one would be preferred by
 // every later query of that text, also by one that must not rely on names.
 func ownName(sql string) string {
+	if name, known := ownNames.Load(sql); known {
+		return name.(string)
+	}
 	sum := sha256.Sum256([]byte(sql))
-	return "pglock_" + hex.EncodeToString(sum[:12])
+	name := "pglock_" + hex.EncodeToString(sum[:12])
+	ownNames.Store(sql, name)
+	return name
 }
+
+// ownNames has the name of each statement that was ever sent: there are some thirty for each schema.
+var ownNames sync.Map

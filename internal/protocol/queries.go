@@ -14,9 +14,9 @@ import (
 // parameter types and work with prepared statements off. Times come as microseconds since 1970, because a time in text
 // form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/schema.
 type Queries struct {
-	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, renewWaiting, checkMany, timeline, own string
-	release, releaseMany, giveUp, endSession, sweep                                                       string
-	announce, notify                                                                                      string
+	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, checkMany, timeline, own string
+	release, releaseMany, giveUp, endSession, sweep                                         string
+	announce, notify                                                                        string
 
 	// What these bring is for people, and read where it is shown.
 	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Diagnose string
@@ -38,23 +38,19 @@ func NewQueries(schema string) *Queries {
 	return &Queries{
 		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
 			FROM {{schema}}.start_client()`),
-		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended.
-		acquire: in(`SELECT a.granted, a.token, a.first_token, a.slot, a.remaining_us, a.holder, {{at a.expires_at}}, a.ticket, a.place, a.is_first,
-				a.hints, a.handed, a.watched, CASE WHEN NOT a.granted AND a.hints IS NULL AND a.handed IS NULL THEN ` + async + ` END
+		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended. The last
+		// argument says that the statement is a transaction of its own.
+		acquire: in(`SELECT NULL::pg_catalog.int8, granted, token, more::pg_catalog.text
 			FROM {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
 				$8::pg_catalog.text, $9::pg_catalog.int4, $10::pg_catalog.bool, $11::pg_catalog.text::pg_catalog.interval,
-				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, $14::pg_catalog.int4) a`),
-		acquireMany: in(`SELECT m.n, (m.answer).granted, (m.answer).token, (m.answer).first_token, (m.answer).slot, (m.answer).remaining_us,
-				(m.answer).holder, {{at (m.answer).expires_at}}, (m.answer).ticket, (m.answer).place, (m.answer).is_first,
-				(m.answer).hints, (m.answer).handed, (m.answer).watched,
-				CASE WHEN NOT pg_catalog.bool_or((m.answer).granted OR (m.answer).hints IS NOT NULL OR (m.answer).handed IS NOT NULL) OVER ()
-					THEN ` + async + ` END
+				$12::pg_catalog.text::pg_catalog.uuid, $13::pg_catalog.bool, $14::pg_catalog.int4, true)`),
+		acquireMany: in(`SELECT n, granted, token, more::pg_catalog.text
 			FROM {{schema}}.acquire_leases($1::pg_catalog.text[], $2::pg_catalog.text[]::pg_catalog.uuid[], $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text[], $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.jsonb[],
 				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
 				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[],
-				$14::pg_catalog.int4[]) m`),
+				$14::pg_catalog.int4[], true)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		look: in(`SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
@@ -66,12 +62,9 @@ func NewQueries(schema string) *Queries {
 			UNION ALL
 			SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
-		renew: in(`SELECT remaining_us, {{at expires_at}}, NULL
-			FROM {{schema}}.renew_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4)`),
-		renewWaiting: in(`WITH s AS MATERIALIZED (SELECT pg_catalog.set_config('lock_timeout', $5::pg_catalog.text, true) AS x)
-			SELECT r.remaining_us, {{at r.expires_at}}, s.x
-			FROM s CROSS JOIN LATERAL {{schema}}.renew_lease(CASE WHEN s.x IS NOT NULL THEN $1::pg_catalog.text END, $2::pg_catalog.int8,
-				$3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4) r`),
+		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
+			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.text::pg_catalog.uuid],
+				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval)`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		own: in(`SELECT o.done, ` + async + `
@@ -79,16 +72,14 @@ func NewQueries(schema string) *Queries {
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
 		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
 		// that hands the lock over is a grant, and waits.
-		release: in(`SELECT 1::pg_catalog.int8, r.released, r.hints, r.handed, r.watched,
-				CASE WHEN r.hints IS NULL AND r.handed IS NULL THEN ` + async + ` END
-			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4) r`),
-		releaseMany: in(`SELECT m.n, (m.answer).released, (m.answer).hints, (m.answer).handed, (m.answer).watched,
-				CASE WHEN NOT pg_catalog.bool_or((m.answer).hints IS NOT NULL OR (m.answer).handed IS NOT NULL) OVER () THEN ` + async + ` END
-			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[]) m`),
-		giveUp: in(`SELECT g.n, g.ended, g.place, g.token, g.holder, {{at g.expires_at}}, g.hints, g.handed, g.watched,
-				CASE WHEN NOT pg_catalog.bool_or(g.hints IS NOT NULL OR g.handed IS NOT NULL) OVER () THEN ` + async + ` END
+		release: in(`SELECT NULL::pg_catalog.int8, released, more::pg_catalog.text
+			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4, true)`),
+		releaseMany: in(`SELECT n, released, more::pg_catalog.text
+			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[],
+				$4::pg_catalog.int4[], true)`),
+		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
-				$4::pg_catalog.bool) g`),
+				$4::pg_catalog.bool, true)`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
 		// NOTIFY holds a lock of the whole cluster until its transaction ends: never while it waits for the disk.

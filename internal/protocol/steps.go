@@ -1,12 +1,15 @@
 package protocol
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Acquire asks for locks, with the function for one or the one for many, which does the same for each.
@@ -15,10 +18,7 @@ func (q *Queries) Acquire(asks []Ask, answers []Answer) Step {
 		a := asks[0]
 		return Step{q.acquire, []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
 			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested, max(1, a.Turns)},
-			func(rows pgx.Rows) (err error) {
-				answers[0], err = scanAnswer(rows)
-				return err
-			}}
+			func(rows pgx.Rows) error { return scanAnswer(rows, asks, answers) }}
 	}
 	n := len(asks)
 	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
@@ -32,14 +32,7 @@ func (q *Queries) Acquire(asks []Ask, answers []Answer) Step {
 	session := asks[0].Session
 	return Step{q.acquireMany, []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
 		Interval(session.TTL), owners, nested, turns},
-		func(rows pgx.Rows) error {
-			var n int64
-			a, err := scanAnswer(rows, &n)
-			if err == nil {
-				answers[n-1] = a
-			}
-			return err
-		}}
+		func(rows pgx.Rows) error { return scanAnswer(rows, asks, answers) }}
 }
 
 func (a Ask) capacity() *int {
@@ -57,24 +50,62 @@ func (a Ask) metadata() *string {
 	return &text
 }
 
-// scanAnswer reads what the server says to one request, with others in columns before it.
-func scanAnswer(rows pgx.Rows, first ...any) (a Answer, err error) {
-	var token, firstToken, remaining, expiresAt, ticket *int64
-	var slot, place *int
-	var holder *string
-	var isFirst, watched *bool
-	if err := rows.Scan(append(first, &a.Granted, &token, &firstToken, &slot, &remaining, &holder, &expiresAt, &ticket, &place, &isFirst,
-		&a.Handed.Hints, &a.Handed.Slots, &watched, nil)...); err != nil {
-		return a, err
+// more is what an answer has beside the lock itself: what the caller does not know otherwise, where there is something to say.
+type more struct {
+	FirstToken int64     `json:"first_token"`
+	Slot       int       `json:"slot"`
+	Holder     string    `json:"holder"`
+	ExpiresAt  time.Time `json:"expires_at"`
+	Remaining  int64     `json:"remaining_us"`
+	Ticket     int64     `json:"ticket"`
+	Place      int       `json:"place"`
+	First      bool      `json:"first"`
+	Handed     struct {
+		Hints []string `json:"hints"`
+		Slots []int    `json:"slots"`
+	} `json:"handed"`
+	Watched bool `json:"watched"`
+}
+
+func readMore(text *string) (m more, err error) {
+	if text != nil {
+		if err := json.Unmarshal([]byte(*text), &m); err != nil {
+			return m, fmt.Errorf("read the answer %q: %w", *text, err)
+		}
 	}
-	if a.Granted && (token == nil || firstToken == nil) {
-		return a, fmt.Errorf("the server granted the lock without a token")
+	return m, nil
+}
+
+func (m more) handed() Handed {
+	return Handed{Hints: m.Handed.Hints, Slots: m.Handed.Slots, Watched: m.Watched}
+}
+
+// place is where an answer belongs: to the n-th call, or to the only one.
+func place(n *int64) int { return int(max(OrZero(n), 1)) - 1 }
+
+// scanAnswer reads what the server says to one request.
+func scanAnswer(rows pgx.Rows, asks []Ask, answers []Answer) error {
+	var n, token *int64
+	var granted bool
+	var text *string
+	if err := rows.Scan(&n, &granted, &token, &text); err != nil {
+		return err
 	}
-	a.Token, a.FirstToken, a.Slot = OrZero(token), OrZero(firstToken), OrZero(slot)
-	a.Holder, a.ExpiresAt, a.Remaining = OrZero(holder), Moment(expiresAt), micros(OrZero(remaining))
-	a.Ticket, a.Place, a.First = OrZero(ticket), OrZero(place), OrZero(isFirst)
-	a.Handed.Watched = OrZero(watched)
-	return a, nil
+	m, err := readMore(text)
+	if err != nil {
+		return err
+	}
+	if granted && token == nil {
+		return errors.New("the server granted the lock without a token")
+	}
+	i := place(n)
+	answers[i] = Answer{Granted: granted, Token: OrZero(token), FirstToken: cmp.Or(m.FirstToken, OrZero(token)), Slot: m.Slot,
+		Remaining: micros(m.Remaining), Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
+		Handed: m.handed()}
+	if granted {
+		answers[i].Remaining = asks[i].TTL + asks[i].Grace
+	}
+	return nil
 }
 
 // Release ends leases, with the function for one or the one for many, which does the same for each.
@@ -89,13 +120,14 @@ func (q *Queries) Release(claims []Claim, endings []Ending) Step {
 // ReleaseAll ends leases, all of them or none, and waits for no row for longer than a moment.
 func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 	return Step{q.releaseMany, columns(claims), func(rows pgx.Rows) error {
-		var n int64
-		var e Ending
-		var watched *bool
-		err := rows.Scan(&n, &e.Released, &e.Handed.Hints, &e.Handed.Slots, &watched, nil)
-		if e.Handed.Watched = OrZero(watched); err == nil {
-			endings[n-1] = e
+		var n *int64
+		var released bool
+		var text *string
+		if err := rows.Scan(&n, &released, &text); err != nil {
+			return err
 		}
+		m, err := readMore(text)
+		endings[place(n)] = Ending{released, m.handed()}
 		return err
 	}}
 }
@@ -147,21 +179,21 @@ func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings 
 	return step
 }
 
-// Renew renews one lease.
-func (q *Queries) Renew(c Claim, v *Verdict) Step {
-	return Step{q.renew, c.args(), func(rows pgx.Rows) error {
-		var us, expiresAt int64
-		err := rows.Scan(&us, &expiresAt, nil)
-		*v = Verdict{Renewed, micros(us), Moment(&expiresAt)}
+// Renew renews one lease, and waits for its row for so long at most. That it is lost is an error, as a fence says it.
+func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
+	return Step{q.renew, append(c.args(), Interval(wait)), func(rows pgx.Rows) error {
+		var us int64
+		var expiresAt *int64
+		err := rows.Scan(&v.Outcome, &us, &expiresAt)
+		v.Remaining, v.ExpiresAt = micros(us), Moment(expiresAt)
+		switch {
+		case err == nil && v.Outcome == Busy:
+			return &pgconn.PgError{Severity: "ERROR", Code: "55P03", Message: "the row of the lock is locked"}
+		case err == nil && v.Outcome != Renewed: // as a fence says it
+			return &pgconn.PgError{Severity: "ERROR", Code: StateNotHolder, Message: "the lease is lost: " + v.Outcome, Detail: "reason=" + v.Outcome}
+		}
 		return err
 	}}
-}
-
-// RenewWaiting renews one lease, and waits for its row for so long at most.
-func (q *Queries) RenewWaiting(c Claim, wait time.Duration, v *Verdict) Step {
-	s := q.Renew(c, v)
-	s.SQL, s.Args = q.renewWaiting, append(s.Args, fmt.Sprint(max(1, wait.Milliseconds())))
-	return s
 }
 
 // OwnTickets asks which requests the tickets of the session stand for.
@@ -185,20 +217,17 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []Request, backs []Ta
 		names[i], grantIDs[i] = r.Name, r.GrantID.String()
 	}
 	return Step{q.giveUp, []any{s.Key.String(), names, grantIDs, spend}, func(rows pgx.Rows) error {
-		var b TakenBack
 		var n int64
+		var ended bool
 		var place *int
-		var token, expiresAt *int64
-		var holder *string
-		var watched *bool
-		err := rows.Scan(&n, &b.Ended, &place, &token, &holder, &expiresAt, &b.Handed.Hints, &b.Handed.Slots, &watched, nil)
-		if err != nil {
+		var token *int64
+		var text *string
+		if err := rows.Scan(&n, &ended, &place, &token, &text); err != nil {
 			return err
 		}
-		b.Place, b.Token, b.Holder, b.ExpiresAt = OrZero(place), OrZero(token), OrZero(holder), Moment(expiresAt)
-		b.Handed.Watched = OrZero(watched)
-		backs[n-1] = b
-		return nil
+		m, err := readMore(text)
+		backs[n-1] = TakenBack{Ended: ended, Place: OrZero(place), Token: OrZero(token), Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Handed: m.handed()}
+		return err
 	}}
 }
 

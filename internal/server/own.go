@@ -80,7 +80,7 @@ func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat
 
 // RenewWaiting renews a lease, and waits for its row for as long as given.
 func (s *Server) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
-	err = s.own.run(ctx, s.Queries.RenewWaiting(c, wait, &v))
+	err = s.own.run(ctx, s.Queries.Renew(c, wait, &v))
 	return v, err
 }
 

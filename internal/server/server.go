@@ -149,9 +149,9 @@ func (s *Server) Check(ctx context.Context, c protocol.Claim) (protocol.Remains,
 	return s.checks.Do(ctx, c)
 }
 
-// Renew renews a lease.
+// Renew renews a lease. It waits for its row.
 func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdict, err error) {
-	err = s.Query(ctx, s.Queries.Renew(c, &v))
+	err = s.Query(ctx, s.Queries.Renew(c, Patience, &v))
 	return v, err
 }
 

@@ -46,7 +46,7 @@ CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
   token         bigint      NOT NULL,               -- of the grant; of a block of tokens the last
-  first_token   bigint      NOT NULL,               -- of the block; else the token
+  first_token   bigint,                             -- of a block of tokens; NULL: the token stands alone
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
   owner_id      uuid,                               -- who asked, across several locks: for circles of waiters

@@ -16,12 +16,16 @@
 --   LK012  the key is older than done keys are kept
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
--- A function that is SECURITY DEFINER is for callers, and fixes the search_path. The others are called by those alone, and
--- keep the path that is set. Rules answer true or raise, so that a caller can evaluate them without a query.
+-- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
+-- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called by
+-- those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a query.
 
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
+
+-- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for each
+-- costs more than all that they say. What they raise comes from functions beside them.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
@@ -33,37 +37,26 @@ END $$;
 
 -- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
 CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_value IS NULL OR octet_length(p_value) NOT BETWEEN 1 AND p_most THEN
-    RAISE EXCEPTION '% is % bytes long: it must have 1 to %', p_argument,
-        coalesce(octet_length(p_value)::text, 'NULL, not some number of'), p_most USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN octet_length(p_value) BETWEEN 1 AND p_most THEN true
+    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long', 'have 1 to ' || p_most) END
+$$;
 
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN
-    RAISE EXCEPTION '% is %: it must be from 100 ms to 24 hours', p_argument, coalesce(p_value::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value';
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours' THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours') END
+$$;
 
 -- is_operator refuses an act that the audit could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF p_reason IS NULL OR p_reason !~ '[^[:space:]]' OR octet_length(p_reason) > 1024 THEN
-    RETURN refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank');
-  END IF;
-  RETURN has_bytes('actor', p_actor, 256);
-END $$;
+  SELECT CASE WHEN p_reason ~ '[^[:space:]]' AND octet_length(p_reason) <= 1024 THEN has_bytes('actor', p_actor, 256)
+    ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
+$$;
 
 -- is_batch refuses arrays that are empty, longer than a statement should be, or not of one length.
 CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
@@ -81,44 +74,38 @@ BEGIN
   RETURN true;
 END $$;
 
--- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
-CREATE FUNCTION require_read_committed() RETURNS boolean
-LANGUAGE plpgsql STABLE
-AS $$
-BEGIN
-  IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-    RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
-      USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
-  END IF;
-  RETURN true;
-END $$;
-
--- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
--- the session's default: the token or the expiry would otherwise be given out twice after a crash.
-CREATE FUNCTION require_durable_commit() RETURNS boolean
+CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ignored text;
 BEGIN
-  IF current_setting('synchronous_commit') IN ('off', 'local') THEN
-    ignored := set_config('synchronous_commit', 'on', true);
-  END IF;
-  RETURN true;
+  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
+    USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
+
+-- Every statement of a function must see what was committed before it began; a frozen snapshot never sees a takeover.
+CREATE FUNCTION require_read_committed() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN true
+    ELSE refuse_isolation() END
+$$;
+
+-- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
+-- the session's default: the token or the expiry would otherwise be given out twice after a crash (I12).
+CREATE FUNCTION require_durable_commit() RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
+$$;
 
 -- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-DECLARE
-  current text := current_setting(p_setting);
-BEGIN
-  IF current = '0' OR extract(epoch FROM current::interval) * 1000 > p_ms THEN
-    current := set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true);
-  END IF;
-  RETURN true;
-END $$;
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM current_setting(p_setting)::interval) * 1000 > p_ms
+    THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
+$$;
 
 -- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
 -- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
@@ -126,34 +113,6 @@ CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURN
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
-CREATE FUNCTION microseconds(p_interval interval) RETURNS bigint
-LANGUAGE sql STABLE
-AS $$ SELECT GREATEST(0, extract(epoch FROM p_interval) * 1000000)::bigint $$;
-
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
-
--- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
--- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
-CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  r locks%ROWTYPE;
-  e text;
-BEGIN
-  SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token;
-  IF FOUND THEN
-    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
-  END IF;
-  SELECT v.kind INTO e FROM (
-      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token;
-  IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
-  END IF;
-  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
-  RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
-END $$;

@@ -37,55 +37,33 @@ BEGIN
   RETURN was.epoch;
 END $$;
 
--- next_token draws the token of a grant, greater than p_above and than every token of this epoch. The caller has the
--- lock's head locked, and p_above is the greatest token of the lock's rows. A server process keeps its timeline while it
--- takes writes, so the two are compared once for each.
-CREATE FUNCTION next_token(p_above bigint) RETURNS bigint
+-- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is greater
+-- than p_above and than every token of this epoch. What others draw in between ends the block: no number is ever in two
+-- grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A server process
+-- keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence is found behind the
+-- rows the epoch grows; that waits for nobody who has the record locked: they say the same, or will be found behind too.
+CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  base  bigint;
-  token bigint;
+  base bigint;
 BEGIN
   SELECT i.epoch INTO base FROM installation i WHERE i.started = pg_postmaster_start_time();
   IF NOT FOUND THEN
     base := epoch_now();
   END IF;
-  token := (base << 44) + nextval('fencing_token_seq');
-  IF token <= p_above THEN                              -- the sequence is behind the rows
-    base := raise_epoch(p_above);
-    token := (base << 44) + nextval('fencing_token_seq');
+  first := (base << 44) + nextval('fencing_token_seq');
+  IF first <= p_above THEN
+    base := LEAST((p_above >> 44) + 1, 524287);
+    UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+      WHERE i.one = mine.one AND i.epoch < base;
+    first := (base << 44) + nextval('fencing_token_seq');
   END IF;
-  RETURN token;
-END $$;
-
--- raise_epoch makes tokens from its commit on greater than p_above; its own answer is an epoch for that at once. It waits
--- for nobody who has the record locked: they say the same, or will be found behind in their turn.
-CREATE FUNCTION raise_epoch(p_above bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  e bigint := LEAST((p_above >> 44) + 1, 524287);
-BEGIN
-  UPDATE installation i SET epoch = e FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
-    WHERE i.one = mine.one AND i.epoch < e;
-  RETURN e;
-END $$;
-
--- last_of_block draws as many more tokens as follow p_first without a gap, p_turns in all at most. What others draw in
--- between ends the block: no number is ever in two grants.
-CREATE FUNCTION last_of_block(p_first bigint, p_turns int) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  low  bigint := p_first & ((1::bigint << 44) - 1);
-  last bigint := p_first;
-BEGIN
+  last := first;
   FOR n IN 1..p_turns - 1 LOOP
-    EXIT WHEN nextval('fencing_token_seq') <> low + n;
-    last := p_first + n;
+    EXIT WHEN (base << 44) + nextval('fencing_token_seq') <> last + 1;
+    last := last + 1;
   END LOOP;
-  RETURN last;
 END $$;
 
 -- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed; 0
@@ -101,7 +79,7 @@ BEGIN
   IF timeline.timeline <> was.timeline THEN
     since_us := 0;
   ELSIF timeline.timeline IS NOT NULL AND was.timeline_since IS NOT NULL THEN
-    since_us := microseconds(clock_timestamp() - was.timeline_since);
+    since_us := GREATEST(0, extract(epoch FROM clock_timestamp() - was.timeline_since) * 1000000)::bigint;
   END IF;
 END $$;
 

@@ -1,10 +1,10 @@
--- The queue, and who is granted what. Whoever grants, ends or queues has the head locked; so between two of these
+-- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of these
 -- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
--- lock_head locks the head of a lock for its queue, and makes one where there is none. FOR NO KEY UPDATE leaves a COMMIT
--- that checks the lease alone. NULL: it is locked, and p_wait is false. The holder cannot renew meanwhile, so a transaction
--- that has locked the head and then forgets to end does not stay for longer than a second.
-CREATE FUNCTION lock_head(p_name text, p_wait boolean) RETURNS locks
+-- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE leaves a
+-- COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder cannot renew
+-- meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer than a second.
+CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -13,35 +13,36 @@ DECLARE
 BEGIN
   LOOP
     IF p_wait THEN
-      SELECT * INTO head FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-        ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR NO KEY UPDATE;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;
     ELSE
-      SELECT * INTO head FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-        ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
-    EXIT WHEN FOUND OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
-    INSERT INTO locks (name, token, first_token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-      SELECT p_name, t.token, t.token, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
-             clock_timestamp(), '-infinity'
-      FROM (SELECT next_token(0) AS token OFFSET 0) t
+    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
+    INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(), clock_timestamp(),
+             '-infinity'
+      FROM draw_tokens(0, 1) t
       ON CONFLICT (name, slot) DO NOTHING;
   END LOOP;
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket of a session that is alive, after p_after; those before it are dead.
-CREATE FUNCTION next_waiter(p_name text, p_after bigint DEFAULT 0) RETURNS waiters
+-- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up to the
+-- last one that was served is gone, and where they were the index may be full of what is left of them.
+CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  w waiters;
+  r record;
 BEGIN
-  w.ticket := p_after;
   LOOP   -- one by one, so that no plan reads the whole queue
-    SELECT * INTO w FROM waiters q WHERE q.name = p_name AND q.ticket > w.ticket ORDER BY q.ticket LIMIT 1;
-    EXIT WHEN NOT FOUND OR session_alive(w.session_id);
+    SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) AS alive
+      INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN r.ticket IS NULL OR r.alive;
+    p_served := r.ticket;
   END LOOP;
-  RETURN w;
+  RETURN r.w;
 END $$;
 
 -- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The queue
@@ -61,27 +62,43 @@ BEGIN
 END $$;
 
 -- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody who
--- queues.
-CREATE FUNCTION is_taken(w waiters) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  RETURN ((next_waiter(w.name)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
-    AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
-END $$;
-
--- refusal says who holds the lock: of several the one whose lease ends last.
-CREATE FUNCTION refusal(w waiters) RETURNS lease_answer
+-- queues. It refuses what would be refused in any case.
+CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  a lease_answer;
+  held boolean := coalesce(p_head.expires_at > clock_timestamp(), false);
+  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);
 BEGIN
-  a.granted := false;
-  SELECT l.token, l.holder, l.expires_at INTO a.token, a.holder, a.expires_at FROM locks l
-    WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
-  a.remaining_us := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
-  RETURN a;
+  IF held AND p_head.grant_id <> w.grant_id THEN
+    RETURN true;
+  END IF;
+  ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+    AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
+END $$;
+
+-- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
+CREATE FUNCTION refusal(
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE
+AS $$
+#variable_conflict use_column
+DECLARE
+  holder text := p_head.holder;
+  until  timestamptz := p_head.expires_at;
+  left_  bigint := microseconds_until(p_head.expires_at);
+BEGIN
+  granted := false;
+  token := p_head.token;
+  IF p_head.expires_at IS NULL OR p_head.expires_at <= clock_timestamp() THEN           -- else it is exclusive
+    SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
+      WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+    left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
+  END IF;
+  more := json_strip_nulls(json_build_object(
+    'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
+    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -120,21 +137,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- name_limit is refuse_limit under the head's lock. The head names the limit of the latest request, so that the queue is
--- read only where the two differ.
-CREATE FUNCTION name_limit(p_head locks, p_capacity int) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  IF p_head.limit_named IS DISTINCT FROM p_capacity AND refuse_limit(p_head.name, p_capacity) THEN
-    UPDATE locks l SET limit_named = p_capacity WHERE l.name = p_head.name AND l.slot = 0;
-  END IF;
-  RETURN true;
-END $$;
-
 -- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits for
 -- nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR UPDATE, so
--- a prepared transaction that has passed the lease's check keeps it held as well.
+-- a prepared transaction that has passed the lease's check keeps it held as well (I4).
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -147,86 +152,86 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock. p_ending: the
--- head's own lease ends with this statement.
-CREATE FUNCTION standing(p_head locks, p_ending boolean, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
+-- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock.
+CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ok boolean;
 BEGIN
-  IF p_head.top_slot > 0 OR NOT p_ending AND NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    ok := settle(p_head.name);
-  ELSE
-    exclusive := 0; shared := 0; limited := 0; above := p_head.token;
-    RETURN;
-  END IF;
-  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive' AND NOT (p_ending AND slot = 0)),
+  PERFORM settle(p_name);
+  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
          count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
     INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_head.name) s;
+    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_name) s;
 END $$;
 
+-- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers itself;
+-- hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots, tokens, firsts: of
+-- the latest batch.
+CREATE TYPE grants AS (
+  token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
+  slots int[], tokens bigint[], firsts bigint[]);
+
 -- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
--- leaves room for. After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the way.
--- The caller has the head locked. p_ended_at: it is locked FOR UPDATE, and its own lease ends with this statement, at that
--- moment. Answers the slots that were granted.
-CREATE FUNCTION serve(p_head locks, w waiters, p_ended_at timestamptz) RETURNS int[]
+-- leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the
+-- way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear of it by the
+-- answer, p_grant_id the request that is answered itself.
+CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
+RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  queued  boolean := p_head.queued;
-  stored  boolean := p_head.queued;
-  granted int[] := '{}';
-  s       record;
-  nxt     waiters;
-  slots   int[];
-  batch   waiters[];
-  place   tid;
+  g         grants;
+  nxt       waiters;
+  batch     waiters[];
+  slots     int[];
+  exclusive int := 0;                                    -- leases that are not over, by mode
+  shared    int := 0;
+  limited   int := 0;
+  above     bigint := p_head.token;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() AND p_ended_at IS NULL THEN
-    RETURN granted;                                      -- an exclusive lease is in everybody's way
+  g.queued := p_head.queued;
+  IF p_head.expires_at > clock_timestamp() THEN
+    RETURN g;                                            -- an exclusive lease is in everybody's way
+  ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
+    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above FROM standing(p_head.name) s;
   END IF;
-  s := standing(p_head, p_ended_at IS NOT NULL);
-  WHILE s.exclusive = 0 LOOP
-    nxt := CASE WHEN queued THEN next_waiter(p_head.name) END;
+  WHILE exclusive = 0 LOOP
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
     IF nxt.ticket IS NULL THEN
-      queued := false;                                   -- all that is left of it is dead
+      g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
       nxt := w;
       w := NULL;
     END IF;
+    batch := ARRAY[nxt];
     IF nxt.mode = 'exclusive' THEN
-      EXIT WHEN s.shared > 0 OR s.limited > 0;
-      place := lock_to_grant(p_head.name);
-      EXIT WHEN place IS NULL;
-      slots := ARRAY[0];
-      batch := ARRAY[nxt];
+      EXIT WHEN shared > 0 OR limited > 0;
+      p_at := coalesce(p_at, lock_to_grant(p_head.name));
+      EXIT WHEN p_at IS NULL;
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      exclusive := 1;
     ELSE
-      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN s.limited ELSE s.shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - s.limited END);
+      EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
+      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
-      batch := CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, cardinality(slots)) ELSE ARRAY[nxt] END;
+      IF nxt.ticket > 0 THEN
+        batch := next_batch(nxt, cardinality(slots));
+      END IF;
+      g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
+      above := g.tokens[cardinality(batch)];
+      shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
+      limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
     END IF;
-    IF nxt.ticket > 0 THEN
-      queued := take_tickets(batch);
+    IF nxt.ticket > 0 THEN                               -- theirs, and those before them, which are dead
+      DELETE FROM waiters q WHERE q.name = p_head.name AND q.ticket <= batch[cardinality(batch)].ticket;
     END IF;
-    IF nxt.mode = 'exclusive' THEN
-      PERFORM grant_head(nxt, place, s.above, p_ended_at, queued);
-      s.exclusive := 1;
-      stored := queued;
-    ELSE
-      s.above := grant_slots(batch, slots, s.above);
-      s.shared := s.shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
-      s.limited := s.limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
-    END IF;
-    granted := granted || slots[1:cardinality(batch)];
+    g := tell(g, batch, p_session_id, p_grant_id);
   END LOOP;
-  IF stored AND NOT queued THEN
+  IF p_head.queued AND NOT g.queued THEN
     DELETE FROM waiters q WHERE q.name = p_head.name;
-    UPDATE locks l SET queued = false WHERE l.name = p_head.name AND l.slot = 0;
+    UPDATE locks l SET queued = false WHERE exclusive = 0 AND l.name = p_head.name AND l.slot = 0;
   END IF;
-  RETURN granted;
+  RETURN g;
 END $$;
 
 -- lock_to_grant locks the head FOR UPDATE and tells its place; NULL when somebody checks its lease, which is over, in a
@@ -237,9 +242,35 @@ AS $$
 DECLARE
   place tid;
 BEGIN
-  SELECT l.ctid INTO place FROM locks l WHERE (l.name, l.slot) >= (p_name, 0) AND (l.name, l.slot) <= (p_name, 0)
-    ORDER BY l.name DESC, l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
   RETURN place;
+END $$;
+
+-- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of the key
+-- whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else is in the way,
+-- and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  ok boolean := require_durable_commit();
+  t  record := draw_tokens(p_above, w.turns);
+BEGIN
+  IF p_ran_out THEN
+    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+      FROM locks l WHERE l.ctid = p_at;
+  END IF;
+  UPDATE locks l SET
+    token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
+    owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
+    acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
+    metadata = w.metadata, queued = g.queued
+    WHERE l.ctid = p_at;
+  g.slots := ARRAY[0];
+  g.tokens := ARRAY[t.last];
+  g.firsts := ARRAY[nullif(t.first, t.last)];
+  RETURN g;
 END $$;
 
 -- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them dead.
@@ -254,17 +285,6 @@ BEGIN
       FROM (SELECT o AS q, o.ticket FROM waiters o WHERE o.name = w.name AND o.ticket >= w.ticket
             ORDER BY o.ticket LIMIT p_most) n) b
     WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));
-END $$;
-
--- take_tickets takes the tickets of a batch, and those before them, which are dead. It tells whether there are more.
-CREATE FUNCTION take_tickets(p_batch waiters[]) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  DELETE FROM waiters q WHERE q.name = p_batch[1].name AND q.ticket <= p_batch[cardinality(p_batch)].ticket;
-  PERFORM FROM waiters q WHERE q.name = p_batch[1].name AND q.ticket > p_batch[cardinality(p_batch)].ticket
-    ORDER BY q.ticket LIMIT 1;
-  RETURN FOUND;
 END $$;
 
 -- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the limit.
@@ -286,91 +306,128 @@ BEGIN
 END $$;
 
 -- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those that
--- have a row FOR UPDATE. Answers the greatest token.
-CREATE FUNCTION grant_slots(p_batch waiters[], p_slots int[], p_above bigint) RETURNS bigint
+-- have a row FOR UPDATE.
+CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  lock   text := p_batch[1].name;
-  n      int := cardinality(p_batch);
-  ok     boolean := require_durable_commit();
-  tokens bigint[] := ARRAY(SELECT next_token(p_above) FROM generate_series(1, n));
+  lock text := p_batch[1].name;
+  ok   boolean := require_durable_commit();
 BEGIN
-  PERFORM note_takeover(l, tokens[i], p_batch[i].holder)
-    FROM generate_series(1, n) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
+  g.slots := p_slots;
+  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
+  g.firsts := NULL;
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
+    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
+    FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
-  INSERT INTO locks AS l (name, slot, token, first_token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-                          acquired_at, renewed_at, expires_at, metadata)
-    SELECT w.name, p_slots[w.i], tokens[w.i], tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-           w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+  INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl, acquired_at,
+                          renewed_at, expires_at, metadata)
+    SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity, w.ticket,
+           w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder,
                                                ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
-      token = EXCLUDED.token, first_token = EXCLUDED.first_token, grant_id = EXCLUDED.grant_id,
-      session_id = EXCLUDED.session_id, owner_id = EXCLUDED.owner_id, holder = EXCLUDED.holder, mode = EXCLUDED.mode,
-      capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket, ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at,
-      renewed_at = EXCLUDED.renewed_at, expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
-  UPDATE locks l SET top_slot = p_slots[n] WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[n];
-  RETURN tokens[n];
+      token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id, owner_id = EXCLUDED.owner_id,
+      holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
+      ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
+      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
+  UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
+    WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
+  RETURN g;
 END $$;
 
--- told is what a statement has to tell of the slots that it granted: hints are for waiters of p_session_id, handed are the
--- slots of others, for announce. p_but is the request that is answered itself.
-CREATE FUNCTION told(p_name text, p_granted int[], p_session_id uuid, p_but uuid, OUT hints text[], OUT handed int[])
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  IF cardinality(p_granted) > 0 THEN
-    SELECT array_agg(hint(l)) FILTER (WHERE l.session_id = p_session_id),
-           array_agg(l.slot) FILTER (WHERE l.session_id <> p_session_id)
-      INTO hints, handed
-      FROM locks l WHERE l.name = p_name AND l.slot = ANY (p_granted) AND l.grant_id IS DISTINCT FROM p_but;
-  END IF;
-END $$;
-
--- acquire_in_turn decides under the head's lock. Somebody else is granted, ends or queues for this lock before it or after
--- it, never meanwhile.
-CREATE FUNCTION acquire_in_turn(w waiters, p_retry boolean, p_wait boolean, p_session_ttl interval) RETURNS lease_answer
+-- tell notes what is to be said of the latest batch.
+CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uuid) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  a       lease_answer;
-  head    locks;
-  r       locks;
-  granted int[];
-  ok      boolean := NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl);
+  w waiters;
 BEGIN
-  head := lock_head(w.name, p_wait OR p_retry);
-  IF head.name IS NULL THEN                              -- it is being granted to somebody
-    a.granted := false;
-    a.remaining_us := 0;
-    RETURN a;
+  FOR i IN 1..cardinality(p_batch) LOOP
+    w := p_batch[i];
+    IF w.grant_id = p_grant_id THEN
+      g.token := g.tokens[i];
+      g.first_token := g.firsts[i];
+      g.slot := nullif(g.slots[i], 0);
+    ELSIF w.session_id = p_session_id THEN
+      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint, g.firsts[i],
+                                 w.grant_id);
+    ELSE
+      g.handed := g.handed || g.slots[i];
+    END IF;
+  END LOOP;
+  RETURN g;
+END $$;
+
+-- handed_by is the part of an answer that is for waiters; NULL when there is none.
+CREATE FUNCTION handed_by(g grants) RETURNS json
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
+    THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
+$$;
+
+-- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted, ends or
+-- queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  mine   locks;
+  g      grants;
+  r      record;
+  ticket bigint;
+  place  int;
+  ok     boolean;
+BEGIN
+  IF p_head.name IS NULL THEN
+    granted := false;
+    more := '{"remaining_us": 0}';
+    RETURN;
+  ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
+    mine := lease_of(p_head, w.grant_id);
   END IF;
-  r := lease_of(head, w.grant_id);
-  IF r.name IS NOT NULL THEN
-    RETURN granted_before(r);
-  END IF;
-  IF head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants g WHERE g.grant_id = w.grant_id) THEN
-    RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
-  END IF;
-  ok := (NOT w.nested OR refuse_own(w.name, w.owner_id)) AND (w.mode <> 'limit' OR name_limit(head, w.capacity));
-  granted := serve(head, CASE WHEN NOT head.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id) THEN w END,
-                   NULL);                                -- who has a ticket is served by it, and once
-  IF cardinality(granted) > 0 THEN
-    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot = 0;
-    r := lease_of(head, w.grant_id);
-  END IF;
-  IF r.name IS NOT NULL THEN
-    a := answer_of(r);
+  IF mine.name IS NOT NULL THEN
+    PERFORM grant_again(mine);
+    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
   ELSE
-    a := refusal(w);
-    IF p_wait THEN
-      SELECT * INTO a.ticket, a.place, a.is_first FROM enqueue(head, w);
+    IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
+      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+    END IF;
+    ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
+      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;   -- so that the next need not look
+    END IF;
+    g.queued := p_head.queued;
+    IF p_head.expires_at <= clock_timestamp() THEN
+      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
+                                    THEN w END,          -- who has a ticket is served by it, and once
+                 w.session_id, w.grant_id);
+      IF g.slots IS NOT NULL THEN
+        SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
+      END IF;
     END IF;
   END IF;
-  SELECT * INTO a.hints, a.handed FROM told(w.name, granted, w.session_id, w.grant_id);
-  a.watched := head.watched_until > clock_timestamp();
-  RETURN a;
+  IF g.token IS NULL THEN
+    IF p_wait THEN
+      r := enqueue(w, p_head.ticket, g.queued);
+      ticket := r.ticket;
+      place := r.place;
+    END IF;
+    r := refusal(w, p_head, ticket, place, handed_by(g));
+    granted := r.granted;
+    token := r.token;
+    more := r.more;
+    RETURN;
+  END IF;
+  granted := true;
+  token := g.token;
+  IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
+     OR p_head.watched_until > clock_timestamp() THEN
+    more := json_strip_nulls(json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+                                               'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
+  END IF;
 END $$;
 
 -- lease_of finds the row of a lock whose grant ID this is, held or not.
@@ -389,43 +446,33 @@ BEGIN
   RETURN r;
 END $$;
 
-CREATE FUNCTION answer_of(r locks) RETURNS lease_answer
-LANGUAGE plpgsql VOLATILE
-AS $$
-BEGIN
-  RETURN ROW(true, r.token, r.first_token, r.slot, microseconds_until(r.expires_at), r.holder, r.expires_at,
-             NULL, NULL, NULL, NULL, NULL, NULL)::lease_answer;
-END $$;
-
--- granted_before answers a request whose earlier attempt was granted. The lease is renewed rather than only read: this
+-- grant_again is for a request whose earlier attempt was granted (I6). The lease is renewed rather than only read: this
 -- commit then waits for the disk and the standby that the lost answer may not have waited for.
-CREATE FUNCTION granted_before(p_row locks) RETURNS lease_answer
+CREATE FUNCTION grant_again(p_row locks) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   ok boolean := require_durable_commit();
-  r  locks;
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp()
-    RETURNING l.* INTO r;
+    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
-  RETURN answer_of(r);
 END $$;
 
 -- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, also after a
--- failover that set the sequence back.
-CREATE FUNCTION enqueue(p_head locks, w waiters, OUT ticket bigint, OUT place int, OUT is_first boolean)
+-- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows better.
+-- p_queued: the head says that there may be others.
+CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
 BEGIN
   w.ticket := nextval('ticket_seq');
-  w.ticket := CASE WHEN w.ticket > p_head.ticket THEN w.ticket ELSE p_head.ticket + w.ticket END;
+  w.ticket := CASE WHEN w.ticket > p_served THEN w.ticket ELSE p_served + w.ticket END;
   w.enqueued_at := clock_timestamp();
   INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
   IF NOT FOUND THEN
@@ -434,29 +481,31 @@ BEGIN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
     END IF;
   END IF;
-  IF NOT p_head.queued OR p_head.expires_at <= clock_timestamp() THEN   -- serve may have found that all of the queue is dead
-    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0 AND NOT l.queued;
+  IF p_queued THEN
+    SELECT count(*) + 1 INTO enqueue.place FROM (
+      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_served AND q.ticket < enqueue.ticket
+      ORDER BY q.ticket LIMIT 99) ahead;
+  ELSE
+    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
+    enqueue.place := 1;
   END IF;
-  SELECT count(*) + 1 INTO enqueue.place FROM (
-    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket < enqueue.ticket ORDER BY q.ticket LIMIT 99) ahead;
-  enqueue.is_first := place = 1 OR (next_waiter(w.name)).ticket = enqueue.ticket;
 END $$;
 
 -- Telling.
 
 -- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the first token
 -- of its block; and before these their digest with the grant ID, so that nobody else can make a client believe in a grant.
-CREATE FUNCTION hint(r locks) RETURNS text
-LANGUAGE plpgsql VOLATILE
+CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint, p_grant_id uuid) RETURNS text
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  said text := concat_ws(' ', r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token);
+  said text := concat_ws(' ', p_ticket, p_token, p_slot, p_left_us, coalesce(p_first, p_token));
 BEGIN
-  RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(r.grant_id)), 'hex') || ' ' || said;
+  RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
 
 -- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has NULL
@@ -466,12 +515,23 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  n bigint;
+  r record;
+  n bigint := 0;
 BEGIN
-  SELECT count(pg_notify('pglock_' || replace(l.session_id::text, '-', ''), hint(l))) INTO n
-    FROM unnest(p_names, p_slots) AS a (name, slot) JOIN locks l ON l.name = a.name AND l.slot = a.slot
-    WHERE l.ticket > 0 AND l.expires_at > clock_timestamp();
-  PERFORM pg_notify(watch_channel(l.name), '') FROM (SELECT DISTINCT a.name FROM unnest(p_names) AS a (name)) a
-    JOIN locks l ON l.name = a.name AND l.slot = 0 WHERE l.watched_until > clock_timestamp();
+  FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+    SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
+      FROM locks l WHERE l.name = p_names[i] AND l.slot = coalesce(p_slots[i], 0);
+    IF p_slots[i] >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
+      n := n + 1;
+      PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
+                        hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
+    END IF;
+    IF r.slot > 0 THEN
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i] AND l.slot = 0;
+    END IF;
+    IF r.watched THEN
+      PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
+    END IF;
+  END LOOP;
   RETURN n;
 END $$;

@@ -14,12 +14,39 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
+-- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
+-- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  r locks;
+  e text;
+BEGIN
+  SELECT * INTO r FROM locks l
+    WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+  IF FOUND THEN
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
+  END IF;
+  SELECT v.kind INTO e FROM (
+      SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
+      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
+    WHERE v.first_token <= p_token;
+  IF FOUND THEN
+    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+  END IF;
+  PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
+  RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
+END $$;
+
 -- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy (somebody
--- has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other leases. It is
--- planned for as many leases as there are.
-CREATE FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
+-- has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other leases: where p_wait is
+-- given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for as many leases as there are.
+CREATE FUNCTION renew_leases(
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -27,12 +54,18 @@ DECLARE
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
     AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
 BEGIN
+  IF p_wait IS NOT NULL THEN
+    ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
+    PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
+      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
+  END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id, slot, n)),
     held AS MATERIALIZED (
       SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
-      WHERE l.grant_id = a.grant_id AND a.token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp()
+      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
+        AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
@@ -42,28 +75,6 @@ BEGIN
     UNION ALL
     SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
     FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT FROM renewed r WHERE r.n = a.n);
-END $$;
-
--- renew_lease extends one lease by its TTL, waiting for the row where it must; LK001 or LK003 when the lease is lost.
-CREATE FUNCTION renew_lease(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-#variable_conflict use_column
-DECLARE
-  ok boolean := require_read_committed() AND require_durable_commit();
-  s  int;
-BEGIN
-  SELECT l.slot INTO s FROM locks l
-    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN l.first_token AND l.token
-    FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = p_name AND l.slot = s AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp()
-    RETURNING l.expires_at, microseconds_until(l.expires_at) INTO renew_lease.expires_at, renew_lease.remaining_us;
-  IF NOT FOUND THEN
-    PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
-  END IF;
 END $$;
 
 -- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know yet
@@ -86,7 +97,7 @@ BEGIN
     SELECT a.n, NULL, l.expires_at, microseconds_until(l.expires_at)
       INTO check_leases.n, check_leases.reason, check_leases.expires_at, check_leases.remaining_us
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id
-        AND a.token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       check_leases.n := a.n;
       check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id), 'expired');
@@ -95,28 +106,12 @@ BEGIN
   END LOOP;
 END $$;
 
--- check_lease answers how long one lease still runs; LK001 or LK003 when it is lost.
-CREATE FUNCTION check_lease(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, OUT expires_at timestamptz, OUT remaining_us bigint)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-#variable_conflict use_column
-DECLARE
-  why text;
-BEGIN
-  SELECT c.reason, c.expires_at, c.remaining_us INTO why, check_lease.expires_at, check_lease.remaining_us
-    FROM check_leases(ARRAY[p_name], ARRAY[p_token], ARRAY[p_grant_id], ARRAY[p_slot]) c;
-  IF why IS NOT NULL THEN
-    PERFORM raise_lost(p_name, p_token, why);
-  END IF;
-END $$;
-
 -- own_lease says whose an exclusive lease is, of which the server knew the session alone: for circles of waiters.
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
-    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token;
+    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   RETURN FOUND;
 END $$;

@@ -74,7 +74,7 @@ BEGIN
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
-      AND p_token BETWEEN l.first_token AND l.token;
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
@@ -101,10 +101,10 @@ BEGIN
 
   -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();
+      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
     END IF;
@@ -142,7 +142,7 @@ DECLARE
 BEGIN
   SELECT l.grant_id, l.first_token, l.token, l.expires_at INTO r FROM locks l
     WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;
-  IF NOT FOUND OR r.grant_id <> f.grant_id OR f.last_token NOT BETWEEN r.first_token AND r.token
+  IF NOT FOUND OR r.grant_id <> f.grant_id OR f.last_token NOT BETWEEN coalesce(r.first_token, r.token) AND r.token
      OR r.expires_at <= clock_timestamp() THEN
     PERFORM raise_lost(f.lock_name, f.last_token, coalesce(lost_reason(f.lock_name, f.last_token, f.grant_id), 'expired'));
   END IF;

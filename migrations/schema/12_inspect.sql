@@ -78,7 +78,7 @@ DECLARE
 BEGIN
   SELECT l.watched_until INTO until FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF NOT FOUND OR until IS NULL OR until < clock_timestamp() + p_for / 2 THEN
-    head := lock_head(p_name, true);
+    head := lock_head(p_name, true, true);
     UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
   END IF;
   RETURN QUERY SELECT d.*, watch_channel(p_name) FROM described d WHERE d.name = p_name ORDER BY d.slot;

@@ -26,7 +26,7 @@ BEGIN
                WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[])
                  AND p.proname = ANY (ARRAY[
         'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
-        'acquire_lease', 'acquire_leases', 'renew_lease', 'renew_leases', 'check_lease', 'check_leases', 'release_lease',
+        'acquire_lease', 'acquire_leases', 'renew_leases', 'check_leases', 'release_lease',
         'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_channel', 'end_session',
         'fence', 'fence_all', 'once', 'seal', 'outcome',
         'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',

@@ -44,7 +44,7 @@ func BareSync() Kind {
 		Is:         "SQL over pgx, the release waits for the disk",
 		Guarantees: bareGuarantees,
 		In:         []Workload{W1},
-		Settings:   fmt.Sprintf("pool of %d", MostConnections),
+		Settings:   poolSettings(),
 		Open: func(ctx context.Context, c Config) (Client, error) {
 			return openBare(ctx, c, "locks_sync", bareRelease)
 		},
@@ -57,8 +57,8 @@ func BareAsync() Kind {
 		Name: "bare-async", Server: Postgres,
 		Is:         "SQL over pgx, the release does not wait for the disk",
 		Guarantees: bareGuarantees,
-		In:         []Workload{W1},
-		Settings:   fmt.Sprintf("pool of %d", MostConnections),
+		In:         []Workload{W1, W6},
+		Settings:   poolSettings(),
 		Open: func(ctx context.Context, c Config) (Client, error) {
 			return openBare(ctx, c, "locks_async", bareReleaseAsync)
 		},
@@ -80,6 +80,13 @@ func openBare(ctx context.Context, c Config, table, release string) (Client, err
 		return nil, err
 	}
 	return &bareClient{counted, c, p, uuid.NewString(), fmt.Sprintf(bareTry, table), fmt.Sprintf(release, table)}, nil
+}
+
+// First does the same over a connection of its own.
+func (c *bareClient) First(ctx context.Context, name string) (First, error) {
+	return first(ctx, c.config, c.counter, name, func(p *pgxpool.Pool) (Client, error) {
+		return &bareClient{c.counter, c.config, p, uuid.NewString(), c.try, c.release}, nil
+	})
 }
 
 func (c *bareClient) Caller(context.Context) (Caller, error) {

@@ -48,6 +48,7 @@ func BareBatched() Kind {
 		Guarantees: bareGuarantees,
 		In:         []Workload{W1},
 		Settings:   fmt.Sprintf("at most %d statement of each kind under way", groupsUnderWay),
+		OneProcess: true,
 		Open:       openBatched,
 	}
 }

@@ -35,6 +35,7 @@ func Goose() Kind {
 			W4: "lease of 2 s and heartbeat of 0.6 s by its options; who waits asks each 5 s, its default",
 		},
 		MostLeases: 1000,
+		OneProcess: true,
 		Modules:    []string{"github.com/pressly/goose/v3"},
 		Open:       openGoose,
 	}

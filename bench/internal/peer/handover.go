@@ -52,7 +52,7 @@ func BareHandOver() Kind {
 		Name: "bare-handover", Server: Postgres,
 		Is:       "SQL over pgx, a queue with NOTIFY and one listener for each process",
 		In:       []Workload{W2},
-		Settings: fmt.Sprintf("pool of %d", MostConnections),
+		Settings: poolSettings(),
 		Guarantees: Guarantees{
 			Durable: "yes, flushed before the answer",
 			Fair:    "yes, a queue on the server",

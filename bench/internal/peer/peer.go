@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Workload is one of the five things that are measured.
+// Workload is one of the things that are measured.
 type Workload string
 
 // The workloads.
@@ -20,10 +20,12 @@ const (
 	W3 Workload = "W3" // many leases are held for a TTL
 	W4 Workload = "W4" // the holder dies
 	W5 Workload = "W5" // writes under a lock
+	W6 Workload = "W6" // the first grant of a new connection
+	W7 Workload = "W7" // W1 while many others wait for other locks
 )
 
 // Workloads are all of them, in order.
-func Workloads() []Workload { return []Workload{W1, W2, W3, W4, W5} }
+func Workloads() []Workload { return []Workload{W1, W2, W3, W4, W5, W6, W7} }
 
 // Server names a server that a peer needs.
 type Server string
@@ -58,7 +60,7 @@ type Kind struct {
 	Notes map[Workload]string
 	// MostLeases is how many leases W3 asks of it. Defaults to any number.
 	MostLeases int
-	// OneProcess keeps it out of the part of W2 that is spread over processes.
+	// OneProcess keeps it out of the forms that have several processes.
 	OneProcess bool
 	// WarmUp is added to that of each measurement. Defaults to 0.
 	WarmUp time.Duration
@@ -71,9 +73,11 @@ type Kind struct {
 type Config struct {
 	Address  string // of the server: a URL for PostgreSQL, host:port for others
 	Workload Workload
-	Callers  int           // that will use the client at the same time
-	TTL      time.Duration // of what it acquires; the peer takes its own least if that is longer
-	Smoke    bool          // everything is to be short
+	Callers  int // that will use the client at the same time
+	// Connections is how many a pool has. Defaults to what the peer's Settings say.
+	Connections int
+	TTL         time.Duration // of what it acquires; the peer takes its own least if that is longer
+	Smoke       bool          // everything is to be short
 	// OnRequest is called before a request is sent, one call at a time. Defaults to nothing.
 	OnRequest func(at time.Time)
 }

@@ -40,6 +40,7 @@ func Pgbench() Kind {
 		In:         []Workload{W1},
 		Settings:   "-M prepared, a connection for each caller, a thread for each core",
 		WarmUp:     time.Second, // it connects after the start
+		OneProcess: true,
 		Open:       openPgbench,
 	}
 }

@@ -16,7 +16,7 @@ import (
 func Pglock() Kind {
 	return Kind{
 		Name: "pglock", Is: "this library", Server: Postgres,
-		Settings: fmt.Sprintf("one Client for each process; pool of %d", MostConnections),
+		Settings: "one Client for each process; " + poolSettings(),
 		Guarantees: Guarantees{
 			Durable: "yes, flushed before the answer",
 			Fair:    "yes, a queue on the server",
@@ -43,12 +43,26 @@ func openPglock(ctx context.Context, c Config) (Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := pglock.New(ctx, p, pglock.WithDefaultTTL(c.TTL), pglock.WithHolder("bench"))
+	client, err := newPglock(ctx, c, counted, p)
 	if err != nil {
 		p.Close()
+	}
+	return client, err
+}
+
+func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool) (Client, error) {
+	client, err := pglock.New(ctx, p, pglock.WithDefaultTTL(c.TTL), pglock.WithHolder("bench"))
+	if err != nil {
 		return nil, err
 	}
 	return &pglockClient{counted, c, p, client, fencedstore.New(p)}, nil
+}
+
+// First makes a Client over a connection of its own, as a program that starts.
+func (c *pglockClient) First(ctx context.Context, name string) (First, error) {
+	return first(ctx, c.config, c.counter, name, func(p *pgxpool.Pool) (Client, error) {
+		return newPglock(ctx, c.config, c.counter, p)
+	})
 }
 
 func (c *pglockClient) Caller(context.Context) (Caller, error) {

@@ -3,6 +3,7 @@ package peer
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -12,12 +13,36 @@ import (
 // one for each caller instead.
 const MostConnections = 20
 
-// pool opens a pool whose statements are counted, on the wire: whatever asks the server, by a pool, a batch, or a
+// poolSettings are those of peers that have a pool in forms of either kind.
+func poolSettings() string {
+	return fmt.Sprintf("pool of %d, of 1 where each process has one caller", MostConnections)
+}
+
+// pool opens a pool of so many connections, or as many as c says, whose statements are counted, on the wire: whatever asks the server, by a pool, a batch, or a
 // connection that is made as the pool makes its own, is counted once for each statement to execute.
 func pool(ctx context.Context, c Config, counted *counter, connections int) (*pgxpool.Pool, error) {
+	config, err := poolConfig(c, counted, connections)
+	if err != nil {
+		return nil, err
+	}
+	p, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Ping(ctx); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func poolConfig(c Config, counted *counter, connections int) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(c.Address)
 	if err != nil {
 		return nil, err
+	}
+	if c.Connections > 0 {
+		connections = c.Connections
 	}
 	config.MaxConns = int32(connections)
 	config.MinConns = int32(min(connections, c.Callers)) // none is made while the clock runs
@@ -29,15 +54,7 @@ func pool(ctx context.Context, c Config, counted *counter, connections int) (*pg
 		}
 		return &statementConn{Conn: conn, counted: counted}, nil
 	}
-	p, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.Ping(ctx); err != nil {
-		p.Close()
-		return nil, err
-	}
-	return p, nil
+	return config, nil
 }
 
 // statementConn counts the messages of PostgreSQL's protocol that have a statement executed: Execute and Query. A pool's

@@ -24,6 +24,8 @@ func (r *Results) Charts() map[string]string {
 		{peer.W3, ServerShare, "w3.svg", "the server's processor time, milliseconds a second; less is better"},
 		{peer.W4, Late, "w4.svg", "milliseconds from the expiry to the next grant: median, least and worst; less is better"},
 		{peer.W5, Rate, "w5.svg", "writes a second; medians, with the least and the most of the repetitions"},
+		{peer.W6, FirstGrant, "w6.svg", "milliseconds from the connection to the first grant; medians; less is better"},
+		{peer.W7, P50, "w7.svg", "milliseconds of a pair; medians, with the least and the most of the repetitions; less is better"},
 	} {
 		chart := r.workloadChart(c.workload, c.metric, c.tells)
 		if c.workload == peer.W4 {
@@ -55,12 +57,9 @@ func (r *Results) aimsChart() chart {
 }
 
 func (q Ratio) bar() bar {
-	b := bar{label: q.what(), text: fmt.Sprintf("%s (%s)", Number(float64(q.Ratio)), q.bound())}
-	switch {
-	case q.Inverse:
-		b.label = "times sooner than " + q.Than
-	case q.Than != "":
-		b.label = q.what() + " × " + q.Than
+	b := bar{label: names[q.Metric], text: fmt.Sprintf("%s (%s)", Number(float64(q.Ratio)), q.bound())}
+	if q.Than != "" {
+		b.label += " × " + q.other()
 	}
 	if q.Met == nil {
 		b.text, b.hasNoAxisValue = "no figures", true
@@ -94,7 +93,7 @@ func (r *Results) workloadChart(w peer.Workload, m Metric, tells string) chart {
 		g := &c.groups[len(c.groups)-1]
 		s := l.spread(m)
 		b := bar{label: l.Peer, value: s.Median, least: s.Min, most: s.Max, text: Number(s.Median), class: "other"}
-		if l.Peer == "pglock" {
+		if l.Peer == ours {
 			b.class = "ours"
 		}
 		if math.IsNaN(s.Median) || math.IsInf(s.Median, 0) {

@@ -38,10 +38,20 @@ var tables = map[peer.Workload]struct {
 		{metric: ClientCPU, title: "client CPU µs/write"}, {metric: ServerCPU, title: "server CPU µs/write"},
 		{metric: Flushes, title: "flushes/write"}, {metric: WAL, title: "WAL bytes/write"}, {metric: Statements, title: "statements/write"},
 	}},
+	peer.W6: {"W6: the first grant of a new connection", []column{
+		{metric: FirstGrant, title: "connected to grant, ms", ranged: true}, {metric: P50, title: "with connecting, ms", ranged: true},
+		{metric: P99, title: "p99 ms"}, {metric: ClientCPU, title: "client CPU µs"}, {metric: ServerCPU, title: "server CPU µs"},
+		{metric: Statements, title: "requests"},
+	}},
+	peer.W7: {"W7: W1 while others queue for other locks", []column{
+		{metric: Rate, title: "pairs/s", ranged: true}, {metric: P50, title: "p50 ms", ranged: true}, {metric: P99, title: "p99 ms"},
+		{metric: ClientCPU, title: "client CPU µs/pair"}, {metric: ServerCPU, title: "server CPU µs/pair", ranged: true},
+		{metric: Statements, title: "requests/pair"},
+	}},
 }
 
 // names of metrics in the table of ratios.
 var names = map[Metric]string{
-	Rate: "rate", Statements: "statements an acquisition", Fair: "most/least served", Beats: "statements per process and TTL/3",
-	ServerShare: "server CPU", Late: "grant after expiry, ms",
+	Rate: "rate", P50: "median, ms", ServerCPU: "server CPU, µs", ServerShare: "server CPU, ms/s",
+	FirstGrant: "connected to grant, ms", Late: "grant after expiry, ms",
 }

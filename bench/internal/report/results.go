@@ -31,6 +31,7 @@ const (
 	ServerShare Metric = "server_cpu_ms_per_second" //
 	Connections Metric = "connections"              //
 	Others      Metric = "others_cpu_share"         // of the machine that went to neither client nor server, 0 to 1
+	FirstGrant  Metric = "first_grant_ms"           // from the connection
 	Late        Metric = "grant_after_expiry_ms"    // one figure for each death
 )
 

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -16,7 +17,7 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/stats"
 )
 
-// WriteText writes everything that a reader needs: where and how, a table for each workload, and the aims.
+// WriteText writes everything that a reader needs: where and how, a table for each workload, ratios, and the aims.
 func (r *Results) WriteText(w io.Writer) error {
 	var b strings.Builder
 	r.head(&b)
@@ -24,6 +25,7 @@ func (r *Results) WriteText(w io.Writer) error {
 		r.workload(&b, name)
 	}
 	r.guarantees(&b)
+	r.compared(&b)
 	r.ratios(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -168,7 +170,7 @@ func (r *Results) ratios(b *strings.Builder) {
 		}
 		last = q.Workload
 		t.AppendRow(table.Row{
-			string(q.Workload), q.Where, q.what(), Number(float64(q.Ours)), q.Than, Number(float64(q.Other)),
+			string(q.Workload), q.Where, names[q.Metric], Number(float64(q.Ours)), q.other(), Number(float64(q.Other)),
 			q.ratio(), q.bound(), q.met(), Number(float64(q.Bare)),
 		})
 	}
@@ -177,12 +179,8 @@ func (r *Results) ratios(b *strings.Builder) {
 		"  bare SQL: the same ratio for the best of the bare statements, without functions, rights and queue\n")
 }
 
-func (q Ratio) what() string {
-	if q.Inverse {
-		return "times sooner"
-	}
-	return names[q.Metric]
-}
+// other names the peer that ours is compared with, or its form.
+func (q Ratio) other() string { return cmp.Or(q.Beside, q.Than) }
 
 func (q Ratio) ratio() string {
 	text := Number(float64(q.Ratio))

@@ -26,14 +26,14 @@ func TestNumbersHaveThreeFigures(t *testing.T) {
 	}
 }
 
-// written has figures of three repetitions of one form, one of which failed for etcd.
+// written has figures of three repetitions of one form, one of which failed for bare-sync.
 func written(t *testing.T) (*Results, string) {
 	t.Helper()
 	r := &Results{Command: "bench <run>", Repetitions: 3, Servers: []Server{{Name: peer.ZooKeeper, Missing: "no java"}}}
-	for _, name := range []string{"pglock", "etcd"} {
+	for _, name := range []string{ours, "bare-sync"} {
 		l := r.Line(Place{peer.W1, Callers(8), name})
 		for i, v := range []float64{4000, 1000, 2000} {
-			if name == "etcd" && i == 1 {
+			if name == "bare-sync" && i == 1 {
 				l.Failed = append(l.Failed, "a & b")
 				continue
 			}
@@ -51,14 +51,14 @@ func written(t *testing.T) (*Results, string) {
 func TestTableShowsMediansWithTheirSpreadAndWhatIsMissing(t *testing.T) {
 	_, text := written(t)
 	for _, want := range []string{
-		"1,000 (500–2,000)", "1,500 (1,000–2,000)", "NOT STARTED  ZooKeeper: no java", "FAILED etcd, 8 callers: a & b", "≥ 2",
+		"1,000 (500–2,000)", "1,500 (1,000–2,000)", "NOT STARTED  ZooKeeper: no java", "FAILED bare-sync, 8 callers: a & b", "≥ 1.3", "by the others",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
 	for line := range strings.Lines(text) {
-		if strings.Contains(line, "etcd") && strings.Contains(line, "│") && strings.Contains(line, "0 (0") {
+		if strings.Contains(line, "bare-sync") && strings.Contains(line, "│") && strings.Contains(line, "0 (0") {
 			t.Errorf("a repetition that failed counts as 0: %s", line)
 		}
 	}

@@ -44,7 +44,11 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 	failed := 0
 	for i, s := range steps {
 		r.progress.Begins(i+1, len(steps), s, r.options.Repetitions)
-		err := s.run(ctx, s)
+		err := s.run(r, ctx, s)
+		for tries := 1; errors.Is(err, errLate) && tries < mostTries; tries++ {
+			r.progress.Say("  %v: again", err)
+			err = s.run(r, ctx, s)
+		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -62,6 +66,12 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 
 // ErrIncomplete says that some measurements failed; the results tell which.
 var ErrIncomplete = errors.New("measurements failed")
+
+// errLate says that figures of a window would be none, because the readings at its ends were late.
+var errLate = errors.New("the machine was too busy to read the clocks in time")
+
+// mostTries is how often a measurement is made that errLate ends.
+const mostTries = 3
 
 // name is what the locks of the next measurement begin with.
 func (r *Runner) name(w peer.Workload) string {

@@ -3,22 +3,13 @@ package run
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/pglock-dev/pglock/bench/internal/peer"
 	"github.com/pglock-dev/pglock/bench/internal/procfs"
-	"github.com/pglock-dev/pglock/bench/internal/report"
-	"github.com/pglock-dev/pglock/bench/internal/server"
-	"github.com/pglock-dev/pglock/bench/internal/stats"
 	"github.com/pglock-dev/pglock/bench/internal/worker"
 )
-
-// leaseTTL is that of locks that are given back at once.
-const leaseTTL = 30 * time.Second
 
 // timed is what workers did together within a window.
 type timed struct {
@@ -26,7 +17,8 @@ type timed struct {
 	window    worker.Window
 	serverCPU time.Duration
 	allCPU    time.Duration // of everything on the machine
-	middle    func() error  // called in the middle of the window
+	ready     func() error  // called when all workers are ready; nil for nothing
+	middle    func() error  // called in the middle of the window; nil for nothing
 }
 
 // together has workers do their orders in one window, and reads the server's processor time at both of its ends.
@@ -37,6 +29,11 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 	}
 	if err := group.Ready(); err != nil {
 		return errors.Join(err, group.Discard())
+	}
+	if t.ready != nil {
+		if err := t.ready(); err != nil {
+			return errors.Join(err, group.Discard())
+		}
 	}
 	begin := time.Now().Add(warmUp)
 	t.window = worker.Window{Begin: begin, End: begin.Add(lasts)}
@@ -52,10 +49,13 @@ func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, las
 	}
 	for _, r := range results {
 		t.Took = append(t.Took, r.Took...)
+		t.FromConnected = append(t.FromConnected, r.FromConnected...)
 		t.Shares = append(t.Shares, r.Shares...)
+		t.Late = t.Late || r.Late
 		t.Total, t.CPU, t.Requests = t.Total+r.Total, t.CPU+r.CPU, t.Requests+r.Requests
 	}
 	slices.Sort(t.Took)
+	slices.Sort(t.FromConnected)
 	return nil
 }
 
@@ -91,7 +91,8 @@ func (t *timed) watch(ctx context.Context, pid int) error {
 	}
 	lasted := time.Since(began)
 	after, err := t.read(pid)
-	// On a busy machine the second reading is late: what was used is that of a window of the right length.
+	// On a busy machine the readings are late: what was used is that of a window of the right length.
+	t.Late = t.window.Late(lasted)
 	part := float64(t.window.End.Sub(t.window.Begin)) / float64(lasted)
 	t.serverCPU = time.Duration(float64(after.server-before.server) * part)
 	t.allCPU = time.Duration(float64(after.all-before.all) * part)
@@ -112,109 +113,6 @@ func (t *timed) read(pid int) (now cpu, err error) {
 func (t *timed) others() float64 {
 	machine := float64(t.window.End.Sub(t.window.Begin)) * float64(runtime.NumCPU())
 	return max(0, float64(t.allCPU-t.CPU-t.serverCPU)/machine)
-}
-
-// warmServers has each server work for a while before anything counts: some are slow until they have (a virtual machine
-// that compiles what is used often).
-func (r *Runner) warmServers(ctx context.Context) error {
-	size := r.options.sizes()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var errs []error
-	warm := make(map[peer.Server]bool)
-	for _, k := range r.options.Peers {
-		at := r.server(k)
-		if at == nil || warm[k.Server] || !slices.Contains(k.In, peer.W1) {
-			continue
-		}
-		warm[k.Server] = true
-		o := r.order(k, peer.W1, at, leaseTTL)
-		o.Callers = slices.Max(size.pairCallers)
-		all.Go(func() {
-			var t timed
-			if err := t.together(ctx, []worker.Order{o}, 0, size.serverWarmUp, at.PID); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, fmt.Errorf("warm up %s by %s: %w", k.Server, k.Name, err))
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
-// order is what all orders have in common.
-func (r *Runner) order(k peer.Kind, w peer.Workload, at *server.Running, ttl time.Duration) worker.Order {
-	return worker.Order{Peer: k.Name, Address: at.Address, Workload: w, Name: r.name(w), TTL: ttl, Smoke: r.options.Smoke}
-}
-
-// pairs is W1, of one peer.
-func (r *Runner) pairs(ctx context.Context, s step, callers int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
-	o.Callers = callers
-	return r.counted(ctx, s, []worker.Order{o})
-}
-
-// writes is W5, of one peer.
-func (r *Runner) writes(ctx context.Context, s step, callers int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), time.Hour)
-	o.Callers = callers
-	return r.counted(ctx, s, []worker.Order{o})
-}
-
-// waits is W2, of one peer.
-func (r *Runner) waits(ctx context.Context, s step, waiters, processes int) error {
-	o := r.order(s.kinds[0], s.lines[0].Workload, r.server(s.kinds[0]), leaseTTL)
-	var orders []worker.Order
-	for p := range processes {
-		o.Callers = waiters / processes
-		o.First = p * o.Callers
-		orders = append(orders, o)
-	}
-	return r.counted(ctx, s, orders)
-}
-
-// counted measures what is counted in turns, and puts it down.
-func (r *Runner) counted(ctx context.Context, s step, orders []worker.Order) error {
-	at, line := r.server(s.kinds[0]), s.lines[0]
-	before, err := readLog(ctx, at)
-	if err != nil {
-		return err
-	}
-	var t timed
-	if err := t.together(ctx, orders, r.options.sizes().warmUp+s.kinds[0].WarmUp, r.options.Duration, at.PID); err != nil {
-		return err
-	}
-	if t.Total == 0 {
-		return fmt.Errorf("nothing was done in %v", r.options.Duration)
-	}
-	after, err := readLog(ctx, at)
-	if err != nil {
-		return err
-	}
-	n := float64(len(t.Took))
-	set := func(m report.Metric, v float64) { line.Set(m, s.repetition, v) }
-	set(report.Others, t.others())
-	set(report.Rate, n/r.options.Duration.Seconds())
-	if len(t.Took) == 0 { // all took longer than the window
-		return nil
-	}
-	set(report.P50, milliseconds(stats.Percentile(t.Took, 50)))
-	set(report.P99, milliseconds(stats.Percentile(t.Took, 99)))
-	set(report.ClientCPU, t.CPU.Seconds()*1e6/n)
-	set(report.ServerCPU, t.serverCPU.Seconds()*1e6/n)
-	if t.Requests > 0 { // a program of its own does not tell
-		set(report.Statements, float64(t.Requests)/n)
-	}
-	if line.Workload == peer.W2 {
-		set(report.Fair, stats.Fairness(t.Shares, t.window.Begin, t.window.End))
-		return nil
-	}
-	if at.Name == peer.Postgres {
-		set(report.Flushes, float64(after.flushes-before.flushes)/float64(t.Total))
-		set(report.WAL, float64(after.bytes-before.bytes)/float64(t.Total))
-	}
-	return nil
 }
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }

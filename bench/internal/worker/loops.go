@@ -12,8 +12,9 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/stats"
 )
 
-// namesPerCaller is how many locks a caller of W1 takes in turn, all its own.
-const namesPerCaller = 8
+// firstUses is how often each caller of W1 acquires before the clock starts: as often as it has names, and often enough
+// for a server to keep the plans of its statements.
+const firstUses = 8
 
 // turn does the work once. began is when it did; it gives back when that was done which counts.
 type turn func(ctx context.Context) (done time.Time, err error)
@@ -54,7 +55,7 @@ func repeat(ctx context.Context, client peer.Client, w Window, turns []turn) (Re
 		})
 	}
 	all.Wait()
-	r.CPU, r.Requests = stop()
+	r.CPU, r.Requests, r.Late = stop()
 	r.Took = slices.Concat(took...)
 	for _, n := range totals {
 		r.Total += n
@@ -73,7 +74,7 @@ func pairs(ctx context.Context, client peer.Client, o Order) (loop, error) {
 		if err != nil {
 			return nil, err
 		}
-		names := make([]string, namesPerCaller)
+		names := make([]string, max(1, o.Names))
 		for i := range names {
 			names[i] = fmt.Sprintf("%s/%d/%d", o.Name, o.First+n, i)
 		}
@@ -88,26 +89,35 @@ func pairs(ctx context.Context, client peer.Client, o Order) (loop, error) {
 			return time.Now(), err
 		}
 	}
-	if err := firstUse(ctx, turns); err != nil {
+	if err := firstUse(ctx, turns, firstUses); err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, w Window) (Result, error) { return repeat(ctx, client, w, turns) }, nil
+	return usedBefore(client, turns, firstUses), nil
 }
 
-// firstUse has each caller use each of its locks once, before the clock starts: what a server makes for a new name is not
-// what W1 measures.
-func firstUse(ctx context.Context, turns []turn) error {
+// firstUse has each caller do its turn so often before the clock starts: what a server makes for a new name, and what a
+// client connects with its first call, is not what is measured.
+func firstUse(ctx context.Context, turns []turn, times int) error {
 	errs := make([]error, len(turns))
 	var all sync.WaitGroup
 	for n, turn := range turns {
 		all.Go(func() {
-			for i := 0; i < namesPerCaller && errs[n] == nil; i++ {
+			for i := 0; i < times && errs[n] == nil; i++ {
 				_, errs[n] = turn(ctx)
 			}
 		})
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// usedBefore repeats turns that were done so often before, which counts in the total.
+func usedBefore(client peer.Client, turns []turn, times int) loop {
+	return func(ctx context.Context, w Window) (Result, error) {
+		r, err := repeat(ctx, client, w, turns)
+		r.Total += times * len(turns)
+		return r, err
+	}
 }
 
 // waits is W2: all callers want the same lock. What counts is the grant.
@@ -129,7 +139,12 @@ func waits(ctx context.Context, client peer.Client, o Order) (loop, error) {
 			return granted, release(releasing)
 		})
 	}
-	return func(ctx context.Context, w Window) (Result, error) { return repeat(ctx, client, w, turns) }, nil
+	first, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := firstUse(first, turns, 1); err != nil {
+		return nil, err
+	}
+	return usedBefore(client, turns, 1), nil
 }
 
 // writes is W5: each caller writes a row of its own.
@@ -162,7 +177,7 @@ func keeps(ctx context.Context, client peer.Client, o Order) (loop, error) {
 		return nil, err
 	}
 	return func(ctx context.Context, w Window) (r Result, err error) {
-		r.CPU, r.Requests = measure(w, client.Requests, ownCPU)()
+		r.CPU, r.Requests, r.Late = measure(w, client.Requests, ownCPU)()
 		return r, nil
 	}, nil
 }

@@ -12,24 +12,27 @@ import (
 )
 
 // measure reads figures at the begin and at the end of the window; the function that it gives waits for the second
-// reading and has the differences.
-func measure(w Window, requests func() int64, cpu func() time.Duration) func() (time.Duration, int64) {
+// reading and has the differences. late says that the machine was too busy for them to tell anything.
+func measure(w Window, requests func() int64, cpu func() time.Duration) func() (_ time.Duration, _ int64, late bool) {
 	done := make(chan struct{})
 	var used time.Duration
 	var sent int64
+	var late bool
 	go func() {
 		defer close(done)
 		time.Sleep(time.Until(w.Begin))
 		began, usedBefore, sentBefore := time.Now(), cpu(), requests()
 		time.Sleep(time.Until(w.End))
 		used, sent = cpu()-usedBefore, requests()-sentBefore
-		// On a busy machine the second reading is late: what was used is that of a window of the right length.
-		part := float64(w.End.Sub(w.Begin)) / float64(time.Since(began))
+		// On a busy machine the readings are late: what was used is that of a window of the right length.
+		lasted := time.Since(began)
+		late = w.Late(lasted)
+		part := float64(w.End.Sub(w.Begin)) / float64(lasted)
 		used, sent = time.Duration(float64(used)*part), int64(math.Round(float64(sent)*part))
 	}()
-	return func() (time.Duration, int64) {
+	return func() (time.Duration, int64, bool) {
 		<-done
-		return used, sent
+		return used, sent, late
 	}
 }
 
@@ -53,7 +56,7 @@ func pairsOutside(ctx context.Context, runner peer.PairRunner, o Order, w Window
 		return used
 	})
 	pairs, err := runner.RunPairs(ctx, o.Name, w.End, func(p int) { pid.Store(int64(p)) })
-	r.CPU, _ = stop()
+	r.CPU, _, r.Late = stop()
 	if err != nil {
 		return r, err
 	}

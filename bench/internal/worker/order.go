@@ -23,6 +23,8 @@ type Order struct {
 	Name     string        // what the names of locks begin with; in W2 and W4 the name of the lock
 	Callers  int           // goroutines of this process
 	First    int           // the number of the first of them, among those of all processes
+	Names    int           // locks that each caller of W1 takes in turn, all its own
+	Pool     int           // connections of a pool; 0 for as many as the peer's settings say
 	Leases   int           // that W3 holds
 	TTL      time.Duration // of leases
 	Holder   bool          // takes the lock of W4 and keeps it until it is killed
@@ -34,12 +36,18 @@ type Window struct{ Begin, End time.Time }
 
 func (w Window) has(t time.Time) bool { return !t.Before(w.Begin) && t.Before(w.End) }
 
+// Late says that two readings, so far apart, tell nothing of the window: the first came when half of it was over.
+func (w Window) Late(apart time.Duration) bool { return apart < w.End.Sub(w.Begin)/2 }
+
 // Result is what a worker did.
 type Result struct {
-	Took     []time.Duration // each pair (W1), wait (W2) or write (W5) that ended within the window
-	Total    int             // all of them, before and after the window too
-	Shares   []stats.Share   // of each caller
-	CPU      time.Duration   // of the client, within the window
-	Requests int64           // that were sent within the window
-	Error    string          // "" if all went well
+	Took []time.Duration // each pair (W1, W7), wait (W2), write (W5) or first grant (W6) that ended within the window
+	// FromConnected is the part of each first grant (W6) that came after the connection was there.
+	FromConnected []time.Duration
+	Total         int           // all of them, before and after the window too
+	Shares        []stats.Share // of each caller
+	CPU           time.Duration // of the client, within the window
+	Requests      int64         // that were sent within the window
+	Late          bool          // the machine was too busy to read in time what was used
+	Error         string        // "" if all went well
 }

@@ -74,7 +74,7 @@ func read(ctx context.Context, lines <-chan []byte, into any) error {
 }
 
 func (o Order) config() peer.Config {
-	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, TTL: o.TTL, Smoke: o.Smoke}
+	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, Connections: o.Pool, TTL: o.TTL, Smoke: o.Smoke}
 }
 
 // work opens the peer, gets ready, and does the work for as long as the window says.
@@ -93,11 +93,11 @@ func work(ctx context.Context, k peer.Kind, o Order, ready func() (Window, error
 		}
 	}()
 	loops := map[peer.Workload]func(context.Context, peer.Client, Order) (loop, error){
-		peer.W1: pairs, peer.W2: waits, peer.W3: keeps, peer.W5: writes,
+		peer.W1: pairs, peer.W2: waits, peer.W3: keeps, peer.W5: writes, peer.W6: firsts, peer.W7: pairs,
 	}
 	make := loops[o.Workload]
 	if make == nil {
-		return result, fmt.Errorf("workload %q: must be W1, W2, W3 or W5", o.Workload)
+		return result, fmt.Errorf("workload %q has no loop", o.Workload)
 	}
 	run, err := make(ctx, client, o)
 	if err != nil {

@@ -1,4 +1,4 @@
-package pgtest
+package integration
 
 import (
 	"context"
@@ -16,19 +16,17 @@ import (
 )
 
 // containerLabel marks the container of one test process.
-const containerLabel = "pglock.pgtest"
+const containerLabel = "pglock.integration"
 
-// minderVariable makes this test binary the minder of the container whose
-// label it holds.
-const minderVariable = "PGLOCK_TEST_MIND_CONTAINER"
+// minderVariable makes this test binary the minder of the container whose label it holds.
+const minderVariable = "PGLOCK_INTEGRATION_CONTAINER"
 
-// A containerMinder is this test binary once more, in a session of its own. Its
-// standard input is a pipe whose only writer is this process: when that ends
-// without a word, however this process came to its end, it removes the
-// container.
+// A containerMinder is this test binary once more, in a session of its own. Its standard input is a pipe whose only
+// writer is this process: when that ends without a word, however this process came to its end, it removes the container.
+// Testcontainers has the reaper for it, but only where its image is to be had.
 type containerMinder struct {
 	pipe io.WriteCloser
-	done chan struct{}
+	cmd  *exec.Cmd
 }
 
 func startContainerMinder(label string) (*containerMinder, error) {
@@ -36,9 +34,9 @@ func startContainerMinder(label string) (*containerMinder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("minder of the container: %w", err)
 	}
-	cmd := exec.Command(self, "-test.run=^$")
+	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), minderVariable+"="+label)
-	detach(cmd)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals from the terminal do not reach it
 	pipe, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("minder of the container: %w", err)
@@ -46,12 +44,7 @@ func startContainerMinder(label string) (*containerMinder, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("minder of the container: %w", err)
 	}
-	m := &containerMinder{pipe: pipe, done: make(chan struct{})}
-	go func() {
-		defer close(m.done)
-		_ = cmd.Wait()
-	}()
-	return m, nil
+	return &containerMinder{pipe, cmd}, nil
 }
 
 // finish ends the minder; nothing is left for it to do when removed is true.
@@ -60,29 +53,21 @@ func (m *containerMinder) finish(removed bool) error {
 	if removed {
 		_, err = fmt.Fprintln(m.pipe, "removed")
 	}
-	err = errors.Join(err, m.pipe.Close())
-	<-m.done
-	return err
+	return errors.Join(err, m.pipe.Close(), m.cmd.Wait())
 }
 
-// The engine may be about to make the container when its client dies, so the
-// minder keeps looking for a while.
+// The engine may be about to make the container when its client dies, so the minder keeps looking for a while.
 const (
 	minderLooks    = 20
 	minderInterval = 500 * time.Millisecond
 )
 
-// mindContainer does the minder's work, if this process is one, and gives its
-// exit code.
-func mindContainer() (int, bool) {
-	label := os.Getenv(minderVariable)
-	if label == "" {
-		return 0, false
-	}
+// mindContainer does the minder's work and gives its exit code.
+func mindContainer(label string) int {
 	signal.Ignore(syscall.SIGHUP, os.Interrupt, syscall.SIGTERM)
 	word, err := io.ReadAll(os.Stdin)
 	if err == nil && len(word) > 0 {
-		return 0, true
+		return 0
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -91,11 +76,11 @@ func mindContainer() (int, bool) {
 	for range minderLooks {
 		found, err := removeContainers(ctx, label)
 		if err == nil && found > 0 {
-			return 0, true
+			return 0
 		}
 		<-tick.C
 	}
-	return 1, true
+	return 1
 }
 
 func removeContainers(ctx context.Context, label string) (int, error) {

@@ -1,4 +1,4 @@
-package pgtest
+package integration
 
 import (
 	"cmp"
@@ -17,16 +17,21 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
+// imageVariable is the environment variable with the image of the container.
+const imageVariable = "PGLOCK_TEST_IMAGE"
+
+const defaultImage = "postgres:17-alpine"
+
 // engineTimeout bounds the question whether an engine answers.
 const engineTimeout = 5 * time.Second
 
-// fromDocker runs a container, if an engine answers.
-func fromDocker(ctx context.Context) (*pgserver.Server, func() error, error) {
+// startContainer runs the shared server in a container, if an engine answers.
+func startContainer(ctx context.Context) (*pgserver.Server, func() error, error) {
 	tclog.SetDefault(tclog.NewNoopLogger())
 	if err := engineAnswers(ctx); err != nil {
-		return nil, nil, fmt.Errorf("none answers: %w", err)
+		return nil, nil, fmt.Errorf("no Docker engine answers: %w", err)
 	}
-	image := cmp.Or(os.Getenv(ImageVariable), DefaultImage)
+	image := cmp.Or(os.Getenv(imageVariable), defaultImage)
 	label := rand.Text()
 	minder, err := startContainerMinder(label)
 	if err != nil {
@@ -46,7 +51,7 @@ func fromDocker(ctx context.Context) (*pgserver.Server, func() error, error) {
 		return errors.Join(err, minder.finish(err == nil))
 	}
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("image %s (%s names another): %w", image, ImageVariable, err), end())
+		return nil, nil, errors.Join(fmt.Errorf("image %s (%s names another): %w", image, imageVariable, err), end())
 	}
 	url, err := container.ConnectionString(ctx, "sslmode=disable")
 	if err != nil {
@@ -71,15 +76,10 @@ func engineAnswers(ctx context.Context) error {
 	return provider.Health(ctx)
 }
 
-// leaksOf gives the goroutines that the Docker client may leave: idle
-// connections to the engine, and the one that keeps the reaper going.
-func leaksOf(server *pgserver.Server) []goleak.Option {
-	if server == nil || server.Kind() != pgserver.KindDocker {
-		return nil
-	}
-	return []goleak.Option{
-		goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
-		goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
-		goleak.IgnoreAnyFunction("github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"),
-	}
+// leaksOfDocker are the goroutines that the Docker client may leave: idle connections to the engine, and the one that
+// keeps the reaper going.
+var leaksOfDocker = []goleak.Option{
+	goleak.IgnoreTopFunction("net/http.(*persistConn).readLoop"),
+	goleak.IgnoreTopFunction("net/http.(*persistConn).writeLoop"),
+	goleak.IgnoreAnyFunction("github.com/testcontainers/testcontainers-go.(*Reaper).connect.func1"),
 }

@@ -1,6 +1,6 @@
 //go:build unix
 
-package pgdownload
+package pgprograms
 
 import (
 	"archive/zip"
@@ -22,12 +22,9 @@ import (
 	"testing"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
-
-	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// archive holds bin/initdb, bin/pg_ctl and bin/postgres, which only say that
-// they are of version 17.5.
+// archive holds bin/initdb, bin/pg_ctl and bin/postgres, which only say that they are of version 17.5.
 //
 //go:embed testdata/programs.txz
 var archive []byte
@@ -61,25 +58,28 @@ func repository(tb testing.TB, archive []byte) (url string, downloads *atomic.In
 	return server.URL, downloads
 }
 
-// cache is a folder that the server's user can look into.
-func cache(tb testing.TB) string {
+func fetching(tb testing.TB, repository string) fetcher {
 	tb.Helper()
-	dir, err := os.MkdirTemp("/tmp", "pgdownload-test-")
+	return fetcher{dir: filepath.Join(folder(tb), "pglock"), version: embedded.V17, repository: repository}
+}
+
+func entries(tb testing.TB, dir string) (names []string) {
+	tb.Helper()
+	found, err := os.ReadDir(dir)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o755); err != nil {
-		tb.Fatal(err)
+	for _, e := range found {
+		names = append(names, e.Name())
 	}
-	return filepath.Join(dir, "pglock")
+	return names
 }
 
 func TestProgramsAreDownloadedOnceAndKeptAndNothingElseIs(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	url, downloads := repository(t, archive)
-	f := fetcher{dir: cache(t), version: embedded.V17, repository: url}
+	f := fetching(t, url)
 	var progress strings.Builder
 	first, err := f.fetch(t.Context(), &progress)
 	if err != nil {
@@ -99,18 +99,17 @@ func TestProgramsAreDownloadedOnceAndKeptAndNothingElseIs(t *testing.T) {
 	if second != first || progress.Len() != 0 || downloads.Load() != 1 {
 		t.Errorf("fetched %+v again after %d downloads, saying %q", second, downloads.Load(), progress.String())
 	}
-	left, err := os.ReadDir(temp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left) != 0 {
+	if left := entries(t, temp); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+	if kept := entries(t, f.dir); len(kept) != 1 {
+		t.Errorf("kept: %v", kept)
 	}
 }
 
-func TestFetchesAtTheSameTimeDownloadOnce(t *testing.T) {
-	url, downloads := repository(t, archive)
-	f := fetcher{dir: cache(t), version: embedded.V17, repository: url}
+func TestFetchesAtTheSameTimeAllHavePrograms(t *testing.T) {
+	url, _ := repository(t, archive)
+	f := fetching(t, url)
 	var fetches sync.WaitGroup
 	for range 8 {
 		fetches.Go(func() {
@@ -120,35 +119,16 @@ func TestFetchesAtTheSameTimeDownloadOnce(t *testing.T) {
 		})
 	}
 	fetches.Wait()
-	if n := downloads.Load(); n != 1 {
-		t.Errorf("%d downloads, want 1", n)
+	if kept := entries(t, f.dir); len(kept) != 1 {
+		t.Errorf("kept: %v", kept)
 	}
 }
 
 func TestClosedUmaskDoesNotKeepTheServersUserOut(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	url, _ := repository(t, archive)
-	f := fetcher{dir: cache(t), version: embedded.V17, repository: url}
-	if _, err := f.fetch(t.Context(), io.Discard); err != nil {
+	if _, err := fetching(t, url).fetch(t.Context(), io.Discard); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestLeftoversOfAnInterruptedFetchAreReplaced(t *testing.T) {
-	url, _ := repository(t, archive)
-	f := fetcher{dir: cache(t), version: embedded.V17, repository: url}
-	leftover := filepath.Join(f.dir, unpackPrefix+"1")
-	broken := filepath.Join(f.home(), "bin")
-	for _, dir := range []string{leftover, broken} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := f.fetch(t.Context(), io.Discard); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(leftover); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the leftover: %v", err)
 	}
 }
 
@@ -164,23 +144,14 @@ func TestFailedDownloadSaysWhatFailedAndLeavesNoPrograms(t *testing.T) {
 		"missing":     {missing.URL, "no version found"},
 		"broken":      {broken, "unable to extract"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := fetcher{dir: cache(t), version: embedded.V17, repository: c.url}
-			_, err := f.fetch(t.Context(), io.Discard)
-			failed, ok := errors.AsType[*Error](err)
-			if !ok || failed.Dir != f.dir || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "PostgreSQL 17") {
-				t.Errorf("error %v, want one that says %q", err, c.want)
-			}
-			entries, err := os.ReadDir(f.dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				if e.Name() != "lock" {
-					t.Errorf("left behind: %s", e.Name())
-				}
-			}
-		})
+		f := fetching(t, c.url)
+		_, err := f.fetch(t.Context(), io.Discard)
+		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), f.dir) {
+			t.Errorf("%s: error %v, want ErrNotFound that says %q", name, err, c.want)
+		}
+		if left := entries(t, f.dir); len(left) != 0 {
+			t.Errorf("%s: left behind: %v", name, left)
+		}
 	}
 }
 
@@ -192,34 +163,13 @@ func TestEndedContextEndsTheWaitForADownload(t *testing.T) {
 		w.WriteHeader(http.StatusNotFound)
 	}))
 	defer server.Close()
-	f := fetcher{dir: cache(t), version: embedded.V17, repository: server.URL}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-asked
 		cancel()
 	}()
-	if _, err := f.fetch(ctx, io.Discard); !errors.Is(err, context.Canceled) {
+	if _, err := fetching(t, server.URL).fetch(ctx, io.Discard); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
 	close(answer)
-	// The download in the background ends when it is answered.
-	unlock, err := f.lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
-}
-
-func TestRootKeepsProgramsWhereTheServersUserCanReachThem(t *testing.T) {
-	user, err := pgprograms.Account()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := cacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if home, err := os.UserHomeDir(); user != nil && err == nil && strings.HasPrefix(dir, home+"/") {
-		t.Errorf("%s is in the home of root", dir)
-	}
 }

@@ -1,0 +1,134 @@
+package pgprograms
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	embedded "github.com/fergusstrange/embedded-postgres"
+)
+
+// Fetch gives the programs that an earlier call kept, or downloads them, which it announces on progress. They are kept in
+// the folder pglock of the user's cache, or in /var/cache/pglock when this process is root, because the server runs as
+// another user then. A download that fails is ErrNotFound.
+//
+// When ctx ends, Fetch returns at once, but a download that is under way goes on for as long as the process lives.
+func Fetch(ctx context.Context, progress io.Writer) (Programs, error) {
+	account, err := Account()
+	if err != nil {
+		return Programs{}, err
+	}
+	cache, err := os.UserCacheDir()
+	if account != nil {
+		cache, err = "/var/cache", nil
+	}
+	if err != nil {
+		return Programs{}, fmt.Errorf("no folder for downloaded programs: %w", err)
+	}
+	return fetcher{dir: filepath.Join(cache, "pglock"), version: embedded.V17}.fetch(ctx, progress)
+}
+
+type fetcher struct {
+	dir        string // everything is kept in here
+	version    embedded.PostgresVersion
+	repository string // where to download from; empty for the usual place
+}
+
+// home is where the programs end up, whole: they get there by a rename. Of two processes that fetch at the same time the
+// later one finds the folder there and uses it.
+func (f fetcher) home() string {
+	return filepath.Join(f.dir, fmt.Sprintf("postgresql-%s-%s-%s", f.version, runtime.GOOS, runtime.GOARCH))
+}
+
+func (f fetcher) fetch(ctx context.Context, progress io.Writer) (Programs, error) {
+	kept := filepath.Join(f.home(), "bin")
+	if programs, err := FindIn(ctx, kept); err == nil {
+		return programs, nil
+	}
+	fmt.Fprintf(progress, "downloading PostgreSQL %s (once, kept in %s) …\n", f.version, f.dir)
+	done := make(chan error, 1)
+	go func() { done <- f.download() }()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return Programs{}, fmt.Errorf("%w: download of PostgreSQL %s into %s: %w", ErrNotFound, f.version, f.dir, err)
+	}
+	return FindIn(ctx, kept)
+}
+
+func (f fetcher) download() (err error) {
+	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+		return err
+	}
+	temp, err := os.MkdirTemp(f.dir, "unpack-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	programs := filepath.Join(temp, "programs")
+	if err := f.unpack(temp, programs); err != nil {
+		return err
+	}
+	// The umask may have closed what the server's user has to read.
+	if out, err := exec.Command("chmod", "-R", "a+rX", programs).CombinedOutput(); err != nil {
+		return fmt.Errorf("open the programs to all: %w %s", err, out)
+	}
+	if err := os.Chmod(f.dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Rename(programs, f.home()); err != nil && !isFolder(f.home()) {
+		return err
+	}
+	return nil
+}
+
+// unpack downloads the programs and unpacks them into dir. Embedded-postgres does both as the first part of starting a
+// server; it gets no further, because a data folder below a file cannot be made. Its own servers would not run as root, and
+// outlive a process that is killed.
+func (f fetcher) unpack(temp, dir string) error {
+	file, next := filepath.Join(temp, "file"), filepath.Join(temp, "next")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		return err
+	}
+	config := embedded.DefaultConfig().
+		Version(f.version).
+		Port(0). // only looked at, to see whether it is free
+		CachePath(temp).
+		BinariesPath(dir).
+		RuntimePath(next).
+		DataPath(filepath.Join(file, "data")).
+		Locale("C.UTF-8").
+		Logger(io.Discard)
+	if f.repository != "" {
+		config = config.BinaryRepositoryURL(f.repository)
+	}
+	// It makes a log, and tells its name nowhere.
+	logs := filepath.Join(os.TempDir(), "embedded_postgres_log*")
+	before, _ := filepath.Glob(logs)
+	err := embedded.NewDatabase(config).Start()
+	after, _ := filepath.Glob(logs)
+	for _, log := range after {
+		if !slices.Contains(before, log) {
+			_ = os.Remove(log)
+		}
+	}
+	if isFolder(next) { // made when all was unpacked
+		return nil
+	}
+	return err
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
