@@ -76,7 +76,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 		ctx, cancel = context.WithTimeout(ctx, r.maxWait)
 		defer cancel()
 	}
-	q, err := c.newAsked(ctx, r)
+	q, err := c.newPending(ctx, r)
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 }
 
 // obtain asks for a grant of the call's own, and makes a lease of it.
-func (c *Client) obtain(ctx, parent context.Context, q *asked) (*Lease, error) {
+func (c *Client) obtain(ctx, parent context.Context, q *pending) (*Lease, error) {
 	if !c.calls.begin(q, c.now()) {
 		return nil, closedError(q.Name)
 	}
@@ -123,7 +123,7 @@ func grantOf(a protocol.Answer, sent trust.Instant) granted {
 }
 
 // getGrant asks for the lock, and waits for it where it is held and the request says so.
-func (c *Client) getGrant(ctx context.Context, q *asked) (granted, error) {
+func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 	a, sent, err := c.ask(ctx, q)
 	switch {
 	case err == nil && a.Granted:
@@ -136,7 +136,7 @@ func (c *Client) getGrant(ctx context.Context, q *asked) (granted, error) {
 		return granted{}, c.leaveQueue(q, protocol.Answer{}, err)
 	}
 	if q.lost {
-		c.takeBack(q.Request, true, q.TTL) // it may have been granted, or may yet be: nobody would know that they hold it
+		c.takeBack(q.RequestID, true, q.TTL) // it may have been granted, or may yet be: nobody would know that they hold it
 	}
 	return granted{}, err
 }
@@ -147,12 +147,12 @@ func heldError(a protocol.Answer, name string) *HeldError {
 
 // grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
 // it is no lease any more.
-func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, error) {
+func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.GrantID, Token(g.first), g.slot)
 	l.row, l.queued = g.token, q.queued
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
-		c.takeBack(q.Request, q.lost, q.TTL)
+		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, l.Err()
 	}
 	if q.line != nil {
@@ -164,7 +164,7 @@ func (c *Client) grant(parent context.Context, q *asked, g granted) (*Lease, err
 	}
 	if !c.adopt(l) {
 		l.end(ErrReleased)
-		c.takeBack(q.Request, q.lost, q.TTL)
+		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, closedError(q.Name)
 	}
 	return l, nil

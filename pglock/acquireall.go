@@ -71,7 +71,7 @@ func (c *Client) giveBack(leases []*Lease) {
 	var backs []*takeback.Request
 	for _, l := range leases {
 		if l != nil && l.end(ErrReleased) {
-			backs = append(backs, c.takeBack(protocol.Request{Name: l.name, GrantID: l.grantID}, false, l.ttl))
+			backs = append(backs, c.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl))
 		}
 	}
 	timer := time.NewTimer(leavePatience)

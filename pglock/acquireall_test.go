@@ -143,7 +143,7 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 			}
 			return acquire(ctx, asked)
 		}
-		s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+		s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
 			<-ctx.Done()
 			return protocol.TakenBack{}, ctx.Err()
 		}

@@ -16,8 +16,8 @@ import (
 // backend is what a client's loops need from the database, which package server gives them; the tests of timers put a fake in
 // its place. One goroutine at a time makes the calls of the second group.
 type backend interface {
-	OnAbandoned(take func(protocol.Ask, protocol.Answer, error))
-	Acquire(ctx context.Context, a protocol.Ask) (protocol.Answer, error)
+	OnAbandoned(take func(protocol.Request, protocol.Answer, error))
+	Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error)
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)
 	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)
 	Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error)
@@ -32,8 +32,8 @@ type backend interface {
 
 	Beat(ctx context.Context, s protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error)
 	RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)
-	OwnTickets(ctx context.Context, s protocol.Session, tickets []int64) ([]protocol.Request, error)
-	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.Request) ([]protocol.TakenBack, error)
+	OwnTickets(ctx context.Context, s protocol.Session, tickets []int64) ([]protocol.RequestID, error)
+	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error)
 	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)
 	AnnounceOwn(ctx context.Context, names []string, slots []*int) error
 	EndSession(ctx context.Context, s protocol.Session) error

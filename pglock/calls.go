@@ -15,11 +15,11 @@ type calls struct {
 	ends   sync.WaitGroup // calls that end a lease
 	tasks  sync.WaitGroup
 	// unanswered are the calls that no answer has told a ticket yet, and since when.
-	unanswered map[*asked]trust.Instant
+	unanswered map[*pending]trust.Instant
 }
 
 // begin counts a call that asks for a lock, until end. False says that the client is closed.
-func (c *calls) begin(q *asked, now trust.Instant) bool {
+func (c *calls) begin(q *pending, now trust.Instant) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -27,19 +27,19 @@ func (c *calls) begin(q *asked, now trust.Instant) bool {
 	}
 	c.asks.Add(1)
 	if c.unanswered == nil {
-		c.unanswered = make(map[*asked]trust.Instant)
+		c.unanswered = make(map[*pending]trust.Instant)
 	}
 	c.unanswered[q] = now
 	return true
 }
 
-func (c *calls) end(q *asked) {
+func (c *calls) end(q *pending) {
 	c.answered(q)
 	c.asks.Done()
 }
 
 // answered notes that a call has heard of its ticket.
-func (c *calls) answered(q *asked) {
+func (c *calls) answered(q *pending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.unanswered, q)

@@ -180,8 +180,9 @@ func (e *SchemaError) Error() string {
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
 // ErrorFromSQL translates what the protocol's SQL functions report (class LK, and the server's refusals that have a
-// sentinel here) into the errors of this package; any other error comes back as it is. It is for code that calls the
-// functions itself, as fencedstore does; name and token are those of the lease.
+// sentinel here) into the errors of this package; any other error comes back as it is. It is for programs that call the SQL
+// functions by themselves, in their own transactions and with any driver whose errors have a method SQLState; name and token are
+// those of the lease. This library's own calls return translated errors.
 func ErrorFromSQL(err error, name string, token Token) error {
 	switch state := protocol.State(err); state {
 	case protocol.StateExpired:

@@ -77,19 +77,19 @@ func (q *fakeQueue) look(context.Context, []int64) (map[int64]protocol.Sighting,
 	return found, nil
 }
 
-func (q *fakeQueue) own(tickets []int64) (all []protocol.Request, err error) {
+func (q *fakeQueue) own(tickets []int64) (all []protocol.RequestID, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for id, t := range q.tickets {
 		if slices.Contains(tickets, t.number) {
-			all = append(all, protocol.Request{Name: t.name, GrantID: id})
+			all = append(all, protocol.RequestID{Name: t.name, GrantID: id})
 		}
 	}
 	return all, nil
 }
 
 // giveUp takes back the ticket or the grant, as the server does.
-func (q *fakeQueue) giveUp(_ context.Context, r protocol.Request) (protocol.TakenBack, error) {
+func (q *fakeQueue) giveUp(_ context.Context, r protocol.RequestID) (protocol.TakenBack, error) {
 	grantID := r.GrantID
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -33,7 +33,7 @@ type fakeServer struct {
 }
 
 type fakeRow struct {
-	protocol.Ask
+	protocol.Request
 	session     uuid.UUID
 	owned       uuid.UUID // as own told
 	first, last int64
@@ -43,7 +43,7 @@ type fakeRow struct {
 }
 
 type fakeWaiter struct {
-	protocol.Ask
+	protocol.Request
 	session uuid.UUID
 	number  int64
 }
@@ -118,12 +118,12 @@ func (r *fakeRow) is(c protocol.Claim) bool {
 }
 
 // grant gives the lock to a request, which the caller knows to be free.
-func (s *fakeServer) grant(r *fakeRow, q protocol.Ask, session uuid.UUID, ticket int64) {
+func (s *fakeServer) grant(r *fakeRow, q protocol.Request, session uuid.UUID, ticket int64) {
 	if !r.until.IsZero() {
 		s.ended[r.GrantID] = ReasonTakenOver // it has run out
 	}
 	r.ticket = ticket
-	r.Ask, r.session, r.owned = q, session, q.Owner
+	r.Request, r.session, r.owned = q, session, q.Owner
 	r.first = s.last + 1
 	if s.last++; q.Turns > 1 && !s.gaps {
 		s.last += int64(q.Turns - 1)
@@ -146,7 +146,7 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	}
 	w := r.queue[0]
 	r.queue = r.queue[1:]
-	s.grant(r, w.Ask, w.session, w.number)
+	s.grant(r, w.Request, w.session, w.number)
 	hint := hintText(w.GrantID, w.number, r.last, r.first, r.TTL)
 	if w.session == asks {
 		return protocol.Handed{Hints: []string{hint}}
@@ -158,12 +158,12 @@ func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	return h
 }
 
-func (s *fakeServer) Acquire(ctx context.Context, asked protocol.Ask) (protocol.Answer, error) {
+func (s *fakeServer) Acquire(ctx context.Context, asked protocol.Request) (protocol.Answer, error) {
 	s.note(call{what: "acquire", names: []string{asked.Name}, grantID: asked.GrantID, retry: asked.Retry, request: asked, nested: asked.Nested})
 	return s.fly(ctx, asked, func(ctx context.Context) (protocol.Answer, error) { return s.acquired(ctx, asked) })
 }
 
-func (s *fakeServer) acquired(ctx context.Context, q protocol.Ask) (a protocol.Answer, err error) {
+func (s *fakeServer) acquired(ctx context.Context, q protocol.Request) (a protocol.Answer, err error) {
 	grantID, session := q.GrantID, sessionOf(q.Session.Key)
 	lost := s.does(ctx, "acquire", func() {
 		r := s.row(q.Name)
@@ -235,11 +235,11 @@ func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l protocol.TakenB
 	return l
 }
 
-func (s *fakeServer) OwnTickets(context.Context, protocol.Session, []int64) ([]protocol.Request, error) {
+func (s *fakeServer) OwnTickets(context.Context, protocol.Session, []int64) ([]protocol.RequestID, error) {
 	return nil, nil
 }
 
-func (s *fakeServer) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.Request) (backs []protocol.TakenBack, err error) {
+func (s *fakeServer) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.RequestID) (backs []protocol.TakenBack, err error) {
 	for _, u := range requests {
 		s.note(call{what: "giveUp", names: []string{u.Name}, grantID: u.GrantID, spend: spend})
 	}

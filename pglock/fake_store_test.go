@@ -47,8 +47,8 @@ type fakeStore struct {
 	onAcquire    func(ctx context.Context, asked call) (protocol.Answer, error)
 	onRenewAll   func(ctx context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
 	onLook       func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error)
-	onOwnTickets func(tickets []int64) ([]protocol.Request, error)
-	onGiveUp     func(ctx context.Context, r protocol.Request) (protocol.TakenBack, error)
+	onOwnTickets func(tickets []int64) ([]protocol.RequestID, error)
+	onGiveUp     func(ctx context.Context, r protocol.RequestID) (protocol.TakenBack, error)
 	onListen     func(ctx context.Context) (listener.Conn, error)
 	onNotify     func(ctx context.Context, channel, payload string) error
 	onWatch      func(ctx context.Context, name string) ([]Info, string, error)
@@ -61,7 +61,7 @@ type fakeStore struct {
 	onRelease    func(ctx context.Context, c protocol.Claim) (bool, error)
 	onHandOver   func(c protocol.Claim) protocol.Handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []protocol.Claim) error
-	orphaned     func(q protocol.Ask, a protocol.Answer, err error)
+	orphaned     func(q protocol.Request, a protocol.Answer, err error)
 	flights      sync.WaitGroup // requests under way, also of calls that have left
 }
 
@@ -72,7 +72,7 @@ type call struct {
 	grantID uuid.UUID
 	retry   bool
 	tokens  []int64
-	request protocol.Ask
+	request protocol.Request
 	nested  bool
 	spend   bool
 	slots   []*int
@@ -132,7 +132,7 @@ func (s *fakeStore) ttl(id uuid.UUID) time.Duration {
 }
 
 // grants is what acquire answers when nothing stands in its place.
-func (s *fakeStore) grants(r protocol.Ask) protocol.Answer {
+func (s *fakeStore) grants(r protocol.Request) protocol.Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastToken++
@@ -140,7 +140,7 @@ func (s *fakeStore) grants(r protocol.Ask) protocol.Answer {
 	return protocol.Answer{Granted: true, Token: s.lastToken, Holder: r.Holder, ExpiresAt: time.Now().Add(r.TTL), Remaining: r.TTL + r.Grace}
 }
 
-func (s *fakeStore) Acquire(ctx context.Context, q protocol.Ask) (protocol.Answer, error) {
+func (s *fakeStore) Acquire(ctx context.Context, q protocol.Request) (protocol.Answer, error) {
 	asked := s.note(call{what: "acquire", names: []string{q.Name}, grantID: q.GrantID, retry: q.Retry, request: q, nested: q.Nested})
 	return s.fly(ctx, q, func(ctx context.Context) (protocol.Answer, error) {
 		if f := hook(s, &s.onAcquire); f != nil {
@@ -153,7 +153,7 @@ func (s *fakeStore) Acquire(ctx context.Context, q protocol.Ask) (protocol.Answe
 
 // fly makes a request that goes on when its call has left, as those of the real store do: what it brings then goes to the
 // orphanage. f's context ends when the store is closed.
-func (s *fakeStore) fly(ctx context.Context, q protocol.Ask, f func(context.Context) (protocol.Answer, error)) (protocol.Answer, error) {
+func (s *fakeStore) fly(ctx context.Context, q protocol.Request, f func(context.Context) (protocol.Answer, error)) (protocol.Answer, error) {
 	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()
 	if s.shut {
@@ -200,7 +200,7 @@ type requested struct {
 	left bool
 }
 
-func (s *fakeStore) OnAbandoned(take func(protocol.Ask, protocol.Answer, error)) {
+func (s *fakeStore) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
 	s.set(func() { s.orphaned = take })
 }
 
@@ -343,7 +343,7 @@ func (s *fakeStore) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]
 	return endings, nil
 }
 
-func (s *fakeStore) OwnTickets(_ context.Context, _ protocol.Session, tickets []int64) ([]protocol.Request, error) {
+func (s *fakeStore) OwnTickets(_ context.Context, _ protocol.Session, tickets []int64) ([]protocol.RequestID, error) {
 	s.note(call{what: "ownTickets", tokens: tickets})
 	if f := hook(s, &s.onOwnTickets); f != nil {
 		return f(tickets)
@@ -351,7 +351,7 @@ func (s *fakeStore) OwnTickets(_ context.Context, _ protocol.Session, tickets []
 	return nil, nil
 }
 
-func (s *fakeStore) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.Request) ([]protocol.TakenBack, error) {
+func (s *fakeStore) TakeBack(ctx context.Context, _ protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error) {
 	var names []string
 	for _, r := range requests {
 		names = append(names, r.Name)

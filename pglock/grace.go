@@ -8,7 +8,7 @@ import (
 
 // settle returns the lease of a request with a grace when nobody can believe any more in one that a failover has lost. A wait stays
 // with the lease, which is renewed meanwhile; a call that does not wait gives it back.
-func (c *Client) settle(ctx context.Context, q *asked, l *Lease) (*Lease, error) {
+func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, error) {
 	for {
 		since, changed, err := c.backend.Timeline(ctx)
 		left := q.Grace - since

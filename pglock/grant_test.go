@@ -277,7 +277,7 @@ func TestTrap9_GrantOfACancelledCallIsGivenBack(t *testing.T) {
 						return late.a, late.err
 					}
 					fails := 2
-					s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+					s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
 						if fails--; fails >= 0 {
 							return protocol.TakenBack{}, errReset
 						}
@@ -356,7 +356,7 @@ type losing struct {
 	meanwhile func()
 }
 
-func (s losing) Acquire(_ context.Context, q protocol.Ask) (protocol.Answer, error) {
+func (s losing) Acquire(_ context.Context, q protocol.Request) (protocol.Answer, error) {
 	s.note(call{what: "acquire", names: []string{q.Name}, grantID: q.GrantID})
 	s.meanwhile()
 	return protocol.Answer{}, errReset

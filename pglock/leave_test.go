@@ -23,7 +23,7 @@ func TestCallThatGivesUpLeavesTheQueueAndTellsWhatItFoundThere(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		id, result := waiting(ctx, t, c, "report")
 		s.set(func() {
-			s.onGiveUp = func(ctx context.Context, u protocol.Request) (protocol.TakenBack, error) {
+			s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 				back, err := q.giveUp(ctx, u)
 				back.Place, back.Holder, back.Token = 1, "the next", 17 // meanwhile
 				back.Handed = protocol.Handed{Slots: []int{0}}
@@ -56,14 +56,14 @@ func announces(c call, name string, slot int) bool {
 
 func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T) {
 	for name, tc := range map[string]struct {
-		giveUp func(context.Context, protocol.Request) (protocol.TakenBack, error) // the first time
-		again  time.Duration                                                       // within
+		giveUp func(context.Context, protocol.RequestID) (protocol.TakenBack, error) // the first time
+		again  time.Duration                                                         // within
 	}{
-		"hangs": {func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+		"hangs": {func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
 			<-ctx.Done()
 			return protocol.TakenBack{}, ctx.Err()
 		}, patience + 2*firstTakeBack},
-		"fails": {func(context.Context, protocol.Request) (protocol.TakenBack, error) {
+		"fails": {func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 			return protocol.TakenBack{}, errReset
 		}, 2 * firstTakeBack},
 	} {
@@ -71,7 +71,7 @@ func TestQueueIsLeftInTheBackgroundWhereTheServerDoesNotAnswerSoon(t *testing.T)
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
-				s.onGiveUp = func(ctx context.Context, u protocol.Request) (protocol.TakenBack, error) {
+				s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 					s.set(func() { s.onGiveUp = q.giveUp })
 					return tc.giveUp(ctx, u)
 				}
@@ -193,7 +193,7 @@ func TestCloseLeavesAllQueuesInOneStatement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		queued(s, time.Hour)
-		s.onGiveUp = func(_ context.Context, u protocol.Request) (protocol.TakenBack, error) {
+		s.onGiveUp = func(_ context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 			if u.Name == "report 3" {
 				return protocol.TakenBack{Handed: protocol.Handed{Slots: []int{2}}}, nil
 			}
@@ -278,7 +278,7 @@ func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 			<-ctx.Done()
 			return protocol.Answer{}, ctx.Err()
 		}
-		s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+		s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
 			return protocol.TakenBack{}, ctx.Err()
 		}
 		c := startClient(t, s, trust.SystemClock())

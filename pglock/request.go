@@ -26,7 +26,7 @@ const (
 
 // request is what a caller wants: what the server hears of that, and what it does not.
 type request struct {
-	protocol.Ask
+	protocol.Request
 	maxWait time.Duration // < 0: until ctx ends
 	apart   bool          // never shares a grant with other calls
 	owner   *owner
@@ -49,10 +49,10 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 	return r, checkGrace(r.TTL, r.Grace)
 }
 
-// asked is one request with its grant ID, which is chosen before it is sent for the first time and stays for every
+// pending is one request with its grant ID, which is chosen before it is sent for the first time and stays for every
 // repetition, so that a request whose answer was lost yields the same grant or ticket. A repetition waits for the attempt before it
 // (Retry). One goroutine uses it.
-type asked struct {
+type pending struct {
 	request
 	queued  bool  // it was answered with a ticket
 	lost    bool  // the answer of an attempt was lost: that one may still be on its way
@@ -60,7 +60,7 @@ type asked struct {
 	byAgent bool  // the server does not know whose it is
 }
 
-func (c *Client) newAsked(ctx context.Context, r request) (*asked, error) {
+func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.Name, err)
 	}
@@ -73,7 +73,7 @@ func (c *Client) newAsked(ctx context.Context, r request) (*asked, error) {
 			return nil, err
 		}
 	}
-	q := &asked{request: r}
+	q := &pending{request: r}
 	q.Owner = r.owner.id
 	q.GrantID, err = newGrantID()
 	return q, err
@@ -81,7 +81,7 @@ func (c *Client) newAsked(ctx context.Context, r request) (*asked, error) {
 
 // ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. What was granted to others
 // on the way is told to them. What becomes of an attempt that is under way when the call ends is taken back (abandoned).
-func (c *Client) ask(ctx context.Context, q *asked) (a protocol.Answer, sent trust.Instant, err error) {
+func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent trust.Instant, err error) {
 	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
@@ -90,7 +90,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (a protocol.Answer, sent tru
 		sent = c.now()
 		if err = q.owner.makeKnown(asking); err == nil {
 			q.Nested = q.owner.Nested()
-			a, err = c.backend.Acquire(asking, q.Ask)
+			a, err = c.backend.Acquire(asking, q.Request)
 		} else if protocol.ConnectionLost(err) {
 			err = &coalesce.NotSentError{Err: err}
 		}
@@ -103,7 +103,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (a protocol.Answer, sent tru
 			c.tellSoon(q.Name, a.Handed, sent)
 			return a, sent, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
-			return a, sent, c.endOfAsking(ctx, q)
+			return a, sent, c.endOfWait(ctx, q)
 		case protocol.State(err) == protocol.StateSpentGrantID: // nothing is left of it
 			if q.GrantID, err = newGrantID(); err != nil {
 				return a, sent, err
@@ -126,7 +126,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (a protocol.Answer, sent tru
 		select {
 		case <-time.After(delay):
 		case <-asking.Done():
-			return a, sent, c.endOfAsking(ctx, q)
+			return a, sent, c.endOfWait(ctx, q)
 		case <-patience:
 			if !q.lost {
 				return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, err)
@@ -137,7 +137,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (a protocol.Answer, sent tru
 }
 
 // bears is how long the request bears a server that cannot be reached.
-func (q *asked) bears() time.Duration {
+func (q *pending) bears() time.Duration {
 	if q.Wait {
 		return outage
 	}
@@ -145,7 +145,7 @@ func (q *asked) bears() time.Duration {
 }
 
 // endOfAsking says what has ended the asking: the client, or ctx.
-func (c *Client) endOfAsking(ctx context.Context, q *asked) error {
+func (c *Client) endOfWait(ctx context.Context, q *pending) error {
 	if c.isClosed() {
 		return closedError(q.Name)
 	}

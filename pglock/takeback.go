@@ -12,14 +12,14 @@ import (
 
 // takeBack takes a request back in the background: nobody waits for it any more. With spend an attempt may still be on its way: the
 // server is to refuse it.
-func (c *Client) takeBack(r protocol.Request, spend bool, ttl time.Duration) *takeback.Request {
+func (c *Client) takeBack(r protocol.RequestID, spend bool, ttl time.Duration) *takeback.Request {
 	u := c.takebacks.Add(r, spend, ttl, c.now().Mono)
 	signal(c.beatWake)
 	return u
 }
 
 // abandoned takes back what the server gave to a call that had left by then.
-func (c *Client) abandoned(q protocol.Ask, a protocol.Answer, err error) {
+func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 	switch {
 	case err == nil:
 		c.tell(c.ctx, q.Name, a.Handed, c.now())
@@ -29,7 +29,7 @@ func (c *Client) abandoned(q protocol.Ask, a protocol.Answer, err error) {
 	case !protocol.ConnectionLost(err):
 		return // nothing was done
 	}
-	c.takeBack(q.Request, err != nil || q.Retry, q.TTL)
+	c.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)
 }
 
 // takeBackStrays takes tickets back that nobody waits for. What fails is found again by later looks.
@@ -61,9 +61,9 @@ func (c *Client) takeBackDue(batch []*takeback.Request, shortest time.Duration) 
 // takeBackAll takes requests of one kind back and tells what was granted to others thereby.
 func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (failed []*takeback.Request, err error) {
 	return inHalves(ctx, batch, func(batch []*takeback.Request) error {
-		requests := make([]protocol.Request, len(batch))
+		requests := make([]protocol.RequestID, len(batch))
 		for i, u := range batch {
-			requests[i] = u.Request
+			requests[i] = u.RequestID
 		}
 		sent := c.now()
 		backs, err := c.backend.TakeBack(ctx, c.who(), batch[0].Spend, requests)

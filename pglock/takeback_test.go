@@ -19,14 +19,14 @@ import (
 
 // leaves makes a client take back a request of this name that nobody waits for.
 func leaves(c *Client, name string, spend bool) *takeback.Request {
-	return c.takeBack(protocol.Request{Name: name, GrantID: uuid.New()}, spend, DefaultTTL)
+	return c.takeBack(protocol.RequestID{Name: name, GrantID: uuid.New()}, spend, DefaultTTL)
 }
 
 // However many there are to take back, one statement takes back the most, and those of one kind.
 func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
+		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 			time.Sleep(time.Millisecond / takeback.Most) // a statement takes its time
 			return protocol.TakenBack{Place: 7}, nil
 		}
@@ -81,7 +81,7 @@ func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
+				s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 					if time.Since(s.began) < tc.lasts {
 						return protocol.TakenBack{}, tc.err
 					}
@@ -118,7 +118,7 @@ func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
-				s.onGiveUp = func(_ context.Context, u protocol.Request) (protocol.TakenBack, error) {
+				s.onGiveUp = func(_ context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 					if u.Name == "report 42" {
 						return protocol.TakenBack{}, sqlError(code)
 					}
@@ -151,7 +151,7 @@ func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		id, result := waiting(t.Context(), t, c, "report")
 		s.set(func() {
-			s.onGiveUp = func(_ context.Context, u protocol.Request) (protocol.TakenBack, error) {
+			s.onGiveUp = func(_ context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 				if u.Name != "report" {
 					return protocol.TakenBack{Handed: protocol.Handed{Slots: []int{1, 2}}}, nil
 				}
@@ -178,7 +178,7 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				var hung time.Duration
-				s.onGiveUp = func(ctx context.Context, _ protocol.Request) (protocol.TakenBack, error) {
+				s.onGiveUp = func(ctx context.Context, _ protocol.RequestID) (protocol.TakenBack, error) {
 					began := time.Now()
 					<-ctx.Done()
 					s.set(func() { hung = max(hung, time.Since(began)) })
@@ -222,7 +222,7 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
 				q := queued(s, time.Hour)
-				s.onGiveUp = func(ctx context.Context, u protocol.Request) (protocol.TakenBack, error) {
+				s.onGiveUp = func(ctx context.Context, u protocol.RequestID) (protocol.TakenBack, error) {
 					s.set(func() { s.onGiveUp = q.giveUp })
 					return protocol.TakenBack{}, dies(ctx)
 				}
@@ -255,7 +255,7 @@ func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
 		s := newFakeStore()
 		handedOver := protocol.Handed{Slots: []int{0}}
 		queued(s, time.Hour)
-		s.onGiveUp = func(context.Context, protocol.Request) (protocol.TakenBack, error) {
+		s.onGiveUp = func(context.Context, protocol.RequestID) (protocol.TakenBack, error) {
 			return protocol.TakenBack{Handed: handedOver}, nil
 		}
 		s.onHandOver = func(protocol.Claim) protocol.Handed { return handedOver }

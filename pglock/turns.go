@@ -24,12 +24,12 @@ type turnCall struct {
 var errApart = errors.New("the owner holds a lock by now")
 
 // sharesTurns reports whether the request may share a grant with others of its client: nothing distinguishes them on the server.
-func (c *Client) sharesTurns(q *asked) bool {
+func (c *Client) sharesTurns(q *pending) bool {
 	return q.Wait && c.config.turns > 1 && !q.apart && q.Mode == string(ModeExclusive) && q.Metadata == nil && q.Grace == 0 && !q.owner.Nested()
 }
 
 // waitForTurn waits in a line until the lock is passed to the call.
-func (c *Client) waitForTurn(ctx context.Context, q *asked, ln *line, call *turnCall) (*Lease, error) {
+func (c *Client) waitForTurn(ctx context.Context, q *pending, ln *line, call *turnCall) (*Lease, error) {
 	select {
 	case <-call.done:
 	case <-ctx.Done():
@@ -37,7 +37,7 @@ func (c *Client) waitForTurn(ctx context.Context, q *asked, ln *line, call *turn
 	}
 	if ctx.Err() != nil || c.isClosed() {
 		if place, holder, a := c.lines.StepOut(ln, call); place > 0 {
-			err := c.endOfAsking(ctx, q)
+			err := c.endOfWait(ctx, q)
 			held := heldError(a, q.Name)
 			if held.Place += place - 1; holder != nil {
 				held = holder.heldError(place)
@@ -86,12 +86,12 @@ func (c *Client) serve(ln *line) {
 // grant that came when none waited any more goes back.
 func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	owner, err := ownerOf(c.ctx)
-	var q *asked
+	var q *pending
 	var g granted
 	if err == nil {
 		r, _ := c.newRequest(ln.Key.Name, nil) // as that of any of its calls
 		r.Holder, r.TTL, r.Grace, r.Wait, r.Turns, r.owner = ln.Key.Holder, ln.Key.TTL, 0, true, turns, owner
-		q, err = c.newAsked(ctx, r)
+		q, err = c.newPending(ctx, r)
 	}
 	if err == nil && !c.calls.begin(q, c.now()) {
 		err = closedError(ln.Key.Name)
@@ -105,11 +105,11 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	}
 	calls := c.lines.Arrived(ln, err == nil, errors.Is(err, context.Canceled) && !c.isClosed())
 	if err == nil && len(calls) == 0 {
-		c.takeBack(q.Request, q.lost, q.TTL)
+		c.takeBack(q.RequestID, q.lost, q.TTL)
 	}
 	for _, call := range calls {
 		if call.err = err; err == nil {
-			turn := &asked{request: call.request, queued: true, line: ln, byAgent: true}
+			turn := &pending{request: call.request, queued: true, line: ln, byAgent: true}
 			turn.GrantID = q.GrantID
 			call.lease, call.err = c.grant(call.parent, turn, g)
 		}

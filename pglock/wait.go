@@ -17,7 +17,7 @@ const leavePatience = 250 * time.Millisecond
 
 // waitInQueue waits until a request is granted that was answered with a ticket. The grant comes with a hint. The server is asked
 // again only where the hint did not come or came too late to be trusted, and by the first in the queue when the holder's lease ends.
-func (c *Client) waitInQueue(ctx context.Context, q *asked, a protocol.Answer, sent trust.Instant) (granted, error) {
+func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer, sent trust.Instant) (granted, error) {
 	t := queue.NewTicket(q.owner)
 	c.listener.Want(c.channel())
 	defer c.listener.Unwant(c.channel())
@@ -56,7 +56,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *asked, a protocol.Answer, s
 }
 
 // await blocks until a hint brings the grant, or an error ends the wait; neither: the server is to be asked. It holds no connection.
-func (c *Client) await(ctx context.Context, q *asked, t *queue.Ticket) (g granted, hinted bool, err error) {
+func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket) (g granted, hinted bool, err error) {
 	for {
 		now := c.now()
 		n, wait := c.queue.TakeNews(t, now)
@@ -68,12 +68,12 @@ func (c *Client) await(ctx context.Context, q *asked, t *queue.Ticket) (g grante
 			return g, false, fmt.Errorf("acquire lock %q: %w", q.Name, &DeadlockError{circleOf(n.Circle)})
 		case n.Err != nil:
 			return g, false, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, n.Err)
-		case n.Ask, wait <= 0:
+		case n.AskAgain, wait <= 0:
 			return g, false, nil
 		}
 		c.sleep(ctx, wait, t.Wake)
 		if ctx.Err() != nil || c.isClosed() {
-			return g, false, c.endOfAsking(ctx, q)
+			return g, false, c.endOfWait(ctx, q)
 		}
 	}
 }
@@ -88,12 +88,12 @@ func circleOf(links []protocol.Link) []Link {
 
 // leaveQueue takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
 // moment goes to the next. The call waits a little to hear what was found; the request is taken back in any case.
-func (c *Client) leaveQueue(q *asked, last protocol.Answer, err error) error {
+func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	answered := last.Ticket != 0
 	if !answered && !q.lost {
 		return err
 	}
-	u := c.takeBack(q.Request, q.lost, q.TTL)
+	u := c.takeBack(q.RequestID, q.lost, q.TTL)
 	select {
 	case back := <-u.Done:
 		if back.Holder != "" {

@@ -44,7 +44,7 @@ var ofRequests = []mutant{
 		{schema, "  IF p_value IS NULL OR p_value < interval '100 ms' OR p_value > interval '24 hours' THEN", "  IF false THEN"},
 	}, library, "^TestI11_"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
-		{"pglock/takeback.go", "\tc.takeBack(q.Request, err != nil || q.Retry, q.TTL)\n", ""},
+		{"pglock/takeback.go", "\tc.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)\n", ""},
 	}, integration, "^TestTrap9_Cancelled|^TestTrap9_CallsCancelled"},
 	{"trap 9: a cancelled wait keeps its ticket", []edit{
 		{"pglock/wait.go", "\tif !answered && !q.lost {\n", "\tif true || !answered && !q.lost {\n"},

@@ -14,16 +14,16 @@ type Session struct {
 	TTL    time.Duration
 }
 
-// Request names one request for a lock, by the grant ID that it was made with. What became of it, a ticket or a lease, has the
+// RequestID names one request for a lock, by the grant ID that it was made with. What became of it, a ticket or a lease, has the
 // same.
-type Request struct {
+type RequestID struct {
 	Name    string
 	GrantID uuid.UUID
 }
 
-// Ask is one request for a lock as it is sent.
-type Ask struct {
-	Request
+// Request is one request for a lock as it is sent.
+type Request struct {
+	RequestID
 	Session  Session
 	Holder   string // the label of the lease
 	TTL      time.Duration

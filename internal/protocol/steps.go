@@ -12,37 +12,37 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Acquire asks for locks, with the function for one or the one for many, which does the same for each.
-func (q *Queries) Acquire(asks []Ask, answers []Answer) Step {
-	if len(asks) == 1 {
-		a := asks[0]
+// Acquire requests for locks, with the function for one or the one for many, which does the same for each.
+func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
+	if len(requests) == 1 {
+		a := requests[0]
 		return Step{q.acquire, []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
 			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested, max(1, a.Turns)},
-			func(rows pgx.Rows) error { return scanAnswer(rows, asks, answers) }}
+			func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 	}
-	n := len(asks)
+	n := len(requests)
 	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	metadata, capacities, turns := make([]*string, n), make([]*int, n), make([]int, n)
 	retries, waits, nested := make([]bool, n), make([]bool, n), make([]bool, n)
-	for i, a := range asks {
+	for i, a := range requests {
 		names[i], grantIDs[i], holders[i], ttls[i], modes[i] = a.Name, a.GrantID.String(), a.Holder, Interval(a.TTL+a.Grace), a.Mode
 		owners[i], capacities[i], turns[i], metadata[i] = a.Owner.String(), a.capacity(), max(1, a.Turns), a.metadata()
 		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
 	}
-	session := asks[0].Session
+	session := requests[0].Session
 	return Step{q.acquireMany, []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
 		Interval(session.TTL), owners, nested, turns},
-		func(rows pgx.Rows) error { return scanAnswer(rows, asks, answers) }}
+		func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 }
 
-func (a Ask) capacity() *int {
+func (a Request) capacity() *int {
 	if a.Capacity == 0 {
 		return nil
 	}
 	return &a.Capacity
 }
 
-func (a Ask) metadata() *string {
+func (a Request) metadata() *string {
 	if a.Metadata == nil {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (m more) handed() Handed {
 func place(n *int64) int { return int(max(OrZero(n), 1)) - 1 }
 
 // scanAnswer reads what the server says to one request.
-func scanAnswer(rows pgx.Rows, asks []Ask, answers []Answer) error {
+func scanAnswer(rows pgx.Rows, requests []Request, answers []Answer) error {
 	var n, token *int64
 	var granted bool
 	var text *string
@@ -103,7 +103,7 @@ func scanAnswer(rows pgx.Rows, asks []Ask, answers []Answer) error {
 		Remaining: micros(m.Remaining), Holder: m.Holder, ExpiresAt: m.ExpiresAt.UTC(), Ticket: m.Ticket, Place: m.Place, First: m.First,
 		Handed: m.handed()}
 	if granted {
-		answers[i].Remaining = asks[i].TTL + asks[i].Grace
+		answers[i].Remaining = requests[i].TTL + requests[i].Grace
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 	}}
 }
 
-// Check asks what became of leases.
+// Check requests what became of leases.
 func (q *Queries) Check(claims []Claim, all []Remains) Step {
 	return Step{q.checkMany, columns(claims), func(rows pgx.Rows) error {
 		var n int64
@@ -196,10 +196,10 @@ func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
 	}}
 }
 
-// OwnTickets asks which requests the tickets of the session stand for.
-func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]Request) Step {
+// OwnTickets requests which requests the tickets of the session stand for.
+func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]RequestID) Step {
 	return Step{q.ownTickets, []any{s.Key.String(), tickets}, func(rows pgx.Rows) error {
-		var r Request
+		var r RequestID
 		var id string
 		err := rows.Scan(&r.Name, &id)
 		if err == nil {
@@ -211,7 +211,7 @@ func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]Request) Step {
 }
 
 // TakeBack takes requests back, all of them or none; with spend, also those whose attempts may still be on their way.
-func (q *Queries) TakeBack(s Session, spend bool, requests []Request, backs []TakenBack) Step {
+func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []TakenBack) Step {
 	names, grantIDs := make([]string, len(requests)), make([]string, len(requests))
 	for i, r := range requests {
 		names[i], grantIDs[i] = r.Name, r.GrantID.String()
@@ -239,7 +239,7 @@ func (q *Queries) EndSession(s Session) Step {
 // Sweep removes what dead sessions and old requests have left in the tables, a little of it.
 func (q *Queries) Sweep() Step { return Step{SQL: q.sweep} }
 
-// Timeline asks how long ago the server's timeline changed; nil when it never did, or cannot be seen.
+// Timeline requests how long ago the server's timeline changed; nil when it never did, or cannot be seen.
 func (q *Queries) Timeline(us **int64) Step {
 	return Step{SQL: q.timeline, Scan: func(rows pgx.Rows) error { return rows.Scan(us) }}
 }

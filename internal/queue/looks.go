@@ -90,7 +90,7 @@ func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now tru
 		s, queued := found[number]
 		switch {
 		case !queued:
-			t.tell(News{Ask: true}) // granted, or passed over
+			t.tell(News{AskAgain: true}) // granted, or passed over
 		case len(s.Circle) > 0:
 			t.tell(News{Circle: s.Circle})
 		default:

@@ -51,14 +51,14 @@ func NewTicket(owner Owner) *Ticket { return &Ticket{Owner: owner, Wake: make(ch
 
 // News is what a waiting call is woken for.
 type News struct {
-	Hint   *Hint           // the grant itself
-	Ask    bool            // ask the server again
-	Circle []protocol.Link // the wait would never end
-	Err    error           // the wait has ended, as looks have failed for long
+	Hint     *Hint           // the grant itself
+	AskAgain bool            // ask the server again
+	Circle   []protocol.Link // the wait would never end
+	Err      error           // the wait has ended, as looks have failed for long
 }
 
 // Any reports whether there is any news.
-func (n News) Any() bool { return n.Hint != nil || n.Ask || n.Circle != nil || n.Err != nil }
+func (n News) Any() bool { return n.Hint != nil || n.AskAgain || n.Circle != nil || n.Err != nil }
 
 // Queue is the tickets of one client. It is safe for concurrent use.
 type Queue struct {

@@ -117,7 +117,7 @@ func TestLookTellsEveryTicketHowItStands(t *testing.T) {
 	late, _ := put(q, 4, false, time.Second) // too late for this look
 	circle := []protocol.Link{{Lock: "a"}}
 	q.Looked(look, map[int64]protocol.Sighting{2: {Circle: circle}, 3: {First: true, Remaining: time.Second}}, at(time.Second), at(2*time.Second), pause.Never)
-	if n, _ := q.TakeNews(gone, at(0)); !n.Ask {
+	if n, _ := q.TakeNews(gone, at(0)); !n.AskAgain {
 		t.Errorf("a ticket that is not queued any more: %+v", n)
 	}
 	if n, _ := q.TakeNews(circled, at(0)); !slices.Equal(n.Circle, circle) {

@@ -85,13 +85,13 @@ func (s *Server) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.D
 }
 
 // OwnTickets names the requests that tickets of the session stand for.
-func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.Request, err error) {
+func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.RequestID, err error) {
 	err = s.own.run(ctx, s.Queries.OwnTickets(who, tickets, &all))
 	return all, err
 }
 
 // TakeBack takes requests back, all of them or none.
-func (s *Server) TakeBack(ctx context.Context, who protocol.Session, spend bool, requests []protocol.Request) ([]protocol.TakenBack, error) {
+func (s *Server) TakeBack(ctx context.Context, who protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error) {
 	backs := make([]protocol.TakenBack, len(requests))
 	return backs, s.own.run(ctx, s.Queries.TakeBack(who, spend, requests, backs))
 }

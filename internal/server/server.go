@@ -42,7 +42,7 @@ type Server struct {
 	life context.Context // ends with Close: no statement outlives it
 	end  context.CancelFunc
 
-	acquires, waits *coalesce.Coalescer[*pgx.Conn, protocol.Ask, protocol.Answer]
+	acquires, waits *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
 	releases        *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
 	checks          *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
 }
@@ -83,7 +83,7 @@ func gathering[Q, A any](s *Server, width int, errClosed error, step func([]Q, [
 func (s *Server) BeginExplicitly() { s.executor.BeginExplicitly() }
 
 // OnAbandoned says who hears what the server does for a call that has left. It is said before the first call.
-func (s *Server) OnAbandoned(take func(protocol.Ask, protocol.Answer, error)) {
+func (s *Server) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
 	s.acquires.Abandoned, s.waits.Abandoned = take, take
 }
 
@@ -137,7 +137,7 @@ func (s *Server) pooled(ctx context.Context, f func(*pgx.Conn) error) error {
 }
 
 // Acquire asks for a lock.
-func (s *Server) Acquire(ctx context.Context, a protocol.Ask) (protocol.Answer, error) {
+func (s *Server) Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
 	if a.Wait {
 		return s.waits.Do(ctx, a)
 	}

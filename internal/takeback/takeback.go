@@ -23,7 +23,7 @@ const (
 
 // Request is one request to take back.
 type Request struct {
-	protocol.Request
+	protocol.RequestID
 	Spend bool                    // an attempt may still be on its way: the server is to refuse it
 	Done  chan protocol.TakenBack // 1-buffered: gets what comes of it
 	until time.Duration           // refusals are borne
@@ -42,10 +42,10 @@ type List struct {
 func New() *List { return &List{most: Most} }
 
 // Add puts a request on the list. Its lease lasts no longer than the TTL.
-func (l *List) Add(r protocol.Request, spend bool, ttl, now time.Duration) *Request {
+func (l *List) Add(r protocol.RequestID, spend bool, ttl, now time.Duration) *Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	back := &Request{Request: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), until: now + max(ttl, refusedFor)}
+	back := &Request{RequestID: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), until: now + max(ttl, refusedFor)}
 	l.waiting = append(l.waiting, back)
 	return back
 }

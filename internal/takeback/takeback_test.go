@@ -14,7 +14,7 @@ import (
 
 func add(l *List, n int, spend bool) {
 	for range n {
-		l.Add(protocol.Request{Name: "report", GrantID: uuid.New()}, spend, time.Second, 0)
+		l.Add(protocol.RequestID{Name: "report", GrantID: uuid.New()}, spend, time.Second, 0)
 	}
 }
 
