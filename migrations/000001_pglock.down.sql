@@ -53,7 +53,7 @@ DROP FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid);
 DROP FUNCTION fence_all(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[], p_allow_same_token boolean, p_database_id uuid, p_slots int[], p_receipt_id uuid, p_write_id uuid, OUT xact xid8, OUT remaining_us bigint);
 DROP FUNCTION seal(p_resources text[]);
 DROP FUNCTION fence_commit();
-DROP FUNCTION hold_lease(f fences);
+DROP FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid);
 DROP FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid);
 DROP FUNCTION fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_allow_same_token boolean, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint);
 DROP FUNCTION bound_transaction(p_ms bigint);

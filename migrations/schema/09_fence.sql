@@ -28,25 +28,23 @@ END $do$;
 -- one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is set up anew
 -- in every transaction.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE sql VOLATILE
 AS $$
-BEGIN
-  IF current_setting('lock_timeout') || current_setting('statement_timeout')
-     || current_setting('idle_in_transaction_session_timeout') || current_setting('tcp_user_timeout')
-     || current_setting('client_connection_check_interval')
-     || coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN   -- the commonest: none is set
-    RETURN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
-      || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout', p_ms::text, true)
-      || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true) ELSE '' END
-      || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
-              THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END
-      IS NOT NULL;
-  END IF;
-  RETURN bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
-    AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
-    AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-    AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100));
-END $$;
+  SELECT CASE
+    WHEN current_setting('lock_timeout') || current_setting('statement_timeout')
+         || current_setting('idle_in_transaction_session_timeout') || current_setting('tcp_user_timeout')
+         || current_setting('client_connection_check_interval')
+         || coalesce(current_setting('transaction_timeout', true), '0') = '000000'       -- the commonest: none is set
+    THEN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
+         || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout', p_ms::text, true)
+         || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true) ELSE '' END
+         || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
+                 THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END IS NOT NULL
+    ELSE bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
+         AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
+         AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
+         AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100)) END
+$$;
 
 -- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the name,
 -- '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a token that
@@ -65,6 +63,7 @@ DECLARE
   res   text;
   r     record;
   last  bigint;
+  ms    bigint;
   ok    boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
@@ -80,7 +79,8 @@ BEGIN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id);
   END IF;
-  ok := bound_transaction(microseconds_until(r.expires_at) / 1000 + 1);
+  ms := microseconds_until(r.expires_at) / 1000 + 1;
+  ok := bound_transaction(ms);
 
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
@@ -131,31 +131,33 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
 END $$;
 
--- hold_lease checks a lease that a fence was passed with, and holds it to the end of the transaction: FOR KEY SHARE orders
--- a grant, a release and a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of
--- the three. The clock is read after the lock.
-CREATE FUNCTION hold_lease(f fences) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+-- refuse_lease raises why the lease that a fence was passed with is not held any more.
+CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
-DECLARE
-  r record;
 BEGIN
-  SELECT l.grant_id, l.first_token, l.token, l.expires_at INTO r FROM locks l
-    WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;
-  IF NOT FOUND OR r.grant_id <> f.grant_id OR f.last_token NOT BETWEEN coalesce(r.first_token, r.token) AND r.token
-     OR r.expires_at <= clock_timestamp() THEN
-    PERFORM raise_lost(f.lock_name, f.last_token, coalesce(lost_reason(f.lock_name, f.last_token, f.grant_id), 'expired'));
-  END IF;
-  RETURN true;
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
 END $$;
 
--- The check inside COMMIT. A row that a restore or a replica brings carries another transaction's ID and is left alone.
+-- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a release and
+-- a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the three. The clock is
+-- read after the lock. A row that a restore or a replica brings carries another transaction's ID and is left alone.
 CREATE FUNCTION fence_commit() RETURNS trigger
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 DECLARE
-  ok boolean := NEW.fenced_xact <> pg_current_xact_id() OR hold_lease(NEW);
+  held boolean;
 BEGIN
+  IF NEW.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id() THEN
+    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token
+           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)
+           AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      INTO held FROM {{schema}}.locks l
+      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
+    IF held IS NOT TRUE THEN
+      PERFORM {{schema}}.refuse_lease(NEW.lock_name, NEW.last_token, NEW.grant_id);
+    END IF;
+  END IF;
   RETURN NULL;
 END $$;
 
@@ -171,26 +173,30 @@ CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  xact xid8 := pg_current_xact_id_if_assigned();
-  ok   boolean;
-  a    record;
+  res  text;
+  f    record;
+  held boolean;
+  ok   boolean := cardinality(p_resources) BETWEEN 1 AND 10000 IS TRUE
+    OR refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
+              'be 1 to 10000 that the transaction has passed the fences of');
 BEGIN
-  IF p_resources IS NULL OR cardinality(p_resources) NOT BETWEEN 1 AND 10000 THEN
-    ok := refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
-                 'be 1 to 10000 that the transaction has passed the fences of');
+  IF cardinality(p_resources) > 1 THEN
+    p_resources := ARRAY(SELECT r FROM unnest(p_resources) r LEFT JOIN fences o ON o.resource = r
+                         ORDER BY o.lock_name NULLS FIRST, o.slot);
   END IF;
-  FOR a IN
-    SELECT r.resource, f.fence, f.lock_name FROM unnest(p_resources) AS r (resource)
-      LEFT JOIN LATERAL (
-        SELECT o AS fence, o.lock_name, o.slot FROM fences o WHERE o.resource = r.resource AND o.fenced_xact = xact
-          AND o.advanced_at >= transaction_timestamp() OFFSET 0) f ON true
-    ORDER BY f.lock_name NULLS FIRST, f.slot
-  LOOP
-    IF a.lock_name IS NULL THEN
+  FOREACH res IN ARRAY p_resources LOOP
+    SELECT o.lock_name, o.slot, o.grant_id, o.last_token INTO f FROM fences o
+      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= transaction_timestamp();
+    IF NOT FOUND THEN
       RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
-          coalesce(quote_literal(a.resource), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(a.resource, '');
+          coalesce(quote_literal(res), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
-    ok := hold_lease(a.fence);
+    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+           AND l.expires_at > clock_timestamp()
+      INTO held FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
+    IF held IS NOT TRUE THEN
+      PERFORM refuse_lease(f.lock_name, f.last_token, f.grant_id);
+    END IF;
   END LOOP;
 END $$;
 
