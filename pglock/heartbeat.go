@@ -15,8 +15,8 @@ const (
 	// idle is how long the heartbeat keeps its connection when there is nothing to renew.
 	idle = 30 * time.Second
 	// patience bounds one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
-	// heartbeat too. It bounds every other statement as well.
-	patience = 10 * time.Second
+	// heartbeat too.
+	patience = protocol.Patience
 	// busyWait is how long the heartbeat waits at most for the row of one lease, which somebody has locked. No other lease
 	// may be lost by that.
 	busyWait = 30 * time.Millisecond

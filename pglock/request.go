@@ -11,13 +11,14 @@ import (
 	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 const (
 	// outage is how long a waiting call bears a server that cannot be reached.
-	outage = 30 * time.Second
+	outage = queue.Outage
 	// settling is how long TryAcquire tries to learn what became of a request whose answer was lost.
 	settling = 10 * time.Second
 	// lockedOutPause is between two attempts of a waiting call that finds the lock's row locked for long.

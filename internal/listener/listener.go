@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 const (
@@ -22,8 +23,6 @@ const (
 	lastRetry  = time.Minute
 	// idle is how long a connection stays that nobody needs.
 	idle = 30 * time.Second
-	// patience bounds everything that is asked of the server.
-	patience = 10 * time.Second
 
 	probeWord = "probe "
 )
@@ -142,7 +141,7 @@ type session struct {
 func (s *session) now() time.Duration { return time.Since(s.began) }
 
 func (s *session) run() {
-	ctx, cancel := context.WithTimeout(s.Life, patience)
+	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	conn, err := s.Connect(ctx)
 	cancel()
 	if err != nil {
@@ -174,7 +173,7 @@ func (s *session) subscribe() bool {
 		return false
 	}
 	wanted[s.Own] = 1 // for the probes
-	ctx, cancel := context.WithTimeout(s.Life, patience)
+	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	defer cancel()
 	for channel := range wanted {
 		if !s.subscribed[channel] {

@@ -6,10 +6,14 @@ import (
 	"encoding/hex"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
+
+// Patience bounds every statement: one on a connection that died in silence would hold its call until its ctx ends.
+const Patience = 10 * time.Second
 
 // Step is one statement, which is a transaction of its own.
 type Step struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// outage is how long waiting calls bear that looks fail.
-const outage = 30 * time.Second
+// Outage is how long waiting calls bear a server that cannot be reached.
+const Outage = 30 * time.Second
 
 // Look is one look at the tables that is under way.
 type Look struct {
@@ -66,7 +66,7 @@ func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 	if !q.fails {
 		q.fails, q.failing = true, sent
 	}
-	if now.Mono-q.failing.Mono > outage {
+	if now.Mono-q.failing.Mono > Outage {
 		for _, t := range l.tickets {
 			t.tell(News{Err: err})
 		}

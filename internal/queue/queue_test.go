@@ -136,11 +136,11 @@ func TestLooksThatFailEndWaitsInTheEnd(t *testing.T) {
 	q := New(time.Minute)
 	one, _ := put(q, 1, true, 0)
 	failure := errors.New("no server")
-	for now := time.Second; now <= outage+2*time.Second; now += time.Second {
+	for now := time.Second; now <= Outage+2*time.Second; now += time.Second {
 		look, _ := q.DueLook(at(now + time.Hour))
 		q.LookFailed(look, failure, at(now), at(now))
 		n, _ := q.TakeNews(one, at(0))
-		if ended := now-time.Second > outage; (n.Err == failure) != ended {
+		if ended := now-time.Second > Outage; (n.Err == failure) != ended {
 			t.Errorf("after %v: %v", now-time.Second, n.Err)
 		}
 	}

@@ -16,9 +16,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// Patience bounds every statement: one on a connection that died in silence would hold its call until its ctx ends.
-const Patience = 10 * time.Second
-
 // attempts is how often a statement is sent that the server undoes for a reason that passes.
 const attempts = 10
 
@@ -62,7 +59,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 // gathering makes calls of one kind go together, each of which is one element of a step's arguments and of its answers.
 func gathering[Q, A any](s *Server, width int, errClosed error, step func([]Q, []A) protocol.Step) *coalesce.Coalescer[*pgx.Conn, Q, A] {
 	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
-		Width: width, Life: s.life, Limit: Patience, ErrShut: errClosed,
+		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed,
 		Lend: func(ctx context.Context) (*pgx.Conn, func(), error) {
 			conn, err := s.pool.Acquire(ctx)
 			if err != nil {
@@ -112,7 +109,7 @@ func (s *Server) Close() {
 // Query runs one step on a connection of the pool, again when the server undid it for a reason that passes.
 func (s *Server) Query(ctx context.Context, step protocol.Step) error {
 	return s.pooled(ctx, func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, Patience)
+		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
 		return s.executor.Run(ctx, conn, step)
 	})
@@ -151,7 +148,7 @@ func (s *Server) Check(ctx context.Context, c protocol.Claim) (protocol.Remains,
 
 // Renew renews a lease. It waits for its row.
 func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdict, err error) {
-	err = s.Query(ctx, s.Queries.Renew(c, Patience, &v))
+	err = s.Query(ctx, s.Queries.Renew(c, protocol.Patience, &v))
 	return v, err
 }
 
