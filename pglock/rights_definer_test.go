@@ -69,7 +69,7 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 }
 
 // shadow makes what the server has under the same names: all that the functions of pglock call, every operator whose name their
-// texts have, of operands of any types, and the types that acquire_lease and release_lease cast to.
+// texts have, of operands of any types, and the types that acquire_lease and release_lease name.
 func (i intruder) shadow(t *testing.T, make func(t *testing.T, sql string), body, check string) {
 	t.Helper()
 	shadows := i.texts(t, `SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE ', c.proname, c.args, c.result) || '`+strings.ReplaceAll(body, "'", "''")+`'
@@ -83,7 +83,7 @@ func (i intruder) shadow(t *testing.T, make func(t *testing.T, sql string), body
 		FROM pg_operator o WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND 'record'::regtype NOT IN (o.oprleft, o.oprright)
 			AND EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND position(o.oprname IN p.prosrc) > 0)`)
 	types := i.texts(t, `SELECT DISTINCT format('CREATE DOMAIN %I AS pg_catalog.%I `+check+`', y.typname, y.typname)
-		FROM pg_type y JOIN pg_proc p ON p.pronamespace = 'pglock'::regnamespace AND p.proname IN ('acquire_lease', 'release_lease') AND p.prosrc ~ ('::pg_catalog\.' || y.typname || '\M')
+		FROM pg_type y JOIN pg_proc p ON p.pronamespace = 'pglock'::regnamespace AND p.proname IN ('acquire_lease', 'release_lease') AND p.prosrc ~ ('pg_catalog\.' || y.typname || '\M')
 		WHERE y.typnamespace = 'pg_catalog'::regnamespace`)
 	if len(shadows) < 50 || len(operators) < 500 || len(types) < 4 {
 		t.Fatalf("%d functions, %d operators and %d types", len(shadows), len(operators), len(types))

@@ -42,8 +42,11 @@ var keywords = strings.Fields(`all and any array as begin by case coalesce else 
 	least limit not null offset on only operator or perform returning row select set some then union using values when where with`)
 
 // What looks an operator up by its name where none is written, or runs a text that nobody can read beforehand.
-var hidden = strings.Fields(`between cast collate declare distinct execute ilike in like natural nullif overlay position similar
+var hidden = strings.Fields(`between cast collate distinct execute ilike in like natural nullif overlay position similar
 	substring treat trim using`)
+
+// The types that the language itself knows, which no search_path changes.
+var ownTypes = strings.Fields(`bigint boolean int integer smallint`)
 
 // Unqualified tells what a function's text leaves to the search_path that it is called with: every call, operator, type and table
 // that does not name pg_catalog or the schema. It reads no more of the language than functions need that qualify everything, and
@@ -147,6 +150,18 @@ func Unqualified(source, schema string) (found []string) {
 		case "into":
 			if at(i-1).text == "insert" {
 				relation(i + 1)
+			}
+		case "declare":
+			for n := i + 1; n < len(all) && all[n].text != "begin"; n++ { // a variable, and its type
+				if n++; at(n).text == "constant" {
+					n++
+				}
+				if !qualified(n) && !slices.Contains(ownTypes, at(n).text) {
+					complain("type", n)
+				}
+				for n < len(all) && all[n].text != ";" {
+					n++
+				}
 			}
 		case "set":
 			here.tables, here.set = false, true

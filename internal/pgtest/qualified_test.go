@@ -8,6 +8,10 @@ import (
 // careful is a function that leaves nothing to the search_path of its caller, with all that such a function may have.
 const careful = `
 #variable_conflict use_column
+DECLARE
+  at pg_catalog.tid;
+  n  CONSTANT bigint := pg_catalog.length('(');
+  ok boolean;
 BEGIN
   UPDATE pglock.locks l SET token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM pglock.installation i), holder = p_holder,
     at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl -- = is no operator here; nor here: /* + */
@@ -64,6 +68,9 @@ func TestUnqualifiedFindsWhatIsLeftToTheSearchPath(t *testing.T) {
 		"a quoted type":            `f.x := "mood" 'sad'`,
 		"a collation":              `PERFORM p_a COLLATE "C"`,
 		"a variable's type":        "DECLARE x text; BEGIN END",
+		"a second variable's type": "DECLARE x int; y tid := NULL; BEGIN END",
+		"a constant's type":        "DECLARE x CONSTANT record; BEGIN END",
+		"a variable's value":       "DECLARE x int := length('x'); BEGIN END",
 		"a table":                  "PERFORM FROM locks",
 		"a quoted table":           `PERFORM FROM "locks"`,
 		"a second table":           "PERFORM FROM pglock.locks l, waiters w",
