@@ -100,7 +100,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		"SELECT pglock.prune_locks()", "SELECT pglock.prune_events()", "SELECT pglock.list_events()", "SELECT pglock.break_lock('report', 'r', 'a')",
 		"SELECT pglock.lost_reason('report', 1, NULL)", "SELECT pglock.check_request(NULL, '1 s')", "SELECT pglock.require_durable_commit()", "SELECT pglock.require_read_committed()",
 		"SELECT pglock.draw_tokens(0, 1)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
-		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.hold_lease(NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
+		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.refuse_lease(NULL, 1, NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
 		"SELECT pglock.bypass_guards('r', 'a')",
 	} {
 		if _, err := pool.Exec(t.Context(), sql); !denied(err) {
@@ -296,7 +296,7 @@ func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing
 		return texts
 	}
 	texts := loose()
-	if names := slices.Sorted(maps.Keys(texts)); !slices.Equal(names, []string{"acquire_lease", "release_lease"}) {
+	if names := slices.Sorted(maps.Keys(texts)); !slices.Equal(names, []string{"acquire_lease", "fence_commit", "release_lease"}) {
 		t.Errorf("without a search_path of their own: %v", names)
 	}
 	for name, text := range texts {
