@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
