@@ -274,7 +274,7 @@ func TestPublicMayExecuteAndReadNothing(t *testing.T) {
 	}
 }
 
-// The two that are called most leave nothing to the search_path instead: fixing it costs a tenth of what they cost.
+// The three that are called most leave nothing to the search_path instead: fixing it costs a tenth of what they cost.
 func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
