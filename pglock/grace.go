@@ -14,7 +14,7 @@ func (c *Client) settle(ctx context.Context, q *asked, l *Lease) (*Lease, error)
 		left := q.grace - since
 		switch {
 		case err != nil:
-			err = fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, l.token))
+			err = fmt.Errorf("pglock: acquire lock %q: %w", q.name, errorFromSQL(err, q.name, l.token))
 		case !changed || left <= 0:
 			return l, nil
 		case !q.wait:

@@ -132,7 +132,7 @@ func (c *Client) ask(ctx context.Context, q *asked) (a protocol.Answer, sent tru
 		case locked && !q.again: // somebody is being granted the lock, and has been for a second
 			return protocol.Answer{}, sent, nil
 		case server.NeverSent(err) && !q.again && !q.wait, !protocol.ConnectionLost(err) && !locked:
-			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, ErrorFromSQL(err, q.name, 0))
+			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.name, errorFromSQL(err, q.name, 0))
 		}
 		if patience == nil {
 			patience = time.After(q.bears())
