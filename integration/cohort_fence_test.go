@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -31,15 +32,15 @@ var fences = map[string]func(ctx context.Context, tx pgx.Tx, l *pglock.Lease, re
 }
 
 // endsOfTurns are how a turn with an open fenced transaction ends.
-var endsOfTurns = map[string]func(t *testing.T, look *peer, operator *pglock.Client, l *pglock.Lease){
-	"released": func(t *testing.T, _ *peer, _ *pglock.Client, l *pglock.Lease) { mustRelease(t, l) },
-	"broken": func(t *testing.T, _ *peer, operator *pglock.Client, l *pglock.Lease) {
-		if _, err := operator.Break(t.Context(), l.Name(), "test", pglock.BreakToken(l.Token())); err != nil {
+var endsOfTurns = map[string]func(t *testing.T, look *peer, operator *lockadmin.Admin, l *pglock.Lease){
+	"released": func(t *testing.T, _ *peer, _ *lockadmin.Admin, l *pglock.Lease) { mustRelease(t, l) },
+	"broken": func(t *testing.T, _ *peer, operator *lockadmin.Admin, l *pglock.Lease) {
+		if _, err := operator.Break(t.Context(), l.Name(), "test", lockadmin.WithToken(l.Token())); err != nil {
 			t.Fatal(err)
 		}
 	},
 	"expired": runsOut,
-	"taken over": func(t *testing.T, look *peer, operator *pglock.Client, l *pglock.Lease) {
+	"taken over": func(t *testing.T, look *peer, operator *lockadmin.Admin, l *pglock.Lease) {
 		runsOut(t, look, operator, l)
 		look.exec(t, "ROLLBACK")
 		eventually(t, "the next in the queue to be granted the lock", func() bool {
@@ -49,7 +50,7 @@ var endsOfTurns = map[string]func(t *testing.T, look *peer, operator *pglock.Cli
 }
 
 // runsOut keeps the row from renewals and from the next holder, but not from a COMMIT that checks it, until the lease is over.
-func runsOut(t *testing.T, look *peer, _ *pglock.Client, l *pglock.Lease) {
+func runsOut(t *testing.T, look *peer, _ *lockadmin.Admin, l *pglock.Lease) {
 	look.exec(t, "BEGIN")
 	look.exec(t, `SELECT FROM pglock.locks WHERE name = $1 FOR NO KEY UPDATE`, l.Name())
 	awaitExpiry(t, look, l.Name())
@@ -76,7 +77,7 @@ func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	pool := db.Pool(t, maxConnections(40))
-	operator := newClient(t, pool)
+	operator := newAdmin(t, pool)
 	for _, level := range levels {
 		for how, end := range endsOfTurns {
 			for what, fence := range fences {

@@ -181,7 +181,7 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 	if err == nil {
 		return l.Err()
 	}
-	err = ErrorFromSQL(err, l.name, l.token)
+	err = errorFromSQL(err, l.name, l.token)
 	if errors.Is(err, ErrLost) {
 		l.end(err)
 		return l.Err()
@@ -224,7 +224,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		case err == nil:
 			return l.whyLost(ctx, repeated)
 		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
-			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
+			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
@@ -244,7 +244,7 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	reason := Reason(r.Lost)
 	switch {
 	case err != nil && repeated:
-		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, ErrorFromSQL(err, l.name, l.token))
+		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, errorFromSQL(err, l.name, l.token))
 	case err != nil:
 		reason = ReasonExpired
 	case reason == ReasonReleased && repeated:
