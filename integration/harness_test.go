@@ -62,6 +62,12 @@ func newClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.
 	return c
 }
 
+// exported is the grant ID as Export tells it; nil when it does not.
+func exported(l *pglock.Lease) uuid.UUID {
+	g, _ := l.Export()
+	return g.ID
+}
+
 func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
 	t.Helper()
 	a, err := lockadmin.New(t.Context(), pool)

@@ -23,7 +23,7 @@ import (
 func holdsAsGranted(t *testing.T, look *peer, lease *pglock.Lease) {
 	t.Helper()
 	row := one[string](t, look, `SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1`, lease.Name())
-	if want := fmt.Sprintf("%s %d true", lease.GrantID(), lease.Token()); row != want {
+	if want := fmt.Sprintf("%s %d true", exported(lease), lease.Token()); row != want {
 		t.Errorf("I6: the row shows %q, the lease is %q", row, want)
 	}
 	if grants := one[int](t, look, `SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`, lease.Name()); grants != 1 {

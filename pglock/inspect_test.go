@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -41,8 +43,16 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 			t.Errorf("%q does not say %s", err, s)
 		}
 	}
-	if strings.Contains(err.Error(), l.GrantID().String()) || strings.Contains(l.String(), l.GrantID().String()) {
-		t.Error("a grant ID is printed")
+	grant, exportErr := l.Export()
+	if exportErr != nil || grant.Lock != "report" || grant.Token != l.Token() || grant.Resource != "report" || grant.Schema != "pglock" || grant.ID == uuid.Nil {
+		t.Errorf("%+v, %v", grant, exportErr)
+	}
+	var logged strings.Builder
+	slog.New(slog.NewJSONHandler(&logged, nil)).Info("acquired", "grant", grant)
+	for _, text := range []string{err.Error(), l.String(), fmt.Sprint(grant), fmt.Sprintf("%+v %#v", grant, grant), logged.String()} {
+		if strings.Contains(text, grant.ID.String()) {
+			t.Errorf("a grant ID is printed: %s", text)
+		}
 	}
 	if _, err := b.TryAcquire(t.Context(), "other"); err != nil {
 		t.Errorf("another lock: %v", err)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
@@ -50,13 +51,19 @@ func startClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pgloc
 	return c
 }
 
-func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
+func newAdmin(t *testing.T, pool *pgxpool.Pool, opts ...lockadmin.Option) *lockadmin.Admin {
 	t.Helper()
-	a, err := lockadmin.New(t.Context(), pool)
+	a, err := lockadmin.New(t.Context(), pool, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// exported is the grant ID as Export tells it; nil when it does not.
+func exported(l *pglock.Lease) uuid.UUID {
+	g, _ := l.Export()
+	return g.ID
 }
 
 func mustAcquire(t *testing.T, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
@@ -150,13 +157,13 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			argument("Acquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Acquire(ctx, b.name)) }),
 			argument("Do name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return c.Do(ctx, b.name, fnRan) }),
 			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(admin.Get(ctx, b.name)) }),
-			argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Fences(ctx, b.name))) }),
 			argument("Watch name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Watch(ctx, b.name)) }),
 			argument("AcquireAll name "+b.what, "names[1]", b.value, b.rule,
 				func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", b.name})) }),
 			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(admin.Break(ctx, b.name, "stuck")) }))
 		if b.name != "" {
 			all = append(all,
+				argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Fences(ctx, b.name))) }),
 				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, b.name))) }),
 				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Events(ctx, b.name))) }),
 				argument("List prefix "+b.what, "prefix", b.value, b.rule,

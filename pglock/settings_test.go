@@ -20,9 +20,9 @@ import (
 )
 
 // exercise uses everything once, under whatever settings the pool's connections have.
-func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
+func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool, append(opts, pglock.WithDefaultTTL(2*time.Second))...)
+	c, err := pglock.New(t.Context(), pool, pglock.WithSchema(schema), pglock.WithDefaultTTL(2*time.Second))
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
@@ -58,7 +58,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
 	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("second Write without AllowSameToken: %v, want ErrStaleToken", err)
 	}
-	admin := newAdmin(t, pool)
+	admin := newAdmin(t, pool, lockadmin.WithSchema(schema))
 	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != 2*time.Second || time.Since(info.AcquiredAt) > time.Minute {
 		t.Errorf("Get = %+v, %v", info, err)
 	}
@@ -241,7 +241,7 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			execute(t, db.Conn(t), hostile)
-			exercise(t, db.Pool(t, change))
+			exercise(t, db.Pool(t, change), "pglock")
 		})
 	}
 }
@@ -286,7 +286,7 @@ func TestEverythingWorksInASchemaWithAnOddName(t *testing.T) {
 	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
 		t.Fatal(err)
 	}
-	exercise(t, db.Pool(t), pglock.WithSchema(schema))
+	exercise(t, db.Pool(t), schema)
 }
 
 func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
@@ -298,11 +298,13 @@ func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
 	pool := db.Pool(t)
 	a := mustAcquire(t, startClient(t, pool), "report")
 	b := mustAcquire(t, startClient(t, pool, pglock.WithSchema("other")), "report")
-	if a.Schema() == b.Schema() || a.DatabaseID() == b.DatabaseID() {
-		t.Errorf("schemas %q and %q, IDs %v and %v", a.Schema(), b.Schema(), a.DatabaseID(), b.DatabaseID())
+	first, errA := a.Export()
+	second, errB := b.Export()
+	if err := errors.Join(errA, errB); err != nil || first.Schema == second.Schema || first.DatabaseID == second.DatabaseID {
+		t.Errorf("schemas %q and %q, IDs %v and %v, %v", first.Schema, second.Schema, first.DatabaseID, second.DatabaseID, err)
 	}
 	_, err := db.Conn(t).Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, NULL, false, $4)",
-		b.Name(), int64(b.Token()), b.GrantID().String(), b.DatabaseID().String())
+		second.Lock, int64(second.Token), second.ID.String(), second.DatabaseID.String())
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "LK007" {
 		t.Errorf("the fence of one schema for a lease of another: %v, want LK007", err)

@@ -14,4 +14,15 @@ func init() {
 		_, err := start(ctx, queries, query, schema)
 		return err
 	}
+	home := func(lease any) hooks.Grant {
+		g := lease.(*Lease).shown()
+		return hooks.Grant{DatabaseID: g.DatabaseID, Schema: g.Schema}
+	}
+	hooks.Home = home
+	hooks.Export = func(lease any) hooks.Grant {
+		g, _ := lease.(*Lease).Export()
+		shown := home(lease)
+		shown.ID = g.ID
+		return shown
+	}
 }
