@@ -174,24 +174,36 @@ func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	for _, use := range []string{"first use of the name", "later use"} {
-		a.exec(t, "BEGIN")
-		first := a.mustAcquire(t, "x", time.Minute)
-		again := make(chan grant, 1)
-		go func() {
-			g, err := b.acquire(context.Background(), "x", first.id, time.Minute, true)
-			if err != nil {
-				t.Error(err)
+	for _, mode := range []string{"exclusive", "shared"} {
+		for _, use := range []string{"first use of the name", "later use"} {
+			ask := func(p *peer, id uuid.UUID, retry bool) (g grant, err error) {
+				var token *int64
+				err = p.QueryRow(context.Background(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $1, p_retry => $4)`,
+					mode, id.String(), p.key.String(), retry).Scan(&g.granted, &token)
+				g.name, g.id, g.token = mode, id, orZero(token)
+				return g, err
 			}
-			again <- g
-		}()
-		b.awaitBlocked(t, look)
-		a.exec(t, "COMMIT")
-		if g := <-again; !g.granted || g.token != first.token {
-			t.Errorf("I6: %s: the attempt was granted %+v, the retry %+v", use, first, g)
-		}
-		if released, err := a.release(t.Context(), first); err != nil || !released {
-			t.Fatal(released, err)
+			a.exec(t, "BEGIN")
+			first, err := ask(a, uuid.New(), false)
+			if err != nil || !first.granted {
+				t.Fatal(first, err)
+			}
+			again := make(chan grant, 1)
+			go func() {
+				g, err := ask(b, first.id, true)
+				if err != nil {
+					t.Error(err)
+				}
+				again <- g
+			}()
+			b.awaitBlocked(t, look)
+			a.exec(t, "COMMIT")
+			if g := <-again; !g.granted || g.token != first.token {
+				t.Errorf("I6: %s, %s: the attempt was granted %+v, the retry %+v", mode, use, first, g)
+			}
+			if released, err := a.release(t.Context(), first); err != nil || !released {
+				t.Fatal(released, err)
+			}
 		}
 	}
 }

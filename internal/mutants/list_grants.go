@@ -107,10 +107,6 @@ var ofTokens = []mutant{
 	{"I2 the sequence keeps numbers in store for each session", []edit{
 		{schema, "NO CYCLE CACHE 1;", "NO CYCLE CACHE 32;"},
 	}, integration, "^TestI6_LostAnswerYields"},
-	{"I21 the token of a new name is drawn before the table's lock", []edit{
-		{schema, "    ok := require_durable_commit();\n    INSERT INTO locks AS l", "    ok := require_durable_commit();\n    a := draw_tokens(0, w.turns);\n    INSERT INTO locks AS l"},
-		{schema, "      FROM draw_tokens(0, w.turns) t\n", "      FROM (SELECT a.first, a.last) t\n"},
-	}, integration, "^TestI21_RequestThat"},
 	{"I22 tokens have no epoch", []edit{
 		{schema, "  first := (base << 44) + nextval('fencing_token_seq');\n  IF first <= p_above THEN", "  first := nextval('fencing_token_seq');\n  IF first <= p_above THEN"},
 	}, integration, "^TestI22_Grants|^TestI22_Blocks"},
