@@ -10,7 +10,7 @@ var ofFences = []mutant{
 		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id\n", ""},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 the fence does not look again after it has waited", []edit{
-		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();", "WHERE l.name = p_name AND l.slot = r.slot;"},
+		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n      AND l.expires_at > clock_timestamp();", "WHERE l.name = p_name AND l.slot = r.slot;"},
 	}, integration, "^TestI16_Wait|^TestI3_"},
 	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
@@ -31,7 +31,7 @@ var ofFences = []mutant{
 		{schema, "    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n           AND l.expires_at > clock_timestamp()\n      INTO held FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n", "    held := true;\n"},
 	}, integration, "^TestI4_Seal|^TestI4_Constraints"},
 	{"I4 the last check takes the fence of any transaction", []edit{
-		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},
+		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()\n        AND o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},
 	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
 	{"I4 the last check takes what a callback has said for the fence's row", []edit{
 		{schema, "    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under", "    CONTINUE WHEN NOT FOUND;\n    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under"},

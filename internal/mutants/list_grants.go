@@ -53,7 +53,7 @@ var ofGrants = []mutant{
 	}, integration, "^TestI13_RefusedTry"},
 	{"I13 a try that is refused looks at more than the head", []edit{
 		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN true;"},
-	}, integration, "^TestI13_RefusedTryIsOne"},
+	}, integration, "^TestI13_RefusedTryIsTwo"},
 	{"I13 a try that the queue refuses locks the head", []edit{
 		{schema, "  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(", "  RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
