@@ -60,7 +60,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 			expect(pglock.ChangeReleased, l.Token(), 0)
 			l = mustTry(t, a, "x")
 			expect(pglock.ChangeGranted, l.Token(), 1)
-			broken, err := a.Break(t.Context(), "x", "a test")
+			broken, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "x", "a test")
 			if err != nil {
 				t.Fatal(err)
 			}

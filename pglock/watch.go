@@ -35,9 +35,9 @@ const (
 // Change is what Watch tells: what happened, to which lease, and who holds the lock after it. Times are the server's.
 type Change struct {
 	Kind    ChangeKind
-	Lease   Info   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
-	Holders []Info // after the change, by slot; none when the lock is free
-	Err     error  // of ChangeUnseen: ErrPermission, ErrSchema, or what else the server or the pool refused the look with
+	Lease   LockInfo   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
+	Holders []LockInfo // after the change, by slot; none when the lock is free
+	Err     error      // of ChangeUnseen: ErrPermission, ErrSchema, or what else the server or the pool refused the look with
 }
 
 // watcher is one Watch. Only its own goroutine uses it, but for wake.
@@ -64,7 +64,7 @@ func (c *Client) Watch(ctx context.Context, name string) (<-chan Change, error) 
 	}
 	now, channel, err := c.backend.Watch(ctx, name, watchLasting)
 	if err != nil {
-		return nil, fmt.Errorf("pglock: watch lock %q: %w", name, ErrorFromSQL(err, name, 0))
+		return nil, fmt.Errorf("pglock: watch lock %q: %w", name, errorFromSQL(err, name, 0))
 	}
 	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
 	out := make(chan Change, 1)
@@ -123,7 +123,7 @@ func (ws *watchers) allChanged() {
 }
 
 // follow looks at the lock when something may have changed, and tells what has.
-func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan Change) {
+func (c *Client) follow(ctx context.Context, w *watcher, before []LockInfo, out chan Change) {
 	defer close(out)
 	c.watchers.add(w)
 	defer c.watchers.remove(w)
@@ -153,7 +153,7 @@ func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan
 		switch {
 		case err == nil:
 		case ctx.Err() == nil && server.Lasting(err):
-			replace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf("pglock: watch lock %q: %w", w.name, ErrorFromSQL(err, w.name, 0))})
+			replace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf("pglock: watch lock %q: %w", w.name, errorFromSQL(err, w.name, 0))})
 			return
 		default:
 			if !pause.For(ctx, 200*time.Millisecond) {
@@ -179,13 +179,13 @@ func replace(out chan Change, news Change) {
 }
 
 // compare finds what has changed from one look to the next; the last change where there were several.
-func compare(before, after []Info) (Change, bool) {
-	was := make(map[int]Info)
+func compare(before, after []LockInfo) (Change, bool) {
+	was := make(map[int]LockInfo)
 	for _, i := range before {
 		was[i.Slot] = i
 	}
 	var kind ChangeKind
-	var of Info
+	var of LockInfo
 	for _, i := range after {
 		old, known := was[i.Slot]
 		switch {
@@ -206,17 +206,17 @@ func compare(before, after []Info) (Change, bool) {
 			of = i
 		}
 	}
-	return change(kind, []Info{of}, after), kind != ""
+	return change(kind, []LockInfo{of}, after), kind != ""
 }
 
-func change(kind ChangeKind, of, all []Info) Change {
+func change(kind ChangeKind, of, all []LockInfo) Change {
 	ch := Change{Kind: kind}
 	for _, i := range all {
 		if i.Held {
 			ch.Holders = append(ch.Holders, i)
 		}
 	}
-	slices.SortFunc(ch.Holders, func(a, b Info) int { return a.Slot - b.Slot })
+	slices.SortFunc(ch.Holders, func(a, b LockInfo) int { return a.Slot - b.Slot })
 	switch {
 	case kind == ChangeNone && len(ch.Holders) > 0:
 		ch.Lease = ch.Holders[0]

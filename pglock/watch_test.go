@@ -18,28 +18,28 @@ import (
 var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // held and the others are what the server tells of one slot.
-func held(slot int, token Token, holder string) Info {
-	return Info{Slot: slot, Token: token, Holder: holder, Held: true, AcquiredAt: someTime.Add(time.Duration(token)),
+func held(slot int, token Token, holder string) LockInfo {
+	return LockInfo{Slot: slot, Token: token, Holder: holder, Held: true, AcquiredAt: someTime.Add(time.Duration(token)),
 		ExpiresAt: someTime.Add(time.Hour), Remaining: time.Hour}
 }
 
-func released(i Info) Info {
+func released(i LockInfo) LockInfo {
 	i.Held, i.Remaining, i.ExpiresAt, i.EndedAt = false, 0, time.Time{}, someTime.Add(time.Minute)
 	return i
 }
 
-func expired(i Info) Info {
+func expired(i LockInfo) LockInfo {
 	i.Held, i.Remaining = false, 0
 	return i
 }
 
-func brokenWith(token Token, i Info) Info {
+func brokenWith(token Token, i LockInfo) LockInfo {
 	i = released(i)
 	i.Token = token
 	return i
 }
 
-func renewed(i Info) Info {
+func renewed(i LockInfo) LockInfo {
 	i.RenewedAt, i.ExpiresAt = someTime.Add(time.Minute), i.ExpiresAt.Add(time.Minute)
 	return i
 }
@@ -48,33 +48,33 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 	a5, b6 := held(0, 5, "a"), held(0, 6, "b")
 	r7, s8 := held(1, 7, "r"), held(2, 8, "s")
 	for name, tc := range map[string]struct {
-		before, after []Info
+		before, after []LockInfo
 		kind          ChangeKind // "" for none
 		token         Token
 		holders       []Token
 	}{
-		"nothing, held":                    {[]Info{a5}, []Info{a5}, "", 0, nil},
-		"nothing, free":                    {[]Info{released(a5)}, []Info{released(a5)}, "", 0, nil},
-		"renewed":                          {[]Info{a5}, []Info{renewed(a5)}, "", 0, nil},
-		"granted to the first ever":        {nil, []Info{a5}, ChangeGranted, 5, []Token{5}},
-		"granted":                          {[]Info{released(a5)}, []Info{b6}, ChangeGranted, 6, []Token{6}},
-		"granted after an expiry":          {[]Info{expired(a5)}, []Info{b6}, ChangeGranted, 6, []Token{6}},
-		"granted again to the same":        {[]Info{a5}, []Info{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
-		"handed over":                      {[]Info{a5}, []Info{b6}, ChangeGranted, 6, []Token{6}},
-		"released":                         {[]Info{a5}, []Info{released(a5)}, ChangeReleased, 5, nil},
-		"expired":                          {[]Info{a5}, []Info{expired(a5)}, ChangeExpired, 5, nil},
-		"broken":                           {[]Info{a5}, []Info{brokenWith(9, a5)}, ChangeBroken, 9, nil},
-		"handed over and released":         {[]Info{a5}, []Info{released(b6)}, ChangeReleased, 6, nil},
-		"handed over and expired":          {[]Info{a5}, []Info{expired(b6)}, ChangeExpired, 6, nil},
-		"granted and released":             {[]Info{released(a5)}, []Info{released(b6)}, ChangeReleased, 6, nil},
-		"granted again, released":          {[]Info{a5}, []Info{released(held(0, 6, "a"))}, ChangeReleased, 6, nil},
-		"a slot granted":                   {[]Info{released(a5), r7}, []Info{released(a5), r7, s8}, ChangeGranted, 8, []Token{7, 8}},
-		"two slots granted":                {[]Info{released(a5)}, []Info{released(a5), s8, r7}, ChangeGranted, 8, []Token{7, 8}},
-		"a slot released":                  {[]Info{released(a5), r7, s8}, []Info{released(a5), released(r7), s8}, ChangeReleased, 7, []Token{8}},
-		"a slot broken":                    {[]Info{released(a5), r7, s8}, []Info{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
-		"one released, one granted":        {[]Info{released(a5), r7}, []Info{released(a5), released(r7), s8}, ChangeGranted, 8, []Token{8}},
-		"one granted, one released":        {[]Info{released(a5), s8}, []Info{released(a5), held(1, 10, "t"), released(s8)}, ChangeGranted, 10, []Token{10}},
-		"a free slot that was used before": {[]Info{a5}, []Info{a5, released(r7)}, "", 0, nil},
+		"nothing, held":                    {[]LockInfo{a5}, []LockInfo{a5}, "", 0, nil},
+		"nothing, free":                    {[]LockInfo{released(a5)}, []LockInfo{released(a5)}, "", 0, nil},
+		"renewed":                          {[]LockInfo{a5}, []LockInfo{renewed(a5)}, "", 0, nil},
+		"granted to the first ever":        {nil, []LockInfo{a5}, ChangeGranted, 5, []Token{5}},
+		"granted":                          {[]LockInfo{released(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"granted after an expiry":          {[]LockInfo{expired(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"granted again to the same":        {[]LockInfo{a5}, []LockInfo{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
+		"handed over":                      {[]LockInfo{a5}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"released":                         {[]LockInfo{a5}, []LockInfo{released(a5)}, ChangeReleased, 5, nil},
+		"expired":                          {[]LockInfo{a5}, []LockInfo{expired(a5)}, ChangeExpired, 5, nil},
+		"broken":                           {[]LockInfo{a5}, []LockInfo{brokenWith(9, a5)}, ChangeBroken, 9, nil},
+		"handed over and released":         {[]LockInfo{a5}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
+		"handed over and expired":          {[]LockInfo{a5}, []LockInfo{expired(b6)}, ChangeExpired, 6, nil},
+		"granted and released":             {[]LockInfo{released(a5)}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
+		"granted again, released":          {[]LockInfo{a5}, []LockInfo{released(held(0, 6, "a"))}, ChangeReleased, 6, nil},
+		"a slot granted":                   {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), r7, s8}, ChangeGranted, 8, []Token{7, 8}},
+		"two slots granted":                {[]LockInfo{released(a5)}, []LockInfo{released(a5), s8, r7}, ChangeGranted, 8, []Token{7, 8}},
+		"a slot released":                  {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), released(r7), s8}, ChangeReleased, 7, []Token{8}},
+		"a slot broken":                    {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
+		"one released, one granted":        {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), released(r7), s8}, ChangeGranted, 8, []Token{8}},
+		"one granted, one released":        {[]LockInfo{released(a5), s8}, []LockInfo{released(a5), held(1, 10, "t"), released(s8)}, ChangeGranted, 10, []Token{10}},
+		"a free slot that was used before": {[]LockInfo{a5}, []LockInfo{a5, released(r7)}, "", 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, changed := compare(tc.before, tc.after)
@@ -99,13 +99,13 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 type watched struct {
 	s     *fakeStore
 	mu    sync.Mutex
-	infos []Info
+	infos []LockInfo
 	err   error
 }
 
-func newWatched(s *fakeStore, infos ...Info) *watched {
+func newWatched(s *fakeStore, infos ...LockInfo) *watched {
 	w := &watched{s: s, infos: infos}
-	s.onWatch = func(context.Context, string) ([]Info, string, error) {
+	s.onWatch = func(context.Context, string) ([]LockInfo, string, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.Clone(w.infos), "watched", w.err
@@ -113,7 +113,7 @@ func newWatched(s *fakeStore, infos ...Info) *watched {
 	return w
 }
 
-func (w *watched) becomes(infos ...Info) {
+func (w *watched) becomes(infos ...LockInfo) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.infos = infos
@@ -147,7 +147,7 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 		for token := Token(6); token < 20; token += 2 {
 			lease := held(0, token, "b")
 			for _, step := range []struct {
-				is   Info
+				is   LockInfo
 				kind ChangeKind
 			}{{lease, ChangeGranted}, {released(lease), ChangeReleased}} {
 				w.becomes(step.is)
@@ -200,12 +200,12 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 		hearing(s)
 		lease := held(0, 5, "a")
 		end := time.Now().Add(3210 * time.Millisecond)
-		s.onWatch = func(context.Context, string) ([]Info, string, error) {
+		s.onWatch = func(context.Context, string) ([]LockInfo, string, error) {
 			now := lease
 			if now.Remaining = time.Until(end); now.Remaining <= 0 {
 				now = expired(lease)
 			}
-			return []Info{now}, "watched", nil
+			return []LockInfo{now}, "watched", nil
 		}
 		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
 		expect(t, changes, ChangeNone, 5)
@@ -332,7 +332,7 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 			t.Errorf("%d looks in ten minutes without a server", n)
 		}
 		w.mu.Lock()
-		w.err, w.infos = nil, []Info{held(0, 9, "b")}
+		w.err, w.infos = nil, []LockInfo{held(0, 9, "b")}
 		w.mu.Unlock()
 		expect(t, changes, ChangeGranted, 9)
 
@@ -374,7 +374,7 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 				time.Sleep(time.Minute)
 				if tc.ends == nil {
 					w.mu.Lock()
-					w.err, w.infos = nil, []Info{held(0, 9, "b")}
+					w.err, w.infos = nil, []LockInfo{held(0, 9, "b")}
 					w.mu.Unlock()
 					expect(t, changes, ChangeGranted, 9)
 					return

@@ -49,7 +49,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 
 	l = mustAcquire(t, a, "report")
 	hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-	if _, err := a.Break(t.Context(), "report", "stuck"); err != nil {
+	if _, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "report", "stuck"); err != nil {
 		t.Fatal(err)
 	}
 	hear(t, changes, pglock.ChangeBroken, 0, false)
