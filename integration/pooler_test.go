@@ -185,7 +185,9 @@ func (s pooled) allAndDo() {
 		})
 	}()
 	awaitQueue(t, s.look, "b", 1)
-	s.release(all...)
+	if err := all.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
 	select {
 	case err := <-done:
 		if err != nil {
@@ -215,10 +217,7 @@ func (s pooled) watchAndBreak() {
 	t := s.t
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	changes, err := s.a.Watch(ctx, "seen")
-	if err != nil {
-		t.Fatal(err)
-	}
+	changes := watching(ctx, s.a, "seen")
 	see := func(want pglock.ChangeKind) {
 		t.Helper()
 		select {

@@ -51,7 +51,7 @@ func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, t
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, grace: r.Grace,
 		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token)}
 	l.owner.held.Add(1)
-	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
+	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
 }
 
@@ -90,7 +90,7 @@ func (l *Lease) String() string {
 
 // Context is done when the lease ends; context.Cause is then a *LostError (ErrLost) or ErrReleased. For a lease from
 // Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with Do's context
-// too. It carries the owner: locks that are asked for under it are asked for by the same owner as this one, which is how
+// too. It carries the lease (LeaseFromContext), and its owner: locks that are asked for under it are asked for by the same owner as this one, which is how
 // ErrSelfDeadlock and ErrDeadlock come about. It ends within a second of the local deadline even after the machine was suspended; Valid is exact.
 func (l *Lease) Context() context.Context { return l.ctx }
 

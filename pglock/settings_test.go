@@ -91,11 +91,8 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	changes, err := c.Watch(ctx, name)
-	if err != nil {
-		t.Fatalf("Watch: %v", err)
-	}
-	if first := <-changes; first.Kind != pglock.ChangeNone || len(first.Holders) != 0 {
+	changes := watching(ctx, c, name)
+	if first := <-changes; first.err != nil || first.Kind != pglock.ChangeNone || len(first.Holders) != 0 {
 		t.Errorf("the state of a free lock: %+v", first)
 	}
 	l := mustAcquire(t, c, name)

@@ -119,18 +119,30 @@ func (w *watched) becomes(infos ...LockInfo) {
 	w.infos = infos
 }
 
-func mustWatch(ctx context.Context, t *testing.T, c *Client) <-chan Change {
-	t.Helper()
-	changes, err := c.Watch(ctx, "report")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return changes
+// told is what a loop over a watch is given.
+type told struct {
+	Change
+	err error
 }
 
-func expect(t *testing.T, changes <-chan Change, kind ChangeKind, token Token) {
+// watching reads a watch in a goroutine of its own; the channel is closed when the loop has ended.
+func watching(ctx context.Context, c *Client) <-chan told {
+	out := make(chan told)
+	go func() {
+		defer close(out)
+		for change, err := range c.Watch(ctx, "report") {
+			select {
+			case out <- told{change, err}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+func expect(t *testing.T, changes <-chan told, kind ChangeKind, token Token) {
 	t.Helper()
-	if got, open := <-changes; !open || got.Kind != kind || got.Lease.Token != token {
+	if got, open := <-changes; !open || got.err != nil || got.Kind != kind || got.Lease.Token != token {
 		t.Errorf("%+v, open: %v; want %s of token %d", got, open, kind, token)
 	}
 }
@@ -141,7 +153,7 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
 		c := startClient(t, s, trust.SystemClock())
-		changes := mustWatch(t.Context(), t, c)
+		changes := watching(t.Context(), c)
 		expect(t, changes, ChangeNone, 5)
 		time.Sleep(time.Second)
 		for token := Token(6); token < 20; token += 2 {
@@ -174,7 +186,7 @@ func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 					hearing(s)
 				}
 				w := newWatched(s, held(0, 5, "a"))
-				changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
+				changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
 				expect(t, changes, ChangeNone, 5)
 				time.Sleep(time.Minute)
 				before := len(s.of("watch"))
@@ -207,7 +219,7 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 			}
 			return []LockInfo{now}, "watched", nil
 		}
-		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
+		changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
 		expect(t, changes, ChangeNone, 5)
 		expect(t, changes, ChangeExpired, 5)
 		if late := time.Since(end); late < 0 || late > 5*time.Millisecond {
@@ -221,26 +233,33 @@ func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
-		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
-		for round := range 10 {
-			last := Token(100 * (round + 1))
-			for token := last; token < last+50; token++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		kind, last, round := ChangeNone, Token(5), 0
+		for got, err := range startClient(t, s, trust.SystemClock()).Watch(ctx, "report") {
+			if err != nil || got.Kind != kind || got.Lease.Token != last {
+				t.Errorf("%+v, %v; want %s of token %d", got, err, kind, last)
+			}
+			if round++; round == 10 {
+				time.AfterFunc(time.Minute, cancel) // another change would come before
+				continue
+			}
+			first := Token(100 * round)
+			kind, last = ChangeGranted, first+49
+			for token := first; token <= last; token++ {
 				w.becomes(held(0, token, "b"))
 				e.said <- [2]string{"watched", ""}
 				synctest.Wait()
 			}
 			if round%2 == 0 {
-				w.becomes(released(held(0, last+49, "b")))
+				kind = ChangeReleased
+				w.becomes(released(held(0, last, "b")))
 				e.said <- [2]string{"watched", ""}
 				synctest.Wait()
-				expect(t, changes, ChangeReleased, last+49)
-			} else {
-				expect(t, changes, ChangeGranted, last+49)
 			}
-			time.Sleep(time.Minute)
-			if len(changes) != 0 {
-				t.Errorf("another change: %+v", <-changes)
-			}
+		}
+		if round != 10 {
+			t.Errorf("%d changes, want the newest of 10", round)
 		}
 	})
 }
@@ -252,7 +271,7 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
-		a, b := mustWatch(ctx, t, c), mustWatch(t.Context(), t, c)
+		a, b := watching(ctx, c), watching(t.Context(), c)
 		expect(t, a, ChangeNone, 5)
 		expect(t, b, ChangeNone, 5)
 		time.Sleep(time.Second)
@@ -261,22 +280,25 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 			t.Errorf("%+v after the end of its context", got)
 		}
 		synctest.Wait()
-		if len(b) != 0 || !slices.Contains(e.listens(), "watched") {
-			t.Errorf("the other watch: %d changes, listening to %v", len(b), e.listens())
+		if !slices.Contains(e.listens(), "watched") {
+			t.Errorf("the other watch: listening to %v", e.listens())
 		}
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+		if got := <-b; !errors.Is(got.err, ErrClosed) {
+			t.Errorf("%+v after the close, want ErrClosed", got)
+		}
 		if got, open := <-b; open {
-			t.Errorf("%+v after the close", got)
+			t.Errorf("%+v after the end", got)
 		}
 		before := len(s.of("watch"))
 		time.Sleep(time.Hour)
 		if n := len(s.of("watch")) - before; n != 0 {
 			t.Errorf("%d looks after the end", n)
 		}
-		if _, err := c.Watch(t.Context(), "report"); !errors.Is(err, ErrClosed) {
-			t.Errorf("Watch on a closed client: %v, want ErrClosed", err)
+		if got := <-watching(t.Context(), c); !errors.Is(got.err, ErrClosed) {
+			t.Errorf("Watch on a closed client: %v, want ErrClosed", got)
 		}
 	})
 }
@@ -288,8 +310,8 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
-		mustWatch(ctx, t, c)
-		mustWatch(ctx, t, c)
+		watching(ctx, c)
+		watching(ctx, c)
 		time.Sleep(time.Second)
 		if !slices.Equal(e.listens(), []string{c.channel(), "watched"}) {
 			t.Errorf("listens to %v", e.listens())
@@ -300,7 +322,7 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 			t.Errorf("still listens to %v", e.listens())
 		}
 		again, end := context.WithCancel(t.Context())
-		mustWatch(again, t, c)
+		watching(again, c)
 		time.Sleep(time.Second)
 		if len(e.listens()) != 2 {
 			t.Errorf("listens to %v after another watch began", e.listens())
@@ -320,7 +342,7 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 		hearing(s)
 		w := newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
-		changes := mustWatch(t.Context(), t, c)
+		changes := watching(t.Context(), c)
 		expect(t, changes, ChangeNone, 5)
 		time.Sleep(time.Second)
 		w.mu.Lock()
@@ -339,8 +361,8 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 		w.mu.Lock()
 		w.err = sqlError("42501")
 		w.mu.Unlock()
-		if _, err := c.Watch(t.Context(), "report"); !errors.Is(err, ErrPermission) {
-			t.Errorf("a watch that is not permitted: %v", err)
+		if got := <-watching(t.Context(), c); !errors.Is(got.err, ErrPermission) {
+			t.Errorf("a watch that is not permitted: %v", got)
 		}
 	})
 }
@@ -366,7 +388,7 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 				s := newFakeStore()
 				w := newWatched(s, held(0, 5, "a"))
 				c := startClient(t, s, trust.SystemClock())
-				changes := mustWatch(t.Context(), t, c)
+				changes := watching(t.Context(), c)
 				expect(t, changes, ChangeNone, 5)
 				w.mu.Lock()
 				w.err = tc.err
@@ -379,7 +401,7 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 					expect(t, changes, ChangeGranted, 9)
 					return
 				}
-				if got := <-changes; got.Kind != ChangeUnseen || !errors.Is(got.Err, tc.ends) {
+				if got := <-changes; !errors.Is(got.err, tc.ends) {
 					t.Errorf("%+v, want that it was refused: %v", got, tc.ends)
 				}
 				if got, open := <-changes; open {

@@ -88,10 +88,10 @@ var ofRequests = []mutant{
 		{"internal/protocol/names.go", " && time.Now().UnixNano() >= n.unusableUntil.Load()\n", "\n"},
 	}, protocol, "^TestStatementsGo"},
 	{"a watch that cannot go on ends without a word", []edit{
-		{"pglock/watch.go", "\t\t\treplace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf(\"pglock: watch lock %q: %w\", w.name, errorFromSQL(err, w.name, 0))})\n", ""},
+		{"pglock/watch.go", "server.Lasting(err):\n\t\t\treturn c.unseen(name, err)\n", "server.Lasting(err):\n\t\t\treturn nil\n"},
 	}, library, "^TestWatchThatIsRefused"},
 	{"a watch ends with an error that passes", []edit{
-		{"pglock/watch.go", "\t\tcase ctx.Err() == nil && server.Lasting(err):\n", "\t\tcase ctx.Err() == nil:\n"},
+		{"pglock/watch.go", "\t\tcase looking.Err() == nil && server.Lasting(err):\n", "\t\tcase looking.Err() == nil:\n"},
 	}, library, "^TestWatchThatCannot"},
 }
 
