@@ -567,6 +567,8 @@ CREATE FUNCTION acquire_lease(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
+DECLARE
+  watched boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
@@ -597,15 +599,15 @@ BEGIN
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.token,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      THEN '{"watched": true}'::pg_catalog.json END
-    INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more;
+  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO acquire_lease.granted, acquire_lease.token, watched;
   IF NOT FOUND THEN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
         p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+  ELSIF watched THEN
+    more := '{"watched": true}';
   END IF;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
@@ -1323,8 +1325,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  at     pg_catalog.tid;
-  queued boolean;
+  at      pg_catalog.tid;
+  queued  boolean;
+  watched boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -1335,10 +1338,11 @@ BEGIN
         AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.ctid, l.queued,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      THEN '{"watched": true}'::pg_catalog.json END
-    INTO release_lease.released, at, queued, release_lease.more;
+  RETURNING true, l.ctid, l.queued, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO release_lease.released, at, queued, watched;
+  IF watched THEN
+    more := '{"watched": true}';
+  END IF;
   IF queued IS NOT FALSE THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
     FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;

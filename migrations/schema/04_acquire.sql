@@ -38,6 +38,8 @@ CREATE FUNCTION acquire_lease(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
+DECLARE
+  watched boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
@@ -68,15 +70,15 @@ BEGIN
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'off'
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.token,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      THEN '{"watched": true}'::pg_catalog.json END
-    INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more;
+  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO acquire_lease.granted, acquire_lease.token, watched;
   IF NOT FOUND THEN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
       ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
         p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+  ELSIF watched THEN
+    more := '{"watched": true}';
   END IF;
 END $$;
 

@@ -17,8 +17,9 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  at     pg_catalog.tid;
-  queued boolean;
+  at      pg_catalog.tid;
+  queued  boolean;
+  watched boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -29,10 +30,11 @@ BEGIN
         AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.ctid, l.queued,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      THEN '{"watched": true}'::pg_catalog.json END
-    INTO release_lease.released, at, queued, release_lease.more;
+  RETURNING true, l.ctid, l.queued, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO release_lease.released, at, queued, watched;
+  IF watched THEN
+    more := '{"watched": true}';
+  END IF;
   IF queued IS NOT FALSE THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
     FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
