@@ -70,7 +70,7 @@ var ofRequests = []mutant{
 		{"pglock/wait.go", "\tcase <-time.After(leavePatience):\n", ""},
 	}, library, "^TestQueueIsLeft"},
 	{"trap 9: a ticket of a call that is about to hear of it is taken back", []edit{
-		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif answered > 0 {\n"},
+		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif again || !again {\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"trap 9: a ticket that nobody waits for stays", []edit{
 		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, strays)\n", "\t_ = strays\n"},
