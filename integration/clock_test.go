@@ -74,8 +74,8 @@ func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 				}()
 				b.awaitBlocked(t, look)
 				a.exec(t, "SELECT pg_sleep(0.3)") // the wait whose length must not be taken off the lease
-				a.exec(t, x.after)
 				ended := time.Now()
+				a.exec(t, x.after)
 				r := <-done
 				if late := time.Since(ended); r.err != nil || r.remaining < ttl-late-5*time.Millisecond {
 					t.Fatalf("I15: %v left of %v at the answer, %v after the row was ours (%v)", r.remaining, ttl, late, r.err)

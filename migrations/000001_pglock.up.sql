@@ -16,12 +16,14 @@ BEGIN
   IF current_schema() IS NULL
      OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
         <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp', current_setting('search_path')
+    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp',
+      current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
   -- The rights of functions that are there already, an application's, are left alone.
   PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
-                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()))::text, true);
+                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n
+                                              WHERE n.nspname = current_schema()))::text, true);
 END $do$;
 
 -- CACHE 1: a greater cache hands numbers out of order.
@@ -58,7 +60,8 @@ CREATE TABLE locks (
   holder        text        NOT NULL,
   mode          text        NOT NULL DEFAULT 'exclusive',  -- or shared, limit
   capacity      int,                                -- the limit of mode limit
-  ticket        bigint      NOT NULL DEFAULT 0,     -- that the lease was granted to; of the head the last one that was served
+  -- that the lease was granted to; of the head the last one that was served
+  ticket        bigint      NOT NULL DEFAULT 0,
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
@@ -122,16 +125,16 @@ CREATE TABLE fences (
   advanced_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- A receipt is what a fenced write leaves of itself, in its own transaction, for whoever does not hear the answer to its
--- COMMIT. A writer uses one row again and again, and only when it knows what became of the write before.
+-- A receipt is what a fenced write leaves of itself, in its own transaction, for whoever does not hear the answer to
+-- its COMMIT. A writer uses one row again and again, and only when it knows what became of the write before.
 CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept for
--- ever: when it is older than it would be kept it is refused, so that forgetting it does not let it be done again.
+-- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept
+-- for ever: when it is older than it would be kept it is refused, so that forgetting it does not let it be done again.
 CREATE TABLE done_keys (
   key        text COLLATE "C" PRIMARY KEY CONSTRAINT done_keys_key_length CHECK (octet_length(key) BETWEEN 1 AND 512),
   lock_name  text COLLATE "C" NOT NULL,
@@ -183,22 +186,24 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called by
--- those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a query.
+-- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called
+-- by those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a
+-- query.
 
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
--- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for each
--- costs more than all that they say. What they raise comes from functions beside them.
+-- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for
+-- each costs more than all that they say. What they raise comes from functions beside them.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE   -- not evaluated by the planner
 AS $$
 BEGIN
-  RAISE EXCEPTION '% is %: it must %', p_argument, coalesce(p_value, 'NULL'), p_rule USING ERRCODE = 'invalid_parameter_value';
+  RAISE EXCEPTION '% is %: it must %', p_argument, coalesce(p_value, 'NULL'), p_rule USING
+    ERRCODE = 'invalid_parameter_value';
 END $$;
 
 -- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
@@ -206,7 +211,8 @@ CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boo
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE WHEN octet_length(p_value) BETWEEN 1 AND p_most THEN true
-    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long', 'have 1 to ' || p_most) END
+    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long',
+      'have 1 to ' || p_most) END
 $$;
 
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
@@ -244,7 +250,8 @@ CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
+  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED',
+    upper(current_setting('transaction_isolation'))
     USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
 
@@ -269,35 +276,38 @@ $$;
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM current_setting(p_setting)::interval) * 1000 > p_ms
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch
+    FROM current_setting(p_setting)::interval) * 1000 > p_ms
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 
--- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
--- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
+-- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is
+-- settled. Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
-AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
+AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
+  FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
 
 
 -- ==== 02_token
 
--- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change of
--- the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants; and
--- when the sequence is found behind a token that was granted, as after a restore.
+-- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change
+-- of the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants;
+-- and when the sequence is found behind a token that was granted, as after a restore.
 
--- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL where
--- the owner of the schema may not see it.
+-- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL
+-- where the owner of the schema may not see it.
 CREATE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
-EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function OR object_not_in_prerequisite_state THEN
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function
+  OR object_not_in_prerequisite_state THEN
   RETURN NULL;
 END $$;
 
@@ -325,11 +335,12 @@ BEGIN
   RETURN was.epoch;
 END $$;
 
--- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is greater
--- than p_above and than every token of this epoch. What others draw in between ends the block: no number is ever in two
--- grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A server process
--- keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence is found behind the
--- rows the epoch grows; that waits for nobody who has the record locked: they say the same, or will be found behind too.
+-- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is
+-- greater than p_above and than every token of this epoch. What others draw in between ends the block: no number is
+-- ever in two grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A
+-- server process keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence
+-- is found behind the rows the epoch grows; that waits for nobody who has the record locked: they say the same, or
+-- will be found behind too.
 CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -354,8 +365,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed; 0
--- when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
+-- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed;
+-- 0 when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
 CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -513,12 +524,12 @@ END $$;
 
 -- ==== 04_acquire
 
--- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets, then
--- the record of the installation; several locks in the byte order of their names. Renewals and the check inside COMMIT
--- lock the row of their lease alone.
+-- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets,
+-- then the record of the installation; several locks in the byte order of their names. Renewals and the check inside
+-- COMMIT lock the row of their lease alone.
 --
--- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token. more has
--- what the caller does not know otherwise, each only where there is something to say:
+-- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token.
+-- more has what the caller does not know otherwise, each only where there is something to say:
 --   first_token            of a grant that carries a block of tokens
 --   slot                   of a grant of mode shared or limit
 --   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
@@ -529,25 +540,29 @@ END $$;
 --   watched                somebody watches the lock: announce it
 -- A grant is as long as the TTL says.
 
--- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and with
--- p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt may still
--- be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks no row, writes
--- nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a second at
--- most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement
--- is all of its transaction: what grants nothing then does not wait for the disk.
+-- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and
+-- with p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt
+-- may still be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks
+-- no row, writes nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a
+-- second at most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens.
+-- p_alone says that the caller's statement is all of its transaction: what grants nothing then does not wait for the
+-- disk.
 --
--- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no grant ID
--- was given up lately. All of that is asked of the version of the row that it locks, and where anything else is to be said
--- or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the newest version of a row
--- lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes:
--- a fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
+-- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no
+-- grant ID was given up lately. All of that is asked of the version of the row that it locks, and where anything else
+-- is to be said or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the
+-- newest version of a row lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update
+-- of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in
+-- its COMMIT.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
-  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL, p_wait boolean DEFAULT false,
-  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false, p_turns int DEFAULT 1,
+  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
+    p_wait boolean DEFAULT false,
+  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
+    p_turns int DEFAULT 1,
   p_alone boolean DEFAULT false, p_many boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -557,7 +572,8 @@ BEGIN
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
+      metadata = p_metadata,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -582,25 +598,26 @@ BEGIN
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
+    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      THEN '{"watched": true}'::pg_catalog.json END
     INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more;
   IF NOT FOUND THEN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
-      ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata, p_turns, NULL),
-      p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+      ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
+        p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
   END IF;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
 END $qualified$;
 
--- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1. When
--- one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
+-- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
+-- When one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
-  p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[],
-  p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
+  p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
+    p_owner_ids uuid[], p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -615,17 +632,20 @@ DECLARE
   sync  text := current_setting('synchronous_commit');
 BEGIN
   IF true = ANY (p_waits) THEN                                  -- a session before any lock
-    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
-      AND is_ttl('session ttl', p_session_ttl) AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
+    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+      AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl)
+        AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
                          p_owner_ids, p_nested, p_turns)
-      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, turns, n)
+      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested,
+        turns, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
-    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode, a.capacity, a.wait,
-                           p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
+    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
+      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
@@ -650,21 +670,22 @@ AS $$
     AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
              ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
-    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL THEN true
+    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL
+      THEN true
              ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
                          'be from 1 to 1000 with mode limit, else NULL') END
     AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
              ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
 $$;
 
--- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs was given
--- up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was pruned and used
--- after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other lock it looks, without a
--- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13). Where the request
--- may wait, or that look says so, it locks the head and decides.
+-- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
+-- was given up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was
+-- pruned and used after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other
+-- lock it looks, without a lock, whether it is worth while to lock anything, so that a try that is refused writes
+-- nothing (I13). Where the request may wait, or that look says so, it locks the head and decides.
 CREATE FUNCTION acquire_otherwise(
-  w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_many boolean,
-  OUT granted boolean, OUT token bigint, OUT more json)
+  w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
+    p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
@@ -684,13 +705,14 @@ BEGIN
   END IF;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
-    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
-                            expires_at, metadata)
-      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
-             clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
+      renewed_at, expires_at, metadata)
+      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
-      RETURNING true, l.token, CASE WHEN l.first_token < l.token THEN json_build_object('first_token', l.first_token) END
+      RETURNING true, l.token, CASE WHEN l.first_token < l.token
+        THEN json_build_object('first_token', l.first_token) END
       INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more;
     IF FOUND THEN
       RETURN;
@@ -715,12 +737,13 @@ END $$;
 
 -- ==== 05_queue
 
--- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of these
--- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
+-- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of
+-- these functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
--- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE leaves a
--- COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder cannot renew
--- meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer than a second.
+-- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE
+-- leaves a COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder
+-- cannot renew meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer
+-- than a second.
 CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -730,23 +753,24 @@ DECLARE
 BEGIN
   LOOP
     IF p_wait THEN
-      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
+        FOR NO KEY UPDATE;
     ELSE
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
     INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(), clock_timestamp(),
-             '-infinity'
+      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
+        clock_timestamp(), '-infinity'
       FROM draw_tokens(0, 1) t
       ON CONFLICT (name, slot) DO NOTHING;
   END LOOP;
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up to the
--- last one that was served is gone, and where they were the index may be full of what is left of them.
+-- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up
+-- to the last one that was served is gone, and where they were the index may be full of what is left of them.
 CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -754,7 +778,8 @@ DECLARE
   r record;
 BEGIN
   LOOP   -- one by one, so that no plan reads the whole queue
-    SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) AS alive
+    SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s
+      WHERE s.session_id = q.session_id) AS alive
       INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;
     EXIT WHEN r.ticket IS NULL OR r.alive;
     p_served := r.ticket;
@@ -762,8 +787,8 @@ BEGIN
   RETURN r.w;
 END $$;
 
--- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The queue
--- is not looked at, and nothing is locked: it is an estimate.
+-- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The
+-- queue is not looked at, and nothing is locked: it is an estimate.
 CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -778,8 +803,8 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
--- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody who
--- queues. It refuses what would be refused in any case.
+-- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody
+-- who queues. It refuses what would be refused in any case.
 CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -791,13 +816,15 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
+    OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
 -- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
 CREATE FUNCTION refusal(
-  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json)
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
+    OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -815,7 +842,8 @@ BEGIN
   END IF;
   more := json_strip_nulls(json_build_object(
     'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
-    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
+    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched',
+      nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -843,7 +871,8 @@ DECLARE
 BEGIN
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
-      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp() OR NOT is_over(l.expires_at, l.ended_at))
+      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
+        OR NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
       SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
@@ -854,9 +883,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits for
--- nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR UPDATE, so
--- a prepared transaction that has passed the lease's check keeps it held as well (I4).
+-- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits
+-- for nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR
+-- UPDATE, so a prepared transaction that has passed the lease's check keeps it held as well (I4).
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -878,20 +907,21 @@ BEGIN
   SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
          count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
     INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_name) s;
+    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
+      WHERE l.name = p_name) s;
 END $$;
 
--- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers itself;
--- hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots, tokens, firsts: of
--- the latest batch.
+-- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers
+-- itself; hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots,
+-- tokens, firsts: of the latest batch.
 CREATE TYPE grants AS (
   token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
   slots int[], tokens bigint[], firsts bigint[]);
 
--- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
--- leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the
--- way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear of it by the
--- answer, p_grant_id the request that is answered itself.
+-- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a
+-- limit leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions
+-- go on the way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear
+-- of it by the answer, p_grant_id the request that is answered itself.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -910,7 +940,8 @@ BEGIN
   IF p_head.expires_at > clock_timestamp() THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above FROM standing(p_head.name) s;
+    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above
+      FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
@@ -929,7 +960,8 @@ BEGIN
       exclusive := 1;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - limited END);
+      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000
+        ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
       IF nxt.ticket > 0 THEN
         batch := next_batch(nxt, cardinality(slots));
@@ -959,13 +991,14 @@ AS $$
 DECLARE
   place tid;
 BEGIN
-  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
+    FOR UPDATE SKIP LOCKED;
   RETURN place;
 END $$;
 
--- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of the key
--- whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else is in the way,
--- and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
+-- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of
+-- the key whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else
+-- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
 CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -990,7 +1023,8 @@ BEGIN
   RETURN g;
 END $$;
 
--- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them dead.
+-- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them
+-- dead.
 CREATE FUNCTION next_batch(w waiters, p_most int) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1004,8 +1038,8 @@ BEGIN
     WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));
 END $$;
 
--- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the limit.
--- NULL when there is none.
+-- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the
+-- limit. NULL when there is none.
 CREATE FUNCTION free_slots(p_name text, p_capacity int, p_most int) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1015,15 +1049,17 @@ DECLARE
 BEGIN
   SELECT array_agg(f.slot ORDER BY f.slot) INTO slots FROM (
     SELECT l.slot FROM locks l
-    WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND is_over(l.expires_at, l.ended_at)
+    WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot)
+      AND is_over(l.expires_at, l.ended_at)
     ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;
   SELECT l.top_slot INTO top FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(cardinality(slots), 0), p_capacity)));
+  slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(cardinality(slots), 0),
+    p_capacity)));
   RETURN nullif(slots, '{}');
 END $$;
 
--- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those that
--- have a row FOR UPDATE.
+-- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those
+-- that have a row FOR UPDATE.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1038,14 +1074,15 @@ BEGIN
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
-  INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl, acquired_at,
-                          renewed_at, expires_at, metadata)
-    SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity, w.ticket,
-           w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
-    FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder,
-                                               ttl, metadata, turns, enqueued_at, i)
+  INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
+    acquired_at, renewed_at, expires_at, metadata)
+    SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+    FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
+      holder, ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
-      token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id, owner_id = EXCLUDED.owner_id,
+      token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
+        owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
@@ -1068,7 +1105,8 @@ BEGIN
       g.first_token := g.firsts[i];
       g.slot := nullif(g.slots[i], 0);
     ELSIF w.session_id = p_session_id THEN
-      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint, g.firsts[i],
+      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch
+        FROM w.ttl) * 1000000)::bigint, g.firsts[i],
                                  w.grant_id);
     ELSE
       g.handed := g.handed || g.slots[i];
@@ -1085,8 +1123,8 @@ AS $$
     THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
 $$;
 
--- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted, ends or
--- queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+-- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted,
+-- ends or queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
 CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1110,15 +1148,18 @@ BEGIN
     g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
   ELSE
     IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
-      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING
+        ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
     IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
-      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;   -- so that the next need not look
+      -- so that the next need not look
+      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
     END IF;
     g.queued := p_head.queued;
     IF p_head.expires_at <= clock_timestamp() THEN
-      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
+      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q
+        WHERE q.grant_id = w.grant_id)
                                     THEN w END,          -- who has a ticket is served by it, and once
                  w.session_id, w.grant_id);
       IF g.slots IS NOT NULL THEN
@@ -1173,7 +1214,8 @@ DECLARE
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp();
+    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
+      AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
@@ -1181,8 +1223,8 @@ BEGIN
 END $$;
 
 -- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, also after a
--- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows better.
--- p_queued: the head says that there may be others.
+-- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows
+-- better. p_queued: the head says that there may be others.
 CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1210,9 +1252,11 @@ END $$;
 
 -- Telling.
 
--- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the first token
--- of its block; and before these their digest with the grant ID, so that nobody else can make a client believe in a grant.
-CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint, p_grant_id uuid) RETURNS text
+-- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the
+-- first token of its block; and before these their digest with the grant ID, so that nobody else can make a client
+-- believe in a grant.
+CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint,
+  p_grant_id uuid) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
@@ -1225,9 +1269,9 @@ CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
 
--- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has NULL
--- for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called after the
--- grant, in a transaction of its own that does not wait for the disk. Answers how many sessions it told.
+-- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has
+-- NULL for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called
+-- after the grant, in a transaction of its own that does not wait for the disk. Answers how many sessions it told.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1244,7 +1288,8 @@ BEGIN
                         hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
     END IF;
     IF r.slot > 0 THEN
-      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i] AND l.slot = 0;
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i]
+        AND l.slot = 0;
     END IF;
     IF r.watched THEN
       PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once
@@ -1256,13 +1301,15 @@ END $$;
 
 -- ==== 06_release
 
--- Release. A row stays when its lease ends. It is locked FOR UPDATE first: an update under that lock counts as a change of
--- the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT. synchronous_commit is left
--- alone unless something is granted: only a statement that is its own transaction may turn it off.
+-- Release. A row stays when its lease ends. It is locked FOR UPDATE first: an update under that lock counts as a
+-- change of the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT.
+-- synchronous_commit is left alone unless something is granted: only a statement that is its own transaction may turn
+-- it off.
 
--- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is. released
--- false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched. p_alone and p_many
--- are as there: a COMMIT under way that has checked the lease is waited for, a second at most: 55P03.
+-- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
+-- released false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched.
+-- p_alone and p_many are as there: a COMMIT under way that has checked the lease is waited for, a second at most:
+-- 55P03.
 --
 -- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
 -- release_otherwise that goes on.
@@ -1284,11 +1331,13 @@ BEGIN
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
-      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0)
+        AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.ctid, l.queued,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
+    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      THEN '{"watched": true}'::pg_catalog.json END
     INTO release_lease.released, at, queued, release_lease.more;
   IF queued IS NOT FALSE THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
@@ -1302,8 +1351,9 @@ $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
 END $qualified$;
 
--- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of its
--- slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was done.
+-- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of
+-- its slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was
+-- done.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
@@ -1332,11 +1382,12 @@ BEGIN
   END IF;
 END $$;
 
--- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends the lease
--- itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head first, so that
--- nobody queues meanwhile.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends
+-- the lease itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head
+-- first, so that nobody queues meanwhile.
 CREATE FUNCTION release_otherwise(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
+    OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
@@ -1361,7 +1412,8 @@ BEGIN
     IF NOT released THEN
       RETURN;
     END IF;
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = mine.slot;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
+      AND l.slot = mine.slot;
   END IF;
   released := true;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
@@ -1372,12 +1424,12 @@ BEGIN
   END IF;
 END $$;
 
--- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is next.
--- With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes the head,
--- so that a request which has looked at the head already, and does not see the note, does not find it as it was. Locks
--- are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the place that
--- the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the moment, a second
--- at most; several do not wait for longer than a moment: 55P03, and nothing was done.
+-- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is
+-- next. With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes
+-- the head, so that a request which has looked at the head already, and does not see the note, does not find it as it
+-- was. Locks are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the
+-- place that the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the
+-- moment, a second at most; several do not wait for longer than a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -1394,7 +1446,8 @@ BEGIN
   END IF;
   ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
   FOR a IN
-    SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n ORDER BY g.n) AS ns
+    SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n
+      ORDER BY g.n) AS ns
     FROM unnest(p_names, p_grant_ids) WITH ORDINALITY AS g (name, grant_id, n)
     WHERE has_bytes('name', g.name, 512) GROUP BY 1 ORDER BY 1
   LOOP
@@ -1405,7 +1458,8 @@ BEGIN
       give_up.ended := u.ended[i];
       give_up.place := u.places[i];
       give_up.token := u.token;
-      give_up.more := CASE WHEN i = 1 THEN u.more ELSE json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
+      give_up.more := CASE WHEN i = 1 THEN u.more
+        ELSE json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
       RETURN NEXT;
     END LOOP;
   END LOOP;
@@ -1430,7 +1484,8 @@ DECLARE
 BEGIN
   IF p_spend THEN
     head := lock_head(p_name, true, true);
-    INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp() FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
+    INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp()
+      FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
@@ -1438,7 +1493,8 @@ BEGIN
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
     places[i] := CASE WHEN FOUND THEN (
-      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket
+        LIMIT 99) ahead) END;
     ended[i] := end_grant(head, p_grant_ids[i]);
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
@@ -1452,7 +1508,8 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after it.
+-- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after
+-- it.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1469,11 +1526,12 @@ BEGIN
 END $$;
 
 -- break_lock ends somebody else's lease and draws a new token: without one, a fenced transaction of the old holder at
--- REPEATABLE READ would not notice, and commit. Then it serves the queue. p_token, when given, must be of the holder; with
--- several holders it must be given. It waits for a COMMIT of the holder that is under way.
+-- REPEATABLE READ would not notice, and commit. Then it serves the queue. p_token, when given, must be of the holder;
+-- with several holders it must be given. It waits for a COMMIT of the holder that is under way.
 CREATE FUNCTION break_lock(
   p_name text, p_reason text, p_actor text, p_token bigint DEFAULT NULL,
-  OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean)
+  OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
+    OUT watched boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -1485,7 +1543,8 @@ DECLARE
   tokens bigint[];
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
-  SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp();
+  SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
+    AND l.expires_at > clock_timestamp();
   IF cardinality(tokens) > 1 AND p_token IS NULL THEN
     RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', quote_literal(p_name),
         cardinality(tokens), array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
@@ -1502,7 +1561,8 @@ BEGIN
         array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
   new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
-  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity', ended_at = clock_timestamp()
+  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
+    ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot;
   holder := r.holder;
   token := r.token;
@@ -1517,8 +1577,8 @@ END $$;
 
 -- ==== 07_renew
 
--- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease that
--- has ended. Values are computed after the lock.
+-- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease
+-- that has ended. Values are computed after the lock.
 
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -1526,15 +1586,16 @@ AS $$
 BEGIN
   -- Two of the error's fields are for programs: the constraint is the lock's name, the column is the token.
   RAISE EXCEPTION 'the lease of lock % with token % is lost: %', quote_literal(p_name), p_token,
-      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(), current_database())
+      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(),
+        current_database())
                     ELSE p_reason END
     USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
           DETAIL = 'reason=' || p_reason, CONSTRAINT = coalesce(p_name, ''), COLUMN = coalesce(p_token::text, ''),
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
--- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+-- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a
+-- lease that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1545,7 +1606,8 @@ BEGIN
   SELECT * INTO r FROM locks l
     WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   IF FOUND THEN
-    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp()
+      THEN 'expired' END;
   END IF;
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
@@ -1558,9 +1620,10 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
 END $$;
 
--- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy (somebody
--- has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other leases: where p_wait is
--- given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for as many leases as there are.
+-- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy
+-- (somebody has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other
+-- leases: where p_wait is given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for
+-- as many leases as there are.
 CREATE FUNCTION renew_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
@@ -1576,12 +1639,13 @@ BEGIN
   IF p_wait IS NOT NULL THEN
     ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
     PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
-      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
+      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
+        ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
   END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
-      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id, slot, n)),
-    held AS MATERIALIZED (
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id,
+        slot, n)), held AS MATERIALIZED (
       SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp()
@@ -1593,11 +1657,12 @@ BEGIN
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
     SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
-    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT FROM renewed r WHERE r.n = a.n);
+    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT
+      FROM renewed r WHERE r.n = a.n);
 END $$;
 
--- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know yet
--- what has become of the lease.
+-- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know
+-- yet what has become of the lease.
 CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -1631,7 +1696,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
-    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   RETURN FOUND;
 END $$;
 
@@ -1776,7 +1842,8 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
-    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = coalesce(p_token::text, ''),
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource,
+      COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
                       THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
                       ELSE 'A greater token has written: stop this work.' END;
@@ -1792,12 +1859,13 @@ BEGIN
   EXCEPTION WHEN invalid_parameter_value THEN
     can := false;
   END;
-  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L', 'SELECT ' || can);
+  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L',
+    'SELECT ' || can);
 END $do$;
 
--- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block the next
--- one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is set up anew
--- in every transaction.
+-- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block
+-- the next one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is
+-- set up anew in every transaction.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -1807,21 +1875,25 @@ AS $$
          || current_setting('client_connection_check_interval')
          || coalesce(current_setting('transaction_timeout', true), '0') = '000000'       -- the commonest: none is set
     THEN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
-         || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout', p_ms::text, true)
-         || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true) ELSE '' END
+         || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout',
+           p_ms::text, true)
+         || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true)
+           ELSE '' END
          || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
                  THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END IS NOT NULL
     ELSE bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
          AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
          AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-         AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100)) END
+         AND (current_setting('transaction_timeout', true) IS NULL
+           OR bound_timeout('transaction_timeout', p_ms + 100)) END
 $$;
 
--- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the name,
--- '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a token that
--- is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then checks the lease
--- by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the transaction by what the
--- lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
+-- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the
+-- name, '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a
+-- token that is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then
+-- checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the
+-- transaction by what the lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a
+-- receipt, for outcome.
 CREATE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
@@ -1839,7 +1911,8 @@ DECLARE
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
-        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END
+        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL
+          THEN 'NULL' ELSE 'given' END
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
@@ -1872,10 +1945,12 @@ BEGIN
 
   -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
+    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+      AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
+      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+        AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
     END IF;
@@ -1884,7 +1959,8 @@ BEGIN
 END $$;
 
 -- refuse_fence raises why a lease that is not held may not pass.
-CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid) RETURNS void
+CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
+  p_database_id uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1910,9 +1986,10 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
 END $$;
 
--- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a release and
--- a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the three. The clock is
--- read after the lock. A row that a restore or a replica brings carries another transaction's ID and is left alone.
+-- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a
+-- release and a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the
+-- three. The clock is read after the lock. A row that a restore or a replica brings carries another transaction's ID
+-- and is left alone.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -1942,10 +2019,11 @@ CREATE CONSTRAINT TRIGGER fence_commit AFTER INSERT OR UPDATE ON fences
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence_commit();
 ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_role = replica opens no hole
 
--- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because it left
--- one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And it checks the
--- leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET CONSTRAINTS ALL
--- IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends them.
+-- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because
+-- it left one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And
+-- it checks the leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET
+-- CONSTRAINTS ALL IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends
+-- them.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1963,7 +2041,8 @@ BEGIN
   END IF;
   FOREACH res IN ARRAY p_resources LOOP
     SELECT o.lock_name, o.slot, o.grant_id, o.last_token INTO f FROM fences o
-      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= transaction_timestamp();
+      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()
+        AND o.advanced_at >= transaction_timestamp();
     IF NOT FOUND THEN
       RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
           coalesce(quote_literal(res), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
@@ -1977,8 +2056,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources, so
--- that transactions do not wait for each other in a circle.
+-- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources,
+-- so that transactions do not wait for each other in a circle.
 CREATE FUNCTION fence_all(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
@@ -2018,8 +2097,8 @@ BEGIN
   END IF;
 END $$;
 
--- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not use it
--- for another write before it knows what became of this one.
+-- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not
+-- use it for another write before it knows what became of this one.
 CREATE FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2031,10 +2110,10 @@ BEGIN
   RETURN true;
 END $$;
 
--- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false when it
--- was not and never can be. The receipt is written once more: that waits for a transaction that is still open, and its own
--- COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A transaction that is
--- open for as long as lock_timeout allows is 55P03: nobody knows yet.
+-- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false
+-- when it was not and never can be. The receipt is written once more: that waits for a transaction that is still open,
+-- and its own COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A
+-- transaction that is open for as long as lock_timeout allows is 55P03: nobody knows yet.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

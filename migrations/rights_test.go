@@ -1,7 +1,10 @@
 package migrations_test
 
 import (
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/migrations"
@@ -26,10 +29,21 @@ func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 			AND has_table_privilege(r, c.oid, 'SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER')`); open != "" {
 		t.Errorf("tables or views that a role may touch: %s", open)
 	}
-	// What runs with the rights of the schema's owner fixes its search_path; what does not is for callers that have fixed it.
-	if loose := text(t, conn, `SELECT coalesce(string_agg(p.oid::regprocedure::text, ', '), '') FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
-		AND p.prosecdef AND coalesce(p.proconfig::text, '') !~ 'search_path=[^,]*pglock[^,]*, pg_temp"'`); loose != "" {
-		t.Errorf("without a search_path of their own: %s", loose)
+	// What runs with the rights of the schema's owner fixes its search_path, or leaves nothing to it; what does not is for callers
+	// that have fixed it.
+	rows, err := conn.Query(t.Context(), `SELECT p.oid::regprocedure::text, p.prosrc FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
+		AND p.prosecdef AND coalesce(p.proconfig::text, '') !~ 'search_path=[^,]*pglock[^,]*, pg_temp"'`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var function, source string
+	if _, err := pgx.ForEachRow(rows, []any{&function, &source}, func() error {
+		if found := pgtest.Unqualified(source, "pglock"); len(found) > 0 || !strings.Contains(function, "acquire_lease(") && !strings.Contains(function, "release_lease(") {
+			t.Errorf("%s has no search_path of its own, and leaves to it: %q", function, found)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 	if inside := text(t, conn, `SELECT coalesce(string_agg(p.oid::regprocedure::text, ', '), '') FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
 		AND p.oid <> 'pglock.hint(text)'::regprocedure AND NOT p.prosecdef AND coalesce(p.proconfig::text, '') NOT LIKE '%search_path=%'

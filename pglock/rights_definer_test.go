@@ -1,7 +1,9 @@
 package pglock_test
 
 import (
+	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,6 +22,7 @@ import (
 type intruder struct {
 	owner
 	robbed *atomic.Int64
+	wires  string // a schema whose code breaks what would call it
 	token  string // of the lock trap
 }
 
@@ -45,30 +48,49 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 			IF current_user <> session_user THEN RAISE WARNING 'ran as %', current_user; END IF;
 			RETURN true;
 		END $$`)
-	// Whatever the functions of the schema call, and whatever compares their arguments.
-	shadows := i.texts(t, `SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM %I.note(); RETURN NULL; END $$',
-			c.proname, c.args, c.result, current_schema())
+	i.shadow(t, i.do, fmt.Sprintf("plpgsql AS $$ BEGIN PERFORM %s.note(); RETURN NULL; END $$", i.name), "CHECK ("+i.name+".note())")
+	for _, table := range []string{"locks", "fences", "waiters", "sessions", "receipts", "installation", "events", "done_keys", "spent_grants", "described"} {
+		i.do(t, fmt.Sprintf(`CREATE VIEW %[1]s.%[2]s AS SELECT %[1]s.note() AS name`, i.name, table))
+	}
+	// Code that cannot even be planned: a statement that would call it anywhere fails before it reads a row.
+	i.wires = i.name + "_wires"
+	conn := db.Conn(t)
+	wire := func(t *testing.T, sql string) {
+		t.Helper()
+		execute(t, conn, "SET check_function_bodies = off; SET search_path = "+i.wires+";"+sql)
+	}
+	execute(t, conn, fmt.Sprintf("CREATE SCHEMA %s; GRANT USAGE ON SCHEMA %s TO PUBLIC", i.wires, i.wires))
+	t.Cleanup(func() { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP SCHEMA "+i.wires+" CASCADE") })
+	wire(t, "CREATE FUNCTION cut(text) RETURNS boolean LANGUAGE sql AS 'SELECT no_such_function()'")
+	i.shadow(t, wire, "sql AS 'SELECT no_such_function()'", "CHECK ("+i.wires+".cut(VALUE::pg_catalog.text))")
+	i.setTraps(t)
+	i.token = i.texts(t, "SELECT token::text FROM pglock.acquire_lease('trap', '"+grantID+"', gen_random_uuid(), 'intruder', '1 h')")[0]
+	return i
+}
+
+// shadow makes what the server has under the same names: all that the functions of pglock call, every operator whose name their
+// texts have, of operands of any types, and the types that acquire_lease and release_lease name.
+func (i intruder) shadow(t *testing.T, make func(t *testing.T, sql string), body, check string) {
+	t.Helper()
+	shadows := i.texts(t, `SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE ', c.proname, c.args, c.result) || '`+strings.ReplaceAll(body, "'", "''")+`'
 		FROM (SELECT f.proname, pg_get_function_identity_arguments(f.oid) AS args, pg_get_function_result(f.oid) AS result FROM pg_proc f
 			WHERE f.pronamespace = 'pg_catalog'::regnamespace AND f.prokind = 'f' AND NOT f.proretset AND f.provariadic = 0
 				AND NOT EXISTS (SELECT FROM pg_type y WHERE y.oid = ANY (f.proargtypes::oid[] || f.prorettype) AND y.typtype = 'p')
 				AND EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND p.prosrc ~ ('\m' || f.proname || '\('))) c`)
-	shadows = append(shadows, i.texts(t, `SELECT format('CREATE FUNCTION op_%s(%s, %s) RETURNS %s LANGUAGE plpgsql AS $$ BEGIN PERFORM %I.note(); RETURN NULL; END $$;
-			CREATE OPERATOR %s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = op_%s)', o.oid, o.oprleft::regtype, o.oprright::regtype, o.oprresult::regtype,
-			current_schema(), o.oprname, o.oprleft::regtype, o.oprright::regtype, o.oid)
-		FROM pg_operator o WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND o.oprleft = o.oprright
-			AND o.oprleft::regtype::text IN ('text', 'uuid', 'integer', 'bigint', 'boolean', 'xid8', 'interval', 'timestamp with time zone')`)...)
-	if len(shadows) < 100 {
-		t.Fatalf("%d shadows", len(shadows))
+	operators := i.texts(t, `SELECT format('CREATE FUNCTION op_%s(%s) RETURNS %s LANGUAGE ', o.oid, concat_ws(', ', nullif(o.oprleft, 0)::regtype, o.oprright::regtype), o.oprresult::regtype)
+			|| '`+strings.ReplaceAll(body, "'", "''")+`' || format('; CREATE OPERATOR %s (%s FUNCTION = op_%s)', o.oprname,
+				CASE WHEN o.oprleft <> 0 THEN format('LEFTARG = %s, ', o.oprleft::regtype) ELSE '' END || format('RIGHTARG = %s,', o.oprright::regtype), o.oid)
+		FROM pg_operator o WHERE o.oprnamespace = 'pg_catalog'::regnamespace AND 'record'::regtype NOT IN (o.oprleft, o.oprright)
+			AND EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace AND position(o.oprname IN p.prosrc) > 0)`)
+	types := i.texts(t, `SELECT DISTINCT format('CREATE DOMAIN %I AS pg_catalog.%I `+check+`', y.typname, y.typname)
+		FROM pg_type y JOIN pg_proc p ON p.pronamespace = 'pglock'::regnamespace AND p.proname IN ('acquire_lease', 'release_lease') AND p.prosrc ~ ('pg_catalog\.' || y.typname || '\M')
+		WHERE y.typnamespace = 'pg_catalog'::regnamespace`)
+	if len(shadows) < 50 || len(operators) < 500 || len(types) < 4 {
+		t.Fatalf("%d functions, %d operators and %d types", len(shadows), len(operators), len(types))
 	}
-	for _, table := range []string{"locks", "fences", "waiters", "sessions", "receipts", "installation", "events", "done_keys", "spent_grants", "described"} {
-		shadows = append(shadows, fmt.Sprintf(`CREATE VIEW %[1]s.%[2]s AS SELECT %[1]s.note() AS name`, i.name, table))
+	for all := range slices.Chunk(slices.Concat(shadows, operators, types), 50) {
+		make(t, strings.Join(all, ";"))
 	}
-	for _, sql := range shadows {
-		i.do(t, sql)
-	}
-	i.setTraps(t)
-	i.token = i.texts(t, "SELECT token::text FROM pglock.acquire_lease('trap', '"+grantID+"', gen_random_uuid(), 'intruder', '1 h')")[0]
-	return i
 }
 
 // do runs statements in the intruder's schema.
@@ -106,11 +128,16 @@ func (i intruder) texts(t *testing.T, sql string) (all []string) {
 	return all
 }
 
-// attack calls a function with every argument given and with none that has a default, where names are found in the intruder's
-// schema first; of a trigger's function it makes triggers on tables that are full of the intruder's code, and writes to them.
-func (i intruder) attack(t *testing.T, of definer) {
+// attack calls a function with every argument given, and with none or one that has a default, where names are found in the intruder's
+// schema first; of a trigger's function it makes triggers on tables that are full of the intruder's code, and writes to them. It
+// tells what it has found: code of the intruder's that ran with the rights of somebody else, or that would have been called.
+func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []string) {
 	t.Helper()
-	paths := []string{i.name + ", pg_temp, pg_catalog", "pg_temp, " + i.name + ", pg_catalog", "pglock, " + i.name}
+	defer func() {
+		if n := i.robbed.Swap(0); n != 0 {
+			found = append(found, fmt.Sprintf("it ran code of its caller %d times with the rights of its owner", n))
+		}
+	}()
 	if of.trigger {
 		for _, table := range traps {
 			for _, arguments := range []string{"", "'trap'", "'trap', 'k'", "'trap', 'note'", "'trap', 'to_jsonb'", "'trap', 'other'"} {
@@ -127,16 +154,17 @@ func (i intruder) attack(t *testing.T, of definer) {
 				i.do(t, "DROP TRIGGER g ON "+table)
 			}
 		}
-		return
+		return nil
 	}
 	for _, path := range paths {
-		for _, arguments := range [][]string{of.all, of.required} {
+		for _, arguments := range [][]string{of.all, of.required, of.all[:min(len(of.required)+1, len(of.all))]} {
 			err := i.try(t, path, fmt.Sprintf("SELECT * FROM pglock.%s(%s)", of.name, strings.Join(arguments, ", ")))
 			if slices.Contains([]string{"42883", "42703", "42P01", "42704", "42725", "42809"}, sqlState(err)) {
-				t.Errorf("%s: %v: it looked in the intruder's schema", of.name, err)
+				found = append(found, fmt.Sprintf("it looked in the intruder's schema: %v", err))
 			}
 		}
 	}
+	return found
 }
 
 // traps are tables with code of the intruder's in all places where a row that is written, or a column that is read, may meet it.
@@ -226,10 +254,12 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
 	i := newIntruder(t, db)
-	for _, d := range definers(t, conn) {
-		i.attack(t, d)
-		if n := i.robbed.Swap(0); n != 0 {
-			t.Errorf("%s ran code of its caller %d times with the rights of its owner", d.name, n)
+	all := definers(t, conn)
+	wired := i.wires + ", pg_temp, pg_catalog"
+	paths := []string{i.name + ", pg_temp, pg_catalog", "pg_temp, " + i.name + ", pg_catalog", "pglock, " + i.name, wired}
+	for _, d := range all {
+		for _, found := range i.attack(t, d, paths...) {
+			t.Errorf("%s: %s", d.name, found)
 		}
 	}
 	// The attacks see what they look for.
@@ -238,9 +268,36 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 			BEGIN EXECUTE format('SELECT ($1).%I::text', coalesce(TG_ARGV[1], 'k')) USING NEW; RETURN NULL; END $$;
 		GRANT EXECUTE ON FUNCTION pglock.careless, pglock.careless_trigger TO pglock_user`)
 	for _, d := range []definer{{name: "careless", all: []string{"'x'"}, required: []string{"'x'"}}, {name: "careless_trigger", trigger: true}} {
-		i.attack(t, d)
-		if i.robbed.Swap(0) == 0 {
+		if len(i.attack(t, d, paths...)) == 0 {
 			t.Errorf("nothing was seen of %s", d.name)
 		}
 	}
+	// And in the two that fix no search_path, each name that they qualify, would they leave it to their caller.
+	for _, d := range all {
+		if d.name != "acquire_lease" && d.name != "release_lease" {
+			continue
+		}
+		var text, definition string
+		if err := conn.QueryRow(t.Context(), `SELECT prosrc, pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND proname = $1`, d.name).Scan(&text, &definition); err != nil {
+			t.Fatal(err)
+		}
+		places := qualifications.FindAllStringSubmatchIndex(text, -1)
+		if len(places) < 15 {
+			t.Fatalf("%d places in %s", len(places), d.name)
+		}
+		for _, at := range places {
+			careless := text[:at[0]]
+			if at[2] >= 0 {
+				careless += text[at[2]:at[3]] // the operator
+			}
+			careless += text[at[1]:]
+			execute(t, conn, strings.Replace(definition, text, careless, 1))
+			if len(i.attack(t, d, wired)) == 0 {
+				t.Errorf("nothing was seen of %s without what is at %.60q", d.name, text[at[0]:])
+			}
+		}
+		execute(t, conn, definition)
+	}
 }
+
+var qualifications = regexp.MustCompile(`OPERATOR\(pg_catalog\.([^)]+)\)|pg_catalog\.|pglock\.`)

@@ -11,12 +11,14 @@ BEGIN
   IF current_schema() IS NULL
      OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
         <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp', current_setting('search_path')
+    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp',
+      current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
   -- The rights of functions that are there already, an application's, are left alone.
   PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
-                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()))::text, true);
+                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n
+                                              WHERE n.nspname = current_schema()))::text, true);
 END $do$;
 
 -- CACHE 1: a greater cache hands numbers out of order.
@@ -53,7 +55,8 @@ CREATE TABLE locks (
   holder        text        NOT NULL,
   mode          text        NOT NULL DEFAULT 'exclusive',  -- or shared, limit
   capacity      int,                                -- the limit of mode limit
-  ticket        bigint      NOT NULL DEFAULT 0,     -- that the lease was granted to; of the head the last one that was served
+  -- that the lease was granted to; of the head the last one that was served
+  ticket        bigint      NOT NULL DEFAULT 0,
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
@@ -117,16 +120,16 @@ CREATE TABLE fences (
   advanced_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- A receipt is what a fenced write leaves of itself, in its own transaction, for whoever does not hear the answer to its
--- COMMIT. A writer uses one row again and again, and only when it knows what became of the write before.
+-- A receipt is what a fenced write leaves of itself, in its own transaction, for whoever does not hear the answer to
+-- its COMMIT. A writer uses one row again and again, and only when it knows what became of the write before.
 CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept for
--- ever: when it is older than it would be kept it is refused, so that forgetting it does not let it be done again.
+-- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept
+-- for ever: when it is older than it would be kept it is refused, so that forgetting it does not let it be done again.
 CREATE TABLE done_keys (
   key        text COLLATE "C" PRIMARY KEY CONSTRAINT done_keys_key_length CHECK (octet_length(key) BETWEEN 1 AND 512),
   lock_name  text COLLATE "C" NOT NULL,

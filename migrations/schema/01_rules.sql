@@ -17,22 +17,24 @@
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called by
--- those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a query.
+-- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called
+-- by those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a
+-- query.
 
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
--- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for each
--- costs more than all that they say. What they raise comes from functions beside them.
+-- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for
+-- each costs more than all that they say. What they raise comes from functions beside them.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE   -- not evaluated by the planner
 AS $$
 BEGIN
-  RAISE EXCEPTION '% is %: it must %', p_argument, coalesce(p_value, 'NULL'), p_rule USING ERRCODE = 'invalid_parameter_value';
+  RAISE EXCEPTION '% is %: it must %', p_argument, coalesce(p_value, 'NULL'), p_rule USING
+    ERRCODE = 'invalid_parameter_value';
 END $$;
 
 -- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
@@ -40,7 +42,8 @@ CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boo
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE WHEN octet_length(p_value) BETWEEN 1 AND p_most THEN true
-    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long', 'have 1 to ' || p_most) END
+    ELSE refuse(p_argument, coalesce(octet_length(p_value)::text, 'NULL, not some number of') || ' bytes long',
+      'have 1 to ' || p_most) END
 $$;
 
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
@@ -78,7 +81,8 @@ CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
-  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED', upper(current_setting('transaction_isolation'))
+  RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED',
+    upper(current_setting('transaction_isolation'))
     USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
 
@@ -103,16 +107,18 @@ $$;
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM current_setting(p_setting)::interval) * 1000 > p_ms
+  SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch
+    FROM current_setting(p_setting)::interval) * 1000 > p_ms
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 
--- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is settled.
--- Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
+-- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is
+-- settled. Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
-AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;
+AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
+  FROM p_at - clock_timestamp()) * 1000000)::bigint ELSE 0 END $$;

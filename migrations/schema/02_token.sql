@@ -1,15 +1,16 @@
--- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change of
--- the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants; and
--- when the sequence is found behind a token that was granted, as after a restore.
+-- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change
+-- of the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants;
+-- and when the sequence is found behind a token that was granted, as after a restore.
 
--- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL where
--- the owner of the schema may not see it.
+-- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL
+-- where the owner of the schema may not see it.
 CREATE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
-EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function OR object_not_in_prerequisite_state THEN
+EXCEPTION WHEN insufficient_privilege OR feature_not_supported OR undefined_function
+  OR object_not_in_prerequisite_state THEN
   RETURN NULL;
 END $$;
 
@@ -37,11 +38,12 @@ BEGIN
   RETURN was.epoch;
 END $$;
 
--- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is greater
--- than p_above and than every token of this epoch. What others draw in between ends the block: no number is ever in two
--- grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A server process
--- keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence is found behind the
--- rows the epoch grows; that waits for nobody who has the record locked: they say the same, or will be found behind too.
+-- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is
+-- greater than p_above and than every token of this epoch. What others draw in between ends the block: no number is
+-- ever in two grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A
+-- server process keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence
+-- is found behind the rows the epoch grows; that waits for nobody who has the record locked: they say the same, or
+-- will be found behind too.
 CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -66,8 +68,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed; 0
--- when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
+-- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed;
+-- 0 when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
 CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -1,9 +1,9 @@
--- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets, then
--- the record of the installation; several locks in the byte order of their names. Renewals and the check inside COMMIT
--- lock the row of their lease alone.
+-- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets,
+-- then the record of the installation; several locks in the byte order of their names. Renewals and the check inside
+-- COMMIT lock the row of their lease alone.
 --
--- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token. more has
--- what the caller does not know otherwise, each only where there is something to say:
+-- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token.
+-- more has what the caller does not know otherwise, each only where there is something to say:
 --   first_token            of a grant that carries a block of tokens
 --   slot                   of a grant of mode shared or limit
 --   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
@@ -14,22 +14,26 @@
 --   watched                somebody watches the lock: announce it
 -- A grant is as long as the TTL says.
 
--- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and with
--- p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt may still
--- be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks no row, writes
--- nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a second at
--- most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement
--- is all of its transaction: what grants nothing then does not wait for the disk.
+-- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and
+-- with p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt
+-- may still be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks
+-- no row, writes nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a
+-- second at most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens.
+-- p_alone says that the caller's statement is all of its transaction: what grants nothing then does not wait for the
+-- disk.
 --
--- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no grant ID
--- was given up lately. All of that is asked of the version of the row that it locks, and where anything else is to be said
--- or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the newest version of a row
--- lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes:
--- a fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
+-- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no
+-- grant ID was given up lately. All of that is asked of the version of the row that it locks, and where anything else
+-- is to be said or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the
+-- newest version of a row lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update
+-- of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in
+-- its COMMIT.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
-  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL, p_wait boolean DEFAULT false,
-  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false, p_turns int DEFAULT 1,
+  p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
+    p_wait boolean DEFAULT false,
+  p_session_ttl interval DEFAULT '10 s', p_owner_id uuid DEFAULT NULL, p_nested boolean DEFAULT false,
+    p_turns int DEFAULT 1,
   p_alone boolean DEFAULT false, p_many boolean DEFAULT false, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -39,7 +43,8 @@ BEGIN
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
-    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl, metadata = p_metadata,
+    first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
+      metadata = p_metadata,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -64,22 +69,23 @@ BEGIN
       AND pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.<>) 'local'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.token,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
+    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      THEN '{"watched": true}'::pg_catalog.json END
     INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more;
   IF NOT FOUND THEN
     SELECT a.granted, a.token, a.more INTO acquire_lease.granted, acquire_lease.token, acquire_lease.more
     FROM {{schema}}.acquire_otherwise(
-      ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata, p_turns, NULL),
-      p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
+      ROW(p_name, 0, p_mode, p_capacity, p_grant_id, NULL, p_owner_id, p_nested, p_holder, p_ttl, p_metadata,
+        p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
   END IF;
 END $$;
 
--- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1. When
--- one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
+-- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
+-- When one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
-  p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[],
-  p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
+  p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
+    p_owner_ids uuid[], p_nested boolean[], p_turns int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, granted boolean, token bigint, more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -94,17 +100,20 @@ DECLARE
   sync  text := current_setting('synchronous_commit');
 BEGIN
   IF true = ANY (p_waits) THEN                                  -- a session before any lock
-    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND has_bytes('holder', p_holders[1], 256)
-      AND is_ttl('session ttl', p_session_ttl) AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
+    ok := (p_session_key IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
+      AND has_bytes('holder', p_holders[1], 256)
+      AND is_ttl('session ttl', p_session_ttl)
+        AND touch_session(session_of(p_session_key), p_holders[1], p_session_ttl);
   END IF;
   FOR a IN
     SELECT * FROM unnest(p_names, p_grant_ids, p_holders, p_ttls, p_metadata, p_retries, p_modes, p_capacities, p_waits,
                          p_owner_ids, p_nested, p_turns)
-      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested, turns, n)
+      WITH ORDINALITY AS g (name, grant_id, holder, ttl, metadata, retry, mode, capacity, wait, owner_id, nested,
+        turns, n)
     ORDER BY g.name COLLATE "C", g.n
   LOOP
-    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode, a.capacity, a.wait,
-                           p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
+    given := acquire_lease(a.name, a.grant_id, p_session_key, a.holder, a.ttl, a.metadata, a.retry, a.mode,
+      a.capacity, a.wait, p_session_ttl, a.owner_id, a.nested, a.turns, false, true);
     acquire_leases.n := a.n;
     acquire_leases.granted := given.granted;
     acquire_leases.token := given.token;
@@ -129,21 +138,22 @@ AS $$
     AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
              ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
-    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL THEN true
+    AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL
+      THEN true
              ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
                          'be from 1 to 1000 with mode limit, else NULL') END
     AND CASE WHEN w.turns = 1 OR w.turns BETWEEN 1 AND 1000 AND w.mode = 'exclusive' THEN true
              ELSE refuse('turns', w.turns::text, 'be from 1 to 1000, and 1 unless the mode is exclusive') END
 $$;
 
--- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs was given
--- up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was pruned and used
--- after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other lock it looks, without a
--- lock, whether it is worth while to lock anything, so that a try that is refused writes nothing (I13). Where the request
--- may wait, or that look says so, it locks the head and decides.
+-- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
+-- was given up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was
+-- pruned and used after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other
+-- lock it looks, without a lock, whether it is worth while to lock anything, so that a try that is refused writes
+-- nothing (I13). Where the request may wait, or that look says so, it locks the head and decides.
 CREATE FUNCTION acquire_otherwise(
-  w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_many boolean,
-  OUT granted boolean, OUT token bigint, OUT more json)
+  w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
+    p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
@@ -163,13 +173,14 @@ BEGIN
   END IF;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
-    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at, renewed_at,
-                            expires_at, metadata)
-      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl, clock_timestamp(),
-             clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+    INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
+      renewed_at, expires_at, metadata)
+      SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
-      RETURNING true, l.token, CASE WHEN l.first_token < l.token THEN json_build_object('first_token', l.first_token) END
+      RETURNING true, l.token, CASE WHEN l.first_token < l.token
+        THEN json_build_object('first_token', l.first_token) END
       INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more;
     IF FOUND THEN
       RETURN;

@@ -1,9 +1,10 @@
--- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of these
--- functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
+-- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of
+-- these functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
 
--- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE leaves a
--- COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder cannot renew
--- meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer than a second.
+-- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE
+-- leaves a COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder
+-- cannot renew meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer
+-- than a second.
 CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -13,23 +14,24 @@ DECLARE
 BEGIN
   LOOP
     IF p_wait THEN
-      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
+        FOR NO KEY UPDATE;
     ELSE
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
     INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(), clock_timestamp(),
-             '-infinity'
+      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
+        clock_timestamp(), '-infinity'
       FROM draw_tokens(0, 1) t
       ON CONFLICT (name, slot) DO NOTHING;
   END LOOP;
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up to the
--- last one that was served is gone, and where they were the index may be full of what is left of them.
+-- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up
+-- to the last one that was served is gone, and where they were the index may be full of what is left of them.
 CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -37,7 +39,8 @@ DECLARE
   r record;
 BEGIN
   LOOP   -- one by one, so that no plan reads the whole queue
-    SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) AS alive
+    SELECT q AS w, q.ticket, (SELECT s.alive_until > clock_timestamp() FROM sessions s
+      WHERE s.session_id = q.session_id) AS alive
       INTO r FROM waiters q WHERE q.name = p_name AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;
     EXIT WHEN r.ticket IS NULL OR r.alive;
     p_served := r.ticket;
@@ -45,8 +48,8 @@ BEGIN
   RETURN r.w;
 END $$;
 
--- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The queue
--- is not looked at, and nothing is locked: it is an estimate.
+-- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The
+-- queue is not looked at, and nothing is locked: it is an estimate.
 CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -61,8 +64,8 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
--- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody who
--- queues. It refuses what would be refused in any case.
+-- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody
+-- who queues. It refuses what would be refused in any case.
 CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -74,13 +77,15 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
+    OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
 -- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
 CREATE FUNCTION refusal(
-  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json)
+  w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
+    OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
@@ -98,7 +103,8 @@ BEGIN
   END IF;
   more := json_strip_nulls(json_build_object(
     'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
-    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
+    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched',
+      nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- refuse_own raises when the owner of a request holds the lock itself.
@@ -126,7 +132,8 @@ DECLARE
 BEGIN
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
-      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp() OR NOT is_over(l.expires_at, l.ended_at))
+      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
+        OR NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
       SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
@@ -137,9 +144,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits for
--- nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR UPDATE, so
--- a prepared transaction that has passed the lease's check keeps it held as well (I4).
+-- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits
+-- for nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR
+-- UPDATE, so a prepared transaction that has passed the lease's check keeps it held as well (I4).
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -161,20 +168,21 @@ BEGIN
   SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
          count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
     INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l WHERE l.name = p_name) s;
+    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
+      WHERE l.name = p_name) s;
 END $$;
 
--- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers itself;
--- hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots, tokens, firsts: of
--- the latest batch.
+-- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers
+-- itself; hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots,
+-- tokens, firsts: of the latest batch.
 CREATE TYPE grants AS (
   token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
   slots int[], tokens bigint[], firsts bigint[]);
 
--- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a limit
--- leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions go on the
--- way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear of it by the
--- answer, p_grant_id the request that is answered itself.
+-- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a
+-- limit leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions
+-- go on the way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear
+-- of it by the answer, p_grant_id the request that is answered itself.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -193,7 +201,8 @@ BEGIN
   IF p_head.expires_at > clock_timestamp() THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above FROM standing(p_head.name) s;
+    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above
+      FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
     nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
@@ -212,7 +221,8 @@ BEGIN
       exclusive := 1;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000 ELSE nxt.capacity - limited END);
+      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000
+        ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
       IF nxt.ticket > 0 THEN
         batch := next_batch(nxt, cardinality(slots));
@@ -242,13 +252,14 @@ AS $$
 DECLARE
   place tid;
 BEGIN
-  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED;
+  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
+    FOR UPDATE SKIP LOCKED;
   RETURN place;
 END $$;
 
--- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of the key
--- whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else is in the way,
--- and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
+-- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of
+-- the key whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else
+-- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
 CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -273,7 +284,8 @@ BEGIN
   RETURN g;
 END $$;
 
--- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them dead.
+-- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them
+-- dead.
 CREATE FUNCTION next_batch(w waiters, p_most int) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -287,8 +299,8 @@ BEGIN
     WHERE b.fits AND ((b.q).ticket = w.ticket OR session_alive((b.q).session_id)));
 END $$;
 
--- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the limit.
--- NULL when there is none.
+-- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the
+-- limit. NULL when there is none.
 CREATE FUNCTION free_slots(p_name text, p_capacity int, p_most int) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -298,15 +310,17 @@ DECLARE
 BEGIN
   SELECT array_agg(f.slot ORDER BY f.slot) INTO slots FROM (
     SELECT l.slot FROM locks l
-    WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND is_over(l.expires_at, l.ended_at)
+    WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot)
+      AND is_over(l.expires_at, l.ended_at)
     ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;
   SELECT l.top_slot INTO top FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(cardinality(slots), 0), p_capacity)));
+  slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(cardinality(slots), 0),
+    p_capacity)));
   RETURN nullif(slots, '{}');
 END $$;
 
--- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those that
--- have a row FOR UPDATE.
+-- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those
+-- that have a row FOR UPDATE.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -321,14 +335,15 @@ BEGIN
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
-  INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl, acquired_at,
-                          renewed_at, expires_at, metadata)
-    SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity, w.ticket,
-           w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
-    FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested, holder,
-                                               ttl, metadata, turns, enqueued_at, i)
+  INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
+    acquired_at, renewed_at, expires_at, metadata)
+    SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+    FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
+      holder, ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
-      token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id, owner_id = EXCLUDED.owner_id,
+      token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
+        owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
@@ -351,7 +366,8 @@ BEGIN
       g.first_token := g.firsts[i];
       g.slot := nullif(g.slots[i], 0);
     ELSIF w.session_id = p_session_id THEN
-      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch FROM w.ttl) * 1000000)::bigint, g.firsts[i],
+      g.hints := g.hints || hint(w.ticket, g.tokens[i], g.slots[i], (extract(epoch
+        FROM w.ttl) * 1000000)::bigint, g.firsts[i],
                                  w.grant_id);
     ELSE
       g.handed := g.handed || g.slots[i];
@@ -368,8 +384,8 @@ AS $$
     THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
 $$;
 
--- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted, ends or
--- queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+-- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted,
+-- ends or queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
 CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -393,15 +409,18 @@ BEGIN
     g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
   ELSE
     IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
-      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
+      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING
+        ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
     IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
-      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;   -- so that the next need not look
+      -- so that the next need not look
+      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
     END IF;
     g.queued := p_head.queued;
     IF p_head.expires_at <= clock_timestamp() THEN
-      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)
+      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q
+        WHERE q.grant_id = w.grant_id)
                                     THEN w END,          -- who has a ticket is served by it, and once
                  w.session_id, w.grant_id);
       IF g.slots IS NOT NULL THEN
@@ -456,7 +475,8 @@ DECLARE
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
   UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
-    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp();
+    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
+      AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
@@ -464,8 +484,8 @@ BEGIN
 END $$;
 
 -- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, also after a
--- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows better.
--- p_queued: the head says that there may be others.
+-- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows
+-- better. p_queued: the head says that there may be others.
 CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -493,9 +513,11 @@ END $$;
 
 -- Telling.
 
--- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the first token
--- of its block; and before these their digest with the grant ID, so that nobody else can make a client believe in a grant.
-CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint, p_grant_id uuid) RETURNS text
+-- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the
+-- first token of its block; and before these their digest with the grant ID, so that nobody else can make a client
+-- believe in a grant.
+CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint,
+  p_grant_id uuid) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
@@ -508,9 +530,9 @@ CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
 
--- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has NULL
--- for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called after the
--- grant, in a transaction of its own that does not wait for the disk. Answers how many sessions it told.
+-- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has
+-- NULL for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called
+-- after the grant, in a transaction of its own that does not wait for the disk. Answers how many sessions it told.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -527,7 +549,8 @@ BEGIN
                         hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
     END IF;
     IF r.slot > 0 THEN
-      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i] AND l.slot = 0;
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i]
+        AND l.slot = 0;
     END IF;
     IF r.watched THEN
       PERFORM pg_notify(watch_channel(r.name), '');      -- the server tells the same once

@@ -1,10 +1,12 @@
--- Release. A row stays when its lease ends. It is locked FOR UPDATE first: an update under that lock counts as a change of
--- the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT. synchronous_commit is left
--- alone unless something is granted: only a statement that is its own transaction may turn it off.
+-- Release. A row stays when its lease ends. It is locked FOR UPDATE first: an update under that lock counts as a
+-- change of the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT.
+-- synchronous_commit is left alone unless something is granted: only a statement that is its own transaction may turn
+-- it off.
 
--- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is. released
--- false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched. p_alone and p_many
--- are as there: a COMMIT under way that has checked the lease is waited for, a second at most: 55P03.
+-- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
+-- released false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched.
+-- p_alone and p_many are as there: a COMMIT under way that has checked the lease is waited for, a second at most:
+-- 55P03.
 --
 -- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
 -- release_otherwise that goes on.
@@ -23,11 +25,13 @@ BEGIN
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
-      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0) AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0)
+        AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.ctid, l.queued,
-    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{"watched": true}'::pg_catalog.json END
+    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+      THEN '{"watched": true}'::pg_catalog.json END
     INTO release_lease.released, at, queued, release_lease.more;
   IF queued IS NOT FALSE THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
@@ -38,8 +42,9 @@ BEGIN
   END IF;
 END $$;
 
--- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of its
--- slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was done.
+-- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of
+-- its slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was
+-- done.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
@@ -68,11 +73,12 @@ BEGIN
   END IF;
 END $$;
 
--- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends the lease
--- itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head first, so that
--- nobody queues meanwhile.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends
+-- the lease itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head
+-- first, so that nobody queues meanwhile.
 CREATE FUNCTION release_otherwise(
-  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
+    OUT more json)
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
@@ -97,7 +103,8 @@ BEGIN
     IF NOT released THEN
       RETURN;
     END IF;
-    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name AND l.slot = mine.slot;
+    UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp() WHERE l.name = p_name
+      AND l.slot = mine.slot;
   END IF;
   released := true;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
@@ -108,12 +115,12 @@ BEGIN
   END IF;
 END $$;
 
--- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is next.
--- With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes the head,
--- so that a request which has looked at the head already, and does not see the note, does not find it as it was. Locks
--- are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the place that
--- the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the moment, a second
--- at most; several do not wait for longer than a moment: 55P03, and nothing was done.
+-- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is
+-- next. With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes
+-- the head, so that a request which has looked at the head already, and does not see the note, does not find it as it
+-- was. Locks are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the
+-- place that the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the
+-- moment, a second at most; several do not wait for longer than a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -130,7 +137,8 @@ BEGIN
   END IF;
   ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
   FOR a IN
-    SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n ORDER BY g.n) AS ns
+    SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n
+      ORDER BY g.n) AS ns
     FROM unnest(p_names, p_grant_ids) WITH ORDINALITY AS g (name, grant_id, n)
     WHERE has_bytes('name', g.name, 512) GROUP BY 1 ORDER BY 1
   LOOP
@@ -141,7 +149,8 @@ BEGIN
       give_up.ended := u.ended[i];
       give_up.place := u.places[i];
       give_up.token := u.token;
-      give_up.more := CASE WHEN i = 1 THEN u.more ELSE json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
+      give_up.more := CASE WHEN i = 1 THEN u.more
+        ELSE json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
       RETURN NEXT;
     END LOOP;
   END LOOP;
@@ -166,7 +175,8 @@ DECLARE
 BEGIN
   IF p_spend THEN
     head := lock_head(p_name, true, true);
-    INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp() FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
+    INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp()
+      FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
@@ -174,7 +184,8 @@ BEGIN
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
     places[i] := CASE WHEN FOUND THEN (
-      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket
+        LIMIT 99) ahead) END;
     ended[i] := end_grant(head, p_grant_ids[i]);
   END LOOP;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
@@ -188,7 +199,8 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after it.
+-- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after
+-- it.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -205,11 +217,12 @@ BEGIN
 END $$;
 
 -- break_lock ends somebody else's lease and draws a new token: without one, a fenced transaction of the old holder at
--- REPEATABLE READ would not notice, and commit. Then it serves the queue. p_token, when given, must be of the holder; with
--- several holders it must be given. It waits for a COMMIT of the holder that is under way.
+-- REPEATABLE READ would not notice, and commit. Then it serves the queue. p_token, when given, must be of the holder;
+-- with several holders it must be given. It waits for a COMMIT of the holder that is under way.
 CREATE FUNCTION break_lock(
   p_name text, p_reason text, p_actor text, p_token bigint DEFAULT NULL,
-  OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean)
+  OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
+    OUT watched boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -221,7 +234,8 @@ DECLARE
   tokens bigint[];
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
-  SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp();
+  SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
+    AND l.expires_at > clock_timestamp();
   IF cardinality(tokens) > 1 AND p_token IS NULL THEN
     RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', quote_literal(p_name),
         cardinality(tokens), array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
@@ -238,7 +252,8 @@ BEGIN
         array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
   END IF;
   new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
-  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity', ended_at = clock_timestamp()
+  UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
+    ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot;
   holder := r.holder;
   token := r.token;

@@ -1,5 +1,5 @@
--- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease that
--- has ended. Values are computed after the lock.
+-- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease
+-- that has ended. Values are computed after the lock.
 
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql STABLE
@@ -7,15 +7,16 @@ AS $$
 BEGIN
   -- Two of the error's fields are for programs: the constraint is the lock's name, the column is the token.
   RAISE EXCEPTION 'the lease of lock % with token % is lost: %', quote_literal(p_name), p_token,
-      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(), current_database())
+      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(),
+        current_database())
                     ELSE p_reason END
     USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
           DETAIL = 'reason=' || p_reason, CONSTRAINT = coalesce(p_name, ''), COLUMN = coalesce(p_token::text, ''),
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a lease
--- that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+-- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a
+-- lease that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -26,7 +27,8 @@ BEGIN
   SELECT * INTO r FROM locks l
     WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   IF FOUND THEN
-    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp() THEN 'expired' END;
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp()
+      THEN 'expired' END;
   END IF;
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
@@ -39,9 +41,10 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
 END $$;
 
--- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy (somebody
--- has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other leases: where p_wait is
--- given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for as many leases as there are.
+-- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy
+-- (somebody has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other
+-- leases: where p_wait is given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for
+-- as many leases as there are.
 CREATE FUNCTION renew_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
@@ -57,12 +60,13 @@ BEGIN
   IF p_wait IS NOT NULL THEN
     ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
     PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
-      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
+      JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
+        ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
   END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
-      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id, slot, n)),
-    held AS MATERIALIZED (
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id,
+        slot, n)), held AS MATERIALIZED (
       SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp()
@@ -74,11 +78,12 @@ BEGIN
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
     SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
-    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT FROM renewed r WHERE r.n = a.n);
+    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT
+      FROM renewed r WHERE r.n = a.n);
 END $$;
 
--- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know yet
--- what has become of the lease.
+-- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know
+-- yet what has become of the lease.
 CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -112,6 +117,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
-    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+    WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   RETURN FOUND;
 END $$;

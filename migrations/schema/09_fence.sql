@@ -5,7 +5,8 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
-    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource, COLUMN = coalesce(p_token::text, ''),
+    USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource,
+      COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
                       THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
                       ELSE 'A greater token has written: stop this work.' END;
@@ -21,12 +22,13 @@ BEGIN
   EXCEPTION WHEN invalid_parameter_value THEN
     can := false;
   END;
-  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L', 'SELECT ' || can);
+  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L',
+    'SELECT ' || can);
 END $do$;
 
--- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block the next
--- one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is set up anew
--- in every transaction.
+-- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block
+-- the next one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is
+-- set up anew in every transaction.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -36,21 +38,25 @@ AS $$
          || current_setting('client_connection_check_interval')
          || coalesce(current_setting('transaction_timeout', true), '0') = '000000'       -- the commonest: none is set
     THEN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
-         || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout', p_ms::text, true)
-         || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true) ELSE '' END
+         || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout',
+           p_ms::text, true)
+         || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true)
+           ELSE '' END
          || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
                  THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END IS NOT NULL
     ELSE bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
          AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
          AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
-         AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', p_ms + 100)) END
+         AND (current_setting('transaction_timeout', true) IS NULL
+           OR bound_timeout('transaction_timeout', p_ms + 100)) END
 $$;
 
--- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the name,
--- '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a token that
--- is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then checks the lease
--- by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the transaction by what the
--- lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
+-- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the
+-- name, '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a
+-- token that is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then
+-- checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the
+-- transaction by what the lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a
+-- receipt, for outcome.
 CREATE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
@@ -68,7 +74,8 @@ DECLARE
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
-        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END
+        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL
+          THEN 'NULL' ELSE 'given' END
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
@@ -101,10 +108,12 @@ BEGIN
 
   -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
-    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
+    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+      AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
-      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
+      AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+        AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
     END IF;
@@ -113,7 +122,8 @@ BEGIN
 END $$;
 
 -- refuse_fence raises why a lease that is not held may not pass.
-CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid) RETURNS void
+CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
+  p_database_id uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -139,9 +149,10 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
 END $$;
 
--- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a release and
--- a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the three. The clock is
--- read after the lock. A row that a restore or a replica brings carries another transaction's ID and is left alone.
+-- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a
+-- release and a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the
+-- three. The clock is read after the lock. A row that a restore or a replica brings carries another transaction's ID
+-- and is left alone.
 CREATE FUNCTION fence_commit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -165,10 +176,11 @@ CREATE CONSTRAINT TRIGGER fence_commit AFTER INSERT OR UPDATE ON fences
   DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION fence_commit();
 ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_role = replica opens no hole
 
--- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because it left
--- one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And it checks the
--- leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET CONSTRAINTS ALL
--- IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends them.
+-- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because
+-- it left one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And
+-- it checks the leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET
+-- CONSTRAINTS ALL IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends
+-- them.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -186,7 +198,8 @@ BEGIN
   END IF;
   FOREACH res IN ARRAY p_resources LOOP
     SELECT o.lock_name, o.slot, o.grant_id, o.last_token INTO f FROM fences o
-      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned() AND o.advanced_at >= transaction_timestamp();
+      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()
+        AND o.advanced_at >= transaction_timestamp();
     IF NOT FOUND THEN
       RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
           coalesce(quote_literal(res), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
@@ -200,8 +213,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources, so
--- that transactions do not wait for each other in a circle.
+-- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources,
+-- so that transactions do not wait for each other in a circle.
 CREATE FUNCTION fence_all(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
@@ -241,8 +254,8 @@ BEGIN
   END IF;
 END $$;
 
--- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not use it
--- for another write before it knows what became of this one.
+-- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not
+-- use it for another write before it knows what became of this one.
 CREATE FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -254,10 +267,10 @@ BEGIN
   RETURN true;
 END $$;
 
--- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false when it
--- was not and never can be. The receipt is written once more: that waits for a transaction that is still open, and its own
--- COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A transaction that is
--- open for as long as lock_timeout allows is 55P03: nobody knows yet.
+-- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false
+-- when it was not and never can be. The receipt is written once more: that waits for a transaction that is still open,
+-- and its own COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A
+-- transaction that is open for as long as lock_timeout allows is 55P03: nobody knows yet.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
