@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -34,6 +35,11 @@ func Example() {
 		return
 	}
 	defer client.Close(ctx)
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
 	verifier := &fencedhttp.Verifier{
 		Store:    &fencedhttp.MemoryStore{},
@@ -56,7 +62,7 @@ func Example() {
 		return
 	}
 	// An operator ends the lease of A, which does not know yet. B comes, and writes.
-	if _, err := client.Break(ctx, "prices", "the host is gone"); err != nil {
+	if _, err := admin.Break(ctx, "prices", "the host is gone"); err != nil {
 		fmt.Println(err)
 		return
 	}

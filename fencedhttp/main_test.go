@@ -9,6 +9,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -17,10 +18,15 @@ func TestMain(m *testing.M) {
 	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 
-// acquired is a lease of a lock of its own database, and its client.
-func acquired(t *testing.T) (*pglock.Lease, *pglock.Client) {
+// acquired is a lease of a lock of its own database, and who can break it.
+func acquired(t *testing.T) (*pglock.Lease, *lockadmin.Admin) {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pgtest.Database(t).Pool(t))
+	pool := pgtest.Database(t).Pool(t)
+	c, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin, err := lockadmin.New(t.Context(), pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +39,7 @@ func acquired(t *testing.T) (*pglock.Lease, *pglock.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l, c
+	return l, admin
 }
 
 // byPath is a verifier that names resources by the path.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -76,7 +77,7 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	case protocol.StateLeftFence:
 		return fmt.Errorf("%w: %w", ErrLeftFence, err)
 	}
-	return pglock.ErrorFromSQL(err, lease.Name(), lease.Token())
+	return hooks.ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
 }
 
 // checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -109,6 +110,11 @@ func ExampleGuardSQL() {
 		return
 	}
 	defer client.Close(ctx)
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	db, err := sql.Open("pgx", url)
 	if err != nil {
 		fmt.Println(err)
@@ -122,7 +128,7 @@ func ExampleGuardSQL() {
 	}
 
 	// An operator ends the lease; its holder does not know yet.
-	if _, err := client.Break(ctx, "daily report", "the host is gone"); err != nil {
+	if _, err := admin.Break(ctx, "daily report", "the host is gone"); err != nil {
 		fmt.Println(err)
 		return
 	}

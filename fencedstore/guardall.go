@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -121,20 +122,21 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 		if err := checkText("resource", f.Resource, pglock.MaxNameBytes); err != nil && f.Resource != f.Lease.Resource() {
 			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
 		}
-		first := fences[0].Lease
+		first := hooks.Home(fences[0].Lease)
+		home := hooks.Home(f.Lease)
 		switch {
 		case seen[f.Resource]:
 			return c, o, &pglock.ArgumentError{Field: fmt.Sprintf("fences[%d].Resource", i), Value: f.Resource, Rule: "be named once"}
-		case f.Lease.Schema() != first.Schema() || f.Lease.DatabaseID() != first.DatabaseID():
+		case home != first:
 			return c, o, fmt.Errorf("fences[%d]: %w: lock %q is of schema %q, lock %q of schema %q, and a transaction is of one database",
-				i, pglock.ErrWrongDatabase, f.Lease.Name(), f.Lease.Schema(), first.Name(), first.Schema())
+				i, pglock.ErrWrongDatabase, f.Lease.Name(), home.Schema, fences[0].Lease.Name(), first.Schema)
 		}
 		seen[f.Resource] = true
 		one.resource = f.Resource
 		c = one
 		o.fences = append(o.fences, f)
 		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
-		grantIDs, resources, slots = append(grantIDs, f.Lease.GrantID().String()), append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
+		grantIDs, resources, slots = append(grantIDs, hooks.Export(f.Lease).ID.String()), append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
 	}
 	o.sql = protocol.FenceAll(o.schema())
 	for _, list := range []any{names, tokens, grantIDs, resources} { // as text, which every driver can send
@@ -148,7 +150,7 @@ func openAll(fences []Fence, opts []Option, transaction bool) (c config, o openi
 	if err != nil {
 		return c, o, err
 	}
-	o.args = append(o.args, c.sameToken, fences[0].Lease.DatabaseID().String(), string(inSlots))
+	o.args = append(o.args, c.sameToken, hooks.Home(fences[0].Lease).DatabaseID.String(), string(inSlots))
 	o.read = readLeft
 	return c, o, nil
 }

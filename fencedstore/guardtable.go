@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -166,7 +167,7 @@ func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard,
 			return guards, nil
 		}
 	}
-	return nil, fmt.Errorf("fencedstore: list guards: %w", pglock.ErrorFromSQL(err, "", 0))
+	return nil, fmt.Errorf("fencedstore: list guards: %w", hooks.ErrorFromSQL(err, "", 0))
 }
 
 func tableError(what, table, schema string, err error) error {
@@ -184,14 +185,14 @@ func tableError(what, table, schema string, err error) error {
 			err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
 		case "3F000": // of the table, or of pglock itself
 			if strings.Contains(pgErr.Message, strconv.Quote(schema)) {
-				err = pglock.ErrorFromSQL(err, "", 0)
+				err = hooks.ErrorFromSQL(err, "", 0)
 			} else {
 				err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
 			}
 		case "42501":
 			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w", pglock.ErrPermission, err)
 		default:
-			err = pglock.ErrorFromSQL(err, "", 0)
+			err = hooks.ErrorFromSQL(err, "", 0)
 		}
 	}
 	return fmt.Errorf("fencedstore: %s table %s: %w", what, table, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -81,8 +82,9 @@ func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn fu
 		moment, seconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}
-	o.sql = protocol.Once(lease.Schema())
-	o.args = []any{key, lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), of, keep, lease.DatabaseID().String(), lease.Slot()}
+	grant := hooks.Export(lease)
+	o.sql = protocol.Once(grant.Schema)
+	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep, grant.DatabaseID.String(), lease.Slot()}
 	o.read = func(row pgx.Row) error {
 		var first bool
 		var at int64

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -30,7 +31,7 @@ func (o opening) resources() (names []string) {
 	return names
 }
 
-func (o opening) schema() string { return o.fences[0].Lease.Schema() }
+func (o opening) schema() string { return hooks.Home(o.fences[0].Lease).Schema }
 
 // String names the resources, for messages.
 func (o opening) String() string {
@@ -75,10 +76,11 @@ func (o opening) blamed(err error) Fence {
 
 // openOne is one call of the function that takes the fence row, compares the token, and checks the lease.
 func (c config) openOne(lease *pglock.Lease) opening {
+	grant := hooks.Export(lease)
 	return opening{
 		fences: []Fence{{Lease: lease, Resource: c.resource}},
-		sql:    protocol.Fence(lease.Schema()),
-		args:   []any{lease.Name(), int64(lease.Token()), lease.GrantID().String(), c.named(lease), c.sameToken, lease.DatabaseID().String(), lease.Slot()},
+		sql:    protocol.Fence(grant.Schema),
+		args:   []any{lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), c.sameToken, grant.DatabaseID.String(), lease.Slot()},
 		read:   readLeft,
 	}
 }

@@ -58,6 +58,12 @@ func TestErrorsAnswerForTheirSentinels(t *testing.T) {
 	}
 }
 
+// exported is the grant ID as Export tells it; nil when it does not.
+func exported(l *pglock.Lease) uuid.UUID {
+	g, _ := l.Export()
+	return g.ID
+}
+
 func TestExplainTranslatesTheServersRefusalsAlone(t *testing.T) {
 	t.Parallel()
 	l := acquired(t, pgtest.Database(t).Pool(t))
@@ -108,7 +114,7 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := tx.Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, p_allow_same_token => true, p_receipt_id => $4, p_write_id => $5)",
-			l.Name(), int64(l.Token()), l.GrantID(), r.ID, r.Write); err != nil {
+			l.Name(), int64(l.Token()), exported(l), r.ID, r.Write); err != nil {
 			t.Fatal(err)
 		}
 		return tx

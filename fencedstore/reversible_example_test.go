@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -82,6 +83,11 @@ func ExampleStore_Run() {
 		fmt.Println(err)
 		return
 	}
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	store := fencedstore.New(pool)
 	prices := &object{body: "old prices", version: 1} // of an object store with If-Match
 
@@ -91,7 +97,7 @@ func ExampleStore_Run() {
 	late := replace(prices, "late prices")
 	apply := late.Apply
 	late.Apply = func(ctx context.Context) error {
-		if _, err := client.Break(ctx, "price list", "the host is gone"); err != nil {
+		if _, err := admin.Break(ctx, "price list", "the host is gone"); err != nil {
 			return err
 		}
 		return apply(ctx)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -46,7 +47,11 @@ func unchanged(*pgxpool.Config) {}
 
 func (s *stage) breakLease(t *testing.T) {
 	t.Helper()
-	if _, err := s.client.Break(context.WithoutCancel(t.Context()), s.lease.Name(), "for the test"); err != nil {
+	admin, err := lockadmin.New(context.WithoutCancel(t.Context()), s.pool)
+	if err == nil {
+		_, err = admin.Break(context.WithoutCancel(t.Context()), s.lease.Name(), "for the test")
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }

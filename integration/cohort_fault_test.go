@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -292,13 +293,13 @@ func TestI7_I10_ABreakEndsTheTurnAndTheLineGoesOn(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	c, operator := newClient(t, db.Pool(t), pglock.WithTurns(pglock.DefaultTurns, time.Hour)), newClient(t, db.Pool(t))
+	c, operator := newClient(t, db.Pool(t), pglock.WithTurns(pglock.DefaultTurns, time.Hour)), newAdmin(t, db.Pool(t))
 	const behind = 5
 	gone, now, got := passedOn(t, look, c, "x", behind, pglock.WithTTL(1500*time.Millisecond))
-	if _, err := operator.Break(t.Context(), "x", "test", pglock.BreakToken(now.Token()+1000)); !errors.Is(err, pglock.ErrNotHeld) {
+	if _, err := operator.Break(t.Context(), "x", "test", lockadmin.WithToken(now.Token()+1000)); !errors.Is(err, lockadmin.ErrNotHeld) {
 		t.Errorf("a break by a token that is of no turn: %v", err)
 	}
-	broken, err := operator.Break(t.Context(), "x", "test", pglock.BreakToken(now.Token()))
+	broken, err := operator.Break(t.Context(), "x", "test", lockadmin.WithToken(now.Token()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -25,31 +26,31 @@ var fences = map[string]func(ctx context.Context, tx pgx.Tx, l *pglock.Lease, re
 		return fencedstore.Guard(ctx, tx, l, fencedstore.WithResource(resource))
 	},
 	"SQL": func(ctx context.Context, tx pgx.Tx, l *pglock.Lease, resource string) error {
-		_, err := tx.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3, $4)`, l.Name(), int64(l.Token()), l.GrantID().String(), resource)
+		_, err := tx.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3, $4)`, l.Name(), int64(l.Token()), exported(l).String(), resource)
 		return err
 	},
 }
 
 // endsOfTurns are how a turn with an open fenced transaction ends.
-var endsOfTurns = map[string]func(t *testing.T, look *peer, operator *pglock.Client, l *pglock.Lease){
-	"released": func(t *testing.T, _ *peer, _ *pglock.Client, l *pglock.Lease) { mustRelease(t, l) },
-	"broken": func(t *testing.T, _ *peer, operator *pglock.Client, l *pglock.Lease) {
-		if _, err := operator.Break(t.Context(), l.Name(), "test", pglock.BreakToken(l.Token())); err != nil {
+var endsOfTurns = map[string]func(t *testing.T, look *peer, operator *lockadmin.Admin, l *pglock.Lease){
+	"released": func(t *testing.T, _ *peer, _ *lockadmin.Admin, l *pglock.Lease) { mustRelease(t, l) },
+	"broken": func(t *testing.T, _ *peer, operator *lockadmin.Admin, l *pglock.Lease) {
+		if _, err := operator.Break(t.Context(), l.Name(), "test", lockadmin.WithToken(l.Token())); err != nil {
 			t.Fatal(err)
 		}
 	},
 	"expired": runsOut,
-	"taken over": func(t *testing.T, look *peer, operator *pglock.Client, l *pglock.Lease) {
+	"taken over": func(t *testing.T, look *peer, operator *lockadmin.Admin, l *pglock.Lease) {
 		runsOut(t, look, operator, l)
 		look.exec(t, "ROLLBACK")
 		eventually(t, "the next in the queue to be granted the lock", func() bool {
-			return one[bool](t, look, `SELECT grant_id::text <> $2 AND expires_at > clock_timestamp() FROM pglock.locks WHERE name = $1`, l.Name(), l.GrantID().String())
+			return one[bool](t, look, `SELECT grant_id::text <> $2 AND expires_at > clock_timestamp() FROM pglock.locks WHERE name = $1`, l.Name(), exported(l).String())
 		})
 	},
 }
 
 // runsOut keeps the row from renewals and from the next holder, but not from a COMMIT that checks it, until the lease is over.
-func runsOut(t *testing.T, look *peer, _ *pglock.Client, l *pglock.Lease) {
+func runsOut(t *testing.T, look *peer, _ *lockadmin.Admin, l *pglock.Lease) {
 	look.exec(t, "BEGIN")
 	look.exec(t, `SELECT FROM pglock.locks WHERE name = $1 FOR NO KEY UPDATE`, l.Name())
 	awaitExpiry(t, look, l.Name())
@@ -76,7 +77,7 @@ func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	pool := db.Pool(t, maxConnections(40))
-	operator := newClient(t, pool)
+	operator := newAdmin(t, pool)
 	for _, level := range levels {
 		for how, end := range endsOfTurns {
 			for what, fence := range fences {
@@ -143,7 +144,7 @@ func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
 							t.Fatal(next.err)
 						}
 					}
-					if next.lease.Token() <= lease.Token() || next.lease.GrantID() == lease.GrantID() {
+					if next.lease.Token() <= lease.Token() || exported(next.lease) == exported(lease) {
 						t.Errorf("I10: the next has token %d after %d", next.lease.Token(), lease.Token())
 					}
 					tx = begin(t, pool, level)
@@ -197,7 +198,7 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 						if err := l.Release(t.Context()); err != nil {
 							t.Error(err)
 						}
-						if l.GrantID() == uuid.Nil {
+						if exported(l) == uuid.Nil {
 							passed.Add(1)
 						}
 						continue
@@ -283,7 +284,7 @@ func TestI4_GrantIDThatRacesWithReleaseIsToldOrPassedOn(t *testing.T) {
 				ids := make(chan uuid.UUID, 1)
 				asks := (n+caller)%4 == 0
 				if asks {
-					go func() { ids <- l.GrantID() }()
+					go func() { ids <- exported(l) }()
 				}
 				if n%3 == 0 && asks {
 					time.Sleep(rand.N(50 * time.Microsecond)) // the chaos of this test
@@ -295,7 +296,7 @@ func TestI4_GrantIDThatRacesWithReleaseIsToldOrPassedOn(t *testing.T) {
 					continue
 				}
 				id := <-ids
-				if after := l.GrantID(); id != after && after != uuid.Nil && id != uuid.Nil {
+				if after := exported(l); id != after && after != uuid.Nil && id != uuid.Nil {
 					t.Errorf("I4: the grant ID was %v and is %v", id, after)
 				}
 				if id == uuid.Nil {

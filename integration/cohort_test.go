@@ -390,7 +390,7 @@ func TestI1_ALineBesideCallsOfEveryOtherKind(t *testing.T) {
 								if err != nil {
 									return nil, err
 								}
-								return leases[0], nil
+								return leases.All()[0], nil
 							}
 						}
 						l, err := acquire(t.Context(), "x", opts...)

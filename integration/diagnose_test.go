@@ -3,7 +3,7 @@ package integration
 import (
 	"testing"
 
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // A transaction that has written and sits idle has no snapshot, but keeps row versions like one that reads.
@@ -17,7 +17,7 @@ func TestDoctorSeesATransactionThatHasWrittenAndIsIdle(t *testing.T) {
 	eventually(t, "the transaction to be two seconds old, and without a snapshot", func() bool {
 		return one[bool](t, look, `SELECT xact_start < clock_timestamp() - interval '2 s' AND backend_xmin IS NULL FROM pg_stat_activity WHERE pid = $1`, writer.PgConn().PID())
 	})
-	findings, err := pglock.Diagnose(t.Context(), newPool(t, server.URL()))
+	findings, err := lockadmin.Diagnose(t.Context(), newPool(t, server.URL()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -149,7 +149,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 	if err := <-write(both, next); err != nil {
 		t.Fatal(err)
 	}
-	old := grant{name: "zombie", token: int64(zombie.Token()), id: zombie.GrantID()}
+	old := grant{name: "zombie", token: int64(zombie.Token()), id: exported(zombie)}
 	if err := newPeer(t, standby.url).fence(t.Context(), old, "zombie"); state(err) != "LK002" {
 		t.Errorf("I3: the fence answered a lost token with %v", err)
 	}

@@ -280,7 +280,7 @@ func commitsOf(t *testing.T, look *peer) (transactions, changes int) {
 func ownsRow(t *testing.T, look *peer, l *pglock.Lease) {
 	t.Helper()
 	row := one[string](t, look, `SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1 AND slot = 0`, l.Name())
-	if want := fmt.Sprintf("%s %d true", l.GrantID(), l.Token()); row != want || !l.Valid() {
+	if want := fmt.Sprintf("%s %d true", exported(l), l.Token()); row != want || !l.Valid() {
 		t.Errorf("the row shows %q, the lease is %q, %v", row, want, l.Err())
 	}
 }
@@ -525,7 +525,7 @@ func TestLostLeasesCheckedTogetherHearTheirOwnReason(t *testing.T) {
 	endNow(t, look, "taken")
 	look.mustAcquire(t, "taken", time.Minute)
 	released := leases[slices.Index(names, "released")]
-	look.exec(t, `SELECT released FROM pglock.release_lease($1, $2, $3)`, released.Name(), int64(released.Token()), released.GrantID().String())
+	look.exec(t, `SELECT released FROM pglock.release_lease($1, $2, $3)`, released.Name(), int64(released.Token()), exported(released).String())
 	look.exec(t, `DELETE FROM pglock.locks WHERE name = 'unknown'`)
 	c.sent.since()
 	calls := c.together(ofLeases(leases), check)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -211,10 +212,11 @@ func TestGraceDoesNotDelayAReleaseOrABreak(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t), pglock.WithDefaultGrace(time.Hour)) // far beyond every patience
+	admin := newAdmin(t, db.Pool(t))
 	ends := map[string]func(*pglock.Lease) error{
 		"release": func(l *pglock.Lease) error { return l.Release(t.Context()) },
 		"break": func(l *pglock.Lease) error {
-			_, err := c.Break(t.Context(), l.Name(), "stuck", pglock.BreakToken(l.Token()))
+			_, err := admin.Break(t.Context(), l.Name(), "stuck", lockadmin.WithToken(l.Token()))
 			return err
 		},
 	}

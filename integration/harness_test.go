@@ -18,6 +18,7 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -59,6 +60,21 @@ func newClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.
 	}
 	t.Cleanup(func() { _ = c.Close(context.Background()) })
 	return c
+}
+
+// exported is the grant ID as Export tells it; nil when it does not.
+func exported(l *pglock.Lease) uuid.UUID {
+	g, _ := l.Export()
+	return g.ID
+}
+
+func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
+	t.Helper()
+	a, err := lockadmin.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // newPool opens a pool on a connection string; it closes after the clients that newClient makes later.

@@ -108,7 +108,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 	store := fencedstore.New(pool)
 	var wg sync.WaitGroup
 	for i := range 8 {
-		c := newClient(t, pool)
+		c, admin := newClient(t, pool), newAdmin(t, pool)
 		wg.Go(func() {
 			for n := i; ctx.Err() == nil; n++ {
 				lease, err := c.TryAcquire(context.Background(), fmt.Sprint("lock", n%2), pglock.WithTTL(200*time.Millisecond))
@@ -126,7 +126,7 @@ func TestI25_NoDeadlockUnderTwoLocks(t *testing.T) {
 					t.Error(err)
 				}
 				if n%3 == 0 { // an operator and the heartbeat go over the same rows
-					_, _ = c.Break(context.Background(), lease.Name(), "test")
+					_, _ = admin.Break(context.Background(), lease.Name(), "test")
 				} else {
 					_ = lease.Renew(context.Background())
 					_ = lease.Release(context.Background())

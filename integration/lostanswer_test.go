@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -22,7 +23,7 @@ import (
 func holdsAsGranted(t *testing.T, look *peer, lease *pglock.Lease) {
 	t.Helper()
 	row := one[string](t, look, `SELECT grant_id || ' ' || token || ' ' || (expires_at > clock_timestamp()) FROM pglock.locks WHERE name = $1`, lease.Name())
-	if want := fmt.Sprintf("%s %d true", lease.GrantID(), lease.Token()); row != want {
+	if want := fmt.Sprintf("%s %d true", exported(lease), lease.Token()); row != want {
 		t.Errorf("I6: the row shows %q, the lease is %q", row, want)
 	}
 	if grants := one[int](t, look, `SELECT count(DISTINCT new_token) FROM public.grant_log WHERE name = $1`, lease.Name()); grants != 1 {
@@ -173,24 +174,36 @@ func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	for _, use := range []string{"first use of the name", "later use"} {
-		a.exec(t, "BEGIN")
-		first := a.mustAcquire(t, "x", time.Minute)
-		again := make(chan grant, 1)
-		go func() {
-			g, err := b.acquire(context.Background(), "x", first.id, time.Minute, true)
-			if err != nil {
-				t.Error(err)
+	for _, mode := range []string{"exclusive", "shared"} {
+		for _, use := range []string{"first use of the name", "later use"} {
+			ask := func(p *peer, id uuid.UUID, retry bool) (g grant, err error) {
+				var token *int64
+				err = p.QueryRow(context.Background(), `SELECT granted, token FROM pglock.acquire_lease($1, $2, $3, 'peer', '1 min', p_mode => $1, p_retry => $4)`,
+					mode, id.String(), p.key.String(), retry).Scan(&g.granted, &token)
+				g.name, g.id, g.token = mode, id, orZero(token)
+				return g, err
 			}
-			again <- g
-		}()
-		b.awaitBlocked(t, look)
-		a.exec(t, "COMMIT")
-		if g := <-again; !g.granted || g.token != first.token {
-			t.Errorf("I6: %s: the attempt was granted %+v, the retry %+v", use, first, g)
-		}
-		if released, err := a.release(t.Context(), first); err != nil || !released {
-			t.Fatal(released, err)
+			a.exec(t, "BEGIN")
+			first, err := ask(a, uuid.New(), false)
+			if err != nil || !first.granted {
+				t.Fatal(first, err)
+			}
+			again := make(chan grant, 1)
+			go func() {
+				g, err := ask(b, first.id, true)
+				if err != nil {
+					t.Error(err)
+				}
+				again <- g
+			}()
+			b.awaitBlocked(t, look)
+			a.exec(t, "COMMIT")
+			if g := <-again; !g.granted || g.token != first.token {
+				t.Errorf("I6: %s, %s: the attempt was granted %+v, the retry %+v", mode, use, first, g)
+			}
+			if released, err := a.release(t.Context(), first); err != nil || !released {
+				t.Fatal(released, err)
+			}
 		}
 	}
 }
@@ -277,7 +290,7 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 }))
+	c, admin := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })), newAdmin(t, db.Pool(t))
 	until := time.Now().Add(4 * time.Second)
 	var grants atomic.Int64
 	var wg sync.WaitGroup
@@ -303,7 +316,7 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	}
 	wg.Wait()
 	eventually(t, "every lock to be free", func() bool {
-		held, err := c.List(t.Context(), pglock.ListOptions{})
+		held, err := lockadmin.Collect(admin.Locks(t.Context()))
 		return err == nil && len(held) == 0
 	})
 	if grants.Load() < 50 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -87,7 +88,7 @@ func TestI10_BreakStays(t *testing.T) {
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
 			pool := db.Pool(t)
-			c, operator := newClient(t, pool), newClient(t, pool)
+			c, operator := newClient(t, pool), newAdmin(t, pool)
 			lease, err := c.TryAcquire(t.Context(), "x", pglock.WithTTL(time.Minute))
 			if err != nil {
 				t.Fatal(err)
@@ -97,7 +98,7 @@ func TestI10_BreakStays(t *testing.T) {
 				if _, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, lease.Token()); err != nil {
 					return err
 				}
-				broken, err := operator.Break(ctx, "x", "test", pglock.BreakToken(lease.Token()))
+				broken, err := operator.Break(ctx, "x", "test", lockadmin.WithToken(lease.Token()))
 				if err == nil && broken.NewToken <= lease.Token() {
 					t.Errorf("the break drew token %d after %d", broken.NewToken, lease.Token())
 				}
@@ -122,7 +123,7 @@ func TestI10_BreakStays(t *testing.T) {
 			if err := fencedstore.Guard(t.Context(), begin(t, pool, level), lease); !errors.Is(err, pglock.ErrLost) {
 				t.Errorf("I10: Guard answered %v", err)
 			}
-			next, err := operator.TryAcquire(t.Context(), "x")
+			next, err := newClient(t, pool).TryAcquire(t.Context(), "x")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -52,7 +52,7 @@ func pausee(ctx context.Context, url string, say func(report)) error {
 	}
 	<-lease.Context().Done()
 	say(report{Event: "told", Err: context.Cause(lease.Context()).Error()})
-	_, err = pool.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3)`, lease.Name(), int64(lease.Token()), lease.GrantID().String())
+	_, err = pool.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3)`, lease.Name(), int64(lease.Token()), exported(lease).String())
 	say(report{Event: "written", Err: fmt.Sprint(err)})
 	return nil
 }

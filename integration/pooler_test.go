@@ -12,6 +12,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -30,6 +31,7 @@ func TestI20_EverythingButListenWorksThroughAPooler(t *testing.T) {
 				p := newPooler(t, db)
 				s := pooled{look: look, a: newClient(t, newPool(t, p.url(mode))), // whose calls share tickets
 					b:     newClient(t, newPool(t, p.url(mode)), pglock.WithTurns(1, 0)), // whose calls have one each
+					admin: newAdmin(t, newPool(t, p.url(mode))),
 					store: fencedstore.New(newPool(t, p.url(storeMode(mode))))}
 				for _, part := range []struct {
 					name string
@@ -63,6 +65,7 @@ type pooled struct {
 	t     *testing.T
 	look  *peer
 	a, b  *pglock.Client
+	admin *lockadmin.Admin
 	store *fencedstore.Store
 }
 
@@ -182,7 +185,9 @@ func (s pooled) allAndDo() {
 		})
 	}()
 	awaitQueue(t, s.look, "b", 1)
-	s.release(all...)
+	if err := all.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
 	select {
 	case err := <-done:
 		if err != nil {
@@ -212,10 +217,7 @@ func (s pooled) watchAndBreak() {
 	t := s.t
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	changes, err := s.a.Watch(ctx, "seen")
-	if err != nil {
-		t.Fatal(err)
-	}
+	changes := watching(ctx, s.a, "seen")
 	see := func(want pglock.ChangeKind) {
 		t.Helper()
 		select {
@@ -234,17 +236,17 @@ func (s pooled) watchAndBreak() {
 	see(pglock.ChangeReleased)
 	l = s.must(s.b.Acquire(t.Context(), "seen"))
 	see(pglock.ChangeGranted)
-	if _, err := s.a.Break(t.Context(), "seen", "a test", pglock.BreakToken(l.Token())); err != nil {
+	if _, err := s.admin.Break(t.Context(), "seen", "a test", lockadmin.WithToken(l.Token())); err != nil {
 		t.Fatal(err)
 	}
 	see(pglock.ChangeBroken)
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("check after the break: %v, want ErrLost", err)
 	}
-	if events, err := s.b.Events(t.Context(), "seen", 10); err != nil || len(events) != 1 {
+	if events, err := lockadmin.Collect(s.admin.Events(t.Context(), "seen")); err != nil || len(events) != 1 {
 		t.Errorf("events: %+v, %v", events, err)
 	}
-	if locks, err := s.b.List(t.Context(), pglock.ListOptions{Prefix: "seen", Free: true}); err != nil || len(locks) != 1 {
+	if locks, err := lockadmin.Collect(s.admin.Locks(t.Context(), lockadmin.WithPrefix("seen"), lockadmin.WithFree())); err != nil || len(locks) != 1 {
 		t.Errorf("list: %+v, %v", locks, err)
 	}
 }
@@ -263,7 +265,7 @@ func (s pooled) fencedWrite() {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.b.Break(t.Context(), "data", "a test"); err != nil {
+	if _, err := s.admin.Break(t.Context(), "data", "a test"); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(old, "broken", fencedstore.AllowSameToken()); !errors.Is(err, pglock.ErrLost) {

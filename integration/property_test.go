@@ -299,7 +299,7 @@ func (w *writer) acquire(ctx context.Context) error {
 	if w.store != nil {
 		lease, err := w.client.TryAcquire(ctx, lock, pglock.WithTTL(ttl))
 		if err == nil {
-			w.lease, w.claim = lease, claim{lock, int64(lease.Token()), lease.GrantID(), ttl, time.Now().Add(ttl)}
+			w.lease, w.claim = lease, claim{lock, int64(lease.Token()), exported(lease), ttl, time.Now().Add(ttl)}
 		} else if errors.Is(err, pglock.ErrHeld) {
 			err = nil
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 	"github.com/pglock-dev/pglock/internal/pgserver"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -373,7 +374,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 			return nil
 		}
 	})
-	c := newClient(t, pool, pglock.WithDefaultTTL(time.Minute))
+	c, admin := newClient(t, pool, pglock.WithDefaultTTL(time.Minute)), newAdmin(t, pool)
 	lease, err := c.TryAcquire(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)
@@ -383,13 +384,14 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 	pool.Reset()
 	for what, call := range map[string]func() error{
 		"New":                   func() error { _, err := pglock.New(t.Context(), pool); return err },
+		"New admin":             func() error { _, err := lockadmin.New(t.Context(), pool); return err },
 		"TryAcquire, free lock": func() error { _, err := c.TryAcquire(t.Context(), "y"); return err },
 		"TryAcquire, held lock": func() error { _, err := c.TryAcquire(t.Context(), "x"); return err },
 		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(time.Second)); return err },
 		"Renew":                 func() error { return lease.Renew(t.Context()) },
 		"Check":                 func() error { _, err := lease.Check(t.Context()); return err },
 		"Write":                 func() error { return <-write(pool, lease) },
-		"Break":                 func() error { _, err := c.Break(t.Context(), "x", "stuck"); return err },
+		"Break":                 func() error { _, err := admin.Break(t.Context(), "x", "stuck"); return err },
 	} {
 		if err := call(); !errors.Is(err, pglock.ErrReadOnly) {
 			t.Errorf("I23: %s on a standby answered %v", what, err)

@@ -341,8 +341,8 @@ func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 	}
 }
 
-// A refused try looks up its lock once.
-func TestI13_RefusedTryIsOneLookUp(t *testing.T) {
+// A refused try looks up its lock twice at most: whether it is free, and who holds it.
+func TestI13_RefusedTryIsTwoLookUpsAtMost(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
@@ -356,8 +356,8 @@ func TestI13_RefusedTryIsOneLookUp(t *testing.T) {
 		if g, err := p.grantBy(t.Context(), way, "x", uuid.New()); err != nil || g.granted {
 			t.Fatal(g, err)
 		}
-		if n := looked() - before; n != 1 {
-			t.Errorf("I13: %s looked %d times into the index, want once", way, n)
+		if n := looked() - before; n < 1 || n > 2 {
+			t.Errorf("I13: %s looked %d times into the index, want once or twice", way, n)
 		}
 		p.exec(t, `COMMIT`)
 	}

@@ -1,7 +1,7 @@
 package migrations_test
 
 import (
-	"strings"
+	"regexp"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -36,9 +36,10 @@ func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	loose := regexp.MustCompile(`\b(acquire_lease|release_lease|fence_commit)\(`)
 	var function, source string
 	if _, err := pgx.ForEachRow(rows, []any{&function, &source}, func() error {
-		if found := pgtest.Unqualified(source, "pglock"); len(found) > 0 || !strings.Contains(function, "acquire_lease(") && !strings.Contains(function, "release_lease(") {
+		if found := pgtest.Unqualified(source, "pglock"); len(found) > 0 || !loose.MatchString(function) {
 			t.Errorf("%s has no search_path of its own, and leaves to it: %q", function, found)
 		}
 		return nil

@@ -3,8 +3,10 @@ package pglock
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -13,12 +15,11 @@ import (
 
 // AcquireAll takes several locks: all of them or none. It waits in their queues, one after another in byte order of the
 // names, whatever order they are given in; so calls of AcquireAll never wait for each other in a circle. All leases have
-// the same owner (Lease.Context), each has a token of its own; they come in the order of names. The options count for each,
-// WithMaxWait for all together.
+// the same owner (Leases.Context), each has a token of its own. The options count for each, WithMaxWait for all together.
 //
 // Errors are those of Acquire, and ErrInvalid for an empty list or a name that is there twice. After an error nothing is
 // held: what was acquired is given back as a cancelled call's request is, for which it waits a quarter of a second at most.
-func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) ([]*Lease, error) {
+func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (*Leases, error) {
 	if err := checkNames(names); err != nil {
 		return nil, err
 	}
@@ -57,7 +58,51 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 			return nil, fmt.Errorf("pglock: acquire %d locks: %w", len(names), err)
 		}
 	}
-	return leases, nil
+	return together(parent, first.owner, leases), nil
+}
+
+// Leases are several leases of one owner, from AcquireAll.
+type Leases struct {
+	all    []*Lease
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+func together(parent context.Context, o *owner, all []*Lease) *Leases {
+	ls := &Leases{all: all}
+	ls.ctx, ls.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, o))
+	for _, l := range all {
+		context.AfterFunc(l.ctx, func() { ls.cancel(context.Cause(l.ctx)) })
+	}
+	return ls
+}
+
+// All are the leases, in the order in which the names were given.
+func (ls *Leases) All() []*Lease { return slices.Clone(ls.all) }
+
+// Context is done when one of the leases ends; context.Cause is then that one's *LostError (ErrLost), or ErrReleased. It carries the
+// values of AcquireAll's context but not its end, and the owner of the leases, as Lease.Context does.
+func (ls *Leases) Context() context.Context { return ls.ctx }
+
+// Err is nil while every lease may be trusted, then why the first of them, in the order of names, may not.
+func (ls *Leases) Err() error {
+	for _, l := range ls.all {
+		if err := l.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release releases every lease, all at the same time; each as Lease.Release does. The error joins theirs.
+func (ls *Leases) Release(ctx context.Context) error {
+	errs := make([]error, len(ls.all))
+	var releases sync.WaitGroup
+	for i, l := range ls.all {
+		releases.Go(func() { errs[i] = l.Release(ctx) })
+	}
+	releases.Wait()
+	return errors.Join(errs...)
 }
 
 // giveBack ends leases that nobody has seen. They go back with other requests that are taken back: where the server does not

@@ -26,10 +26,11 @@ func TestAcquireAllAsksInByteOrderAndAnswersInTheGivenOne(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
 		given := []string{"b", "ä", "a", "B", "a\x7f", "ab"}
-		leases, err := c.AcquireAll(t.Context(), given, WithTTL(time.Minute))
+		together, err := c.AcquireAll(t.Context(), given, WithTTL(time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
+		leases := together.All()
 		if want := []string{"B", "a", "ab", "a\x7f", "b", "ä"}; !slices.Equal(s.asked("acquire"), want) {
 			t.Errorf("asked for %q, want %q", s.asked("acquire"), want)
 		}
@@ -60,8 +61,78 @@ func TestAcquireAllUnderALeaseIsTheSameOwners(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if leases[0].owner != outer.owner || !s.of("acquire")[1].nested {
+		if leases.All()[0].owner != outer.owner || !s.of("acquire")[1].nested {
 			t.Error("another owner")
+		}
+	})
+}
+
+func TestLeasesEndTogetherWithTheFirstOfThem(t *testing.T) {
+	type valueKey struct{}
+	for name, end := range map[string]struct {
+		end  func(*Leases) error
+		want error
+	}{
+		"released":     {func(ls *Leases) error { return ls.Release(context.Background()) }, ErrReleased},
+		"one released": {func(ls *Leases) error { return ls.All()[1].Release(context.Background()) }, ErrReleased},
+		"one lost":     {func(ls *Leases) error { ls.All()[1].end(&LostError{Name: "a"}); return nil }, ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := startClient(t, newFakeStore(), trust.SystemClock())
+				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), valueKey{}, "kept"))
+				leases, err := c.AcquireAll(ctx, []string{"b", "a", "c"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				cancel()
+				synctest.Wait()
+				if _, found := LeaseFromContext(leases.Context()); found || leases.Context().Err() != nil || leases.Err() != nil || leases.Context().Value(valueKey{}) != "kept" {
+					t.Errorf("%v, %v, a lease: %v", leases.Context().Err(), leases.Err(), found)
+				}
+				if o, err := ownerOf(leases.Context()); err != nil || o != leases.All()[0].owner {
+					t.Errorf("the context has owner %v, %v; the leases have %v", o, err, leases.All()[0].owner)
+				}
+				if err := end.end(leases); err != nil {
+					t.Error(err)
+				}
+				<-leases.Context().Done()
+				if cause := context.Cause(leases.Context()); !errors.Is(cause, end.want) || !errors.Is(leases.Err(), end.want) {
+					t.Errorf("cause %v, Err %v; want %v", cause, leases.Err(), end.want)
+				}
+				if err := leases.Release(t.Context()); !errors.Is(err, end.want) {
+					t.Errorf("a release after it: %v, want %v", err, end.want)
+				}
+				for _, l := range leases.All() {
+					if l.Valid() {
+						t.Errorf("%v is left", l)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestLeaseFromContextIsTheLeaseAcquiredLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := startClient(t, newFakeStore(), trust.SystemClock())
+		if l, found := LeaseFromContext(t.Context()); l != nil || found {
+			t.Errorf("%v, want none", l)
+		}
+		outer := mustAcquire(t, c, "outer")
+		ctx, cancel := context.WithTimeout(outer.Context(), time.Minute)
+		defer cancel()
+		if l, found := LeaseFromContext(ctx); l != outer || !found {
+			t.Errorf("%v, want the outer lease", l)
+		}
+		err := c.Do(ctx, "inner", func(ctx context.Context, inner *Lease) error {
+			if l, _ := LeaseFromContext(ctx); l != inner || inner.owner != outer.owner {
+				t.Errorf("%v, want the inner lease", l)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
 		}
 	})
 }

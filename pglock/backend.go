@@ -25,7 +25,7 @@ type backend interface {
 	Announce(ctx context.Context, names []string, slots []*int) error
 	Notify(ctx context.Context, channel, payload string) error
 	Timeline(ctx context.Context) (since time.Duration, changed bool, err error)
-	Watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error)
+	Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string, err error)
 	Listen(ctx context.Context) (listener.Conn, error)
 	Drain(ctx context.Context)
 	Close()
@@ -46,42 +46,48 @@ type database struct{ *server.Server }
 
 // start asks whether the schema fits this library.
 func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUID, err error) {
+	found, err := start(ctx, d.Queries, d.Query, schema)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	if found.isolation != "read committed" {
+		d.BeginExplicitly()
+	}
+	return uuid.Parse(found.id)
+}
+
+// started is what a server says of itself when a client starts.
+type started struct{ id, isolation string }
+
+func start(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) (started, error) {
 	var version int
-	var id, isolation string
+	var found started
 	var readOnly, sequenceOK bool
-	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Start, Scan: func(rows pgx.Rows) error {
-		return rows.Scan(&version, &id, &isolation, &readOnly, &sequenceOK)
+	err := query(ctx, protocol.Step{SQL: queries.Start, Scan: func(rows pgx.Rows) error {
+		return rows.Scan(&version, &found.id, &found.isolation, &readOnly, &sequenceOK)
 	}})
 	switch state := protocol.State(err); {
 	case state == "3F000" || state == "42883": // no such schema, no such function
-		return uuid.Nil, &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
+		return started{}, &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
 	case err != nil:
-		return uuid.Nil, fmt.Errorf("pglock: start client: %w", ErrorFromSQL(err, "", 0))
+		return started{}, fmt.Errorf("pglock: start client: %w", errorFromSQL(err, "", 0))
 	case version != SchemaVersion:
-		return uuid.Nil, &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
+		return started{}, &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
 	case readOnly:
-		return uuid.Nil, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
+		return started{}, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
 	case !sequenceOK:
-		return uuid.Nil, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
+		return started{}, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
 			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
-	if isolation != "read committed" {
-		d.BeginExplicitly()
-	}
-	return uuid.Parse(id)
-}
-
-// rows runs a statement that is read by people, and gives each row to scan.
-func (d database) rows(ctx context.Context, sql string, args []any, scan func(pgx.Rows) error) error {
-	return d.Query(ctx, protocol.Step{SQL: sql, Args: args, Scan: scan})
+	return found, nil
 }
 
 // Watch tells how a lock is, and makes the server tell of changes for a while, on a channel.
-func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []Info, channel string, err error) {
-	err = d.rows(ctx, d.Queries.Watch, []any{name, protocol.Interval(lasting)}, func(rows pgx.Rows) error {
-		i, err := scanInfoAnd(rows, &channel, nil)
-		infos = append(infos, i)
+func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string, err error) {
+	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Watch, Args: []any{name, protocol.Interval(lasting)}, Scan: func(rows pgx.Rows) error {
+		i, err := protocol.ScanLockInfo[Token, Mode](rows, &channel, nil)
+		infos = append(infos, LockInfo(i))
 		return err
-	})
+	}})
 	return infos, channel, err
 }

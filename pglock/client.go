@@ -39,7 +39,6 @@ type Client struct {
 	key        uuid.UUID // proves that the session is ours
 	session    uuid.UUID
 	databaseID uuid.UUID
-	pg         database // for what needs no lease; the loops speak to backend
 	backend    backend
 	now        trust.Clock
 
@@ -90,7 +89,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 	if err != nil {
 		return nil, err
 	}
-	c.pg, c.databaseID = pg, databaseID
+	c.databaseID = databaseID
 	return c, nil
 }
 

@@ -175,7 +175,7 @@ func TestClosedClientRefusesToLock(t *testing.T) {
 		_, try := c.TryAcquire(t.Context(), "report")
 		_, acquire := c.Acquire(t.Context(), "report")
 		_, all := c.AcquireAll(t.Context(), []string{"report", "other"})
-		_, watch := c.Watch(t.Context(), "report")
+		watch := (<-watching(t.Context(), c)).err
 		do := c.Do(t.Context(), "report", func(context.Context, *Lease) error { return nil })
 		for name, err := range map[string]error{"TryAcquire": try, "Acquire": acquire, "AcquireAll": all, "Watch": watch, "Do": do} {
 			if !errors.Is(err, ErrClosed) {

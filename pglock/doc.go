@@ -71,7 +71,7 @@
 //	client 2  ticket 9 ··········├──E──┤
 //	client 3      ticket 10 ···········├──H──┤
 //
-// A lease whose grant ID was asked for, as fencedstore does, is not passed on that way: its release goes through the server.
+// A lease that was exported (Lease.Export), or that fencedstore has written under, is not passed on that way: its release goes through the server.
 //
 // The notification is a hint for one ticket, which nobody can forge and which may be lost: the row of the lock decides. While
 // calls wait, the client looks at its tickets every second, and less often where looks take long; where it hears no
@@ -153,13 +153,12 @@
 //   - The pool is exhausted: leases are kept; calls wait for a connection as long as their ctx.
 //   - Release cannot reach the server: its error says so, and the lease runs out by itself. The same if the server crashes
 //     just after a release: a release does not wait for the disk.
-//   - The server refuses to show a watched lock, for want of a right, say, or the pool is closed: the watch's last Change is a
-//     ChangeUnseen with Err, and its channel is closed.
+//   - The server refuses to show a watched lock, for want of a right, say, or the pool is closed: the watch ends with that error.
 //
 // # What a client owns
 //
 // Two goroutines for as long as it lives, the heartbeat and the watch that ends leases at their deadlines; from the first
-// wait or Watch on a third, which listens, and one for each Watch; one for each line of calls that wait for the same lock,
+// wait or Watch on a third, which listens; one for each line of calls that wait for the same lock,
 // while any does; and one for each statement of its calls that is under way, ten seconds at most.
 // Outside the pool at most two connections: one for renewals and looks, while it holds leases for longer than a third of
 // their TTL or waits, made as the pool makes its own; and one that listens, while any call waits or watches, made

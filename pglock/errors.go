@@ -19,10 +19,6 @@ var (
 	ErrReleased = errors.New("pglock: lease is released")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("pglock: client is closed")
-	// ErrNotHeld: there is no lease to break, or it has another token than the one that was named.
-	ErrNotHeld = errors.New("pglock: lock is not held")
-	// ErrNotFound: nobody has ever used a lock of this name, or its row was pruned.
-	ErrNotFound = errors.New("pglock: lock not found")
 	// ErrInvalid: an argument breaks a rule. errors.As with **ArgumentError tells which; nothing was changed.
 	ErrInvalid = errors.New("pglock: invalid argument")
 	// ErrSchema: the tables and functions are missing, or not of this library's version. errors.As with **SchemaError.
@@ -179,11 +175,9 @@ func (e *SchemaError) Error() string {
 // Is reports whether target is ErrSchema.
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
-// ErrorFromSQL translates what the protocol's SQL functions report (class LK, and the server's refusals that have a
-// sentinel here) into the errors of this package; any other error comes back as it is. It is for programs that call the SQL
-// functions by themselves, in their own transactions and with any driver whose errors have a method SQLState; name and token are
-// those of the lease. This library's own calls return translated errors.
-func ErrorFromSQL(err error, name string, token Token) error {
+// errorFromSQL translates what the protocol's SQL functions report (class LK, and the server's refusals that have a
+// sentinel here) into the errors of this package; any other error comes back as it is. The name and the token are those of the lease.
+func errorFromSQL(err error, name string, token Token) error {
 	switch state := protocol.State(err); state {
 	case protocol.StateExpired:
 		return &LostError{Name: name, Token: token, Reason: ReasonExpired}
@@ -193,8 +187,6 @@ func ErrorFromSQL(err error, name string, token Token) error {
 		return fmt.Errorf("%w: %w: %s", ErrSelfDeadlock, ErrHeld, protocol.Message(err))
 	case protocol.StateOtherLimit:
 		return fmt.Errorf("%w: %w: %s", ErrLimit, ErrInvalid, protocol.Message(err))
-	case protocol.StateNotHeld:
-		return fmt.Errorf("%w: %s", ErrNotHeld, protocol.Message(err))
 	case protocol.StateOtherDatabase:
 		return fmt.Errorf("%w: %s", ErrWrongDatabase, protocol.Message(err))
 	case "42501":

@@ -253,11 +253,11 @@ func ExampleClient_AcquireAll() {
 		fmt.Println(err) // and none of them is held
 		return
 	}
-	for _, lease := range leases {
+	for _, lease := range leases.All() {
 		fmt.Println("holding", lease.Name())
 	}
-	// What is asked for under a lease's context is asked for by the same owner.
-	_, err = client.Acquire(leases[0].Context(), "account/16", pglock.WithMaxWait(5*time.Second))
+	// What is asked for under their context is asked for by the same owner.
+	_, err = client.Acquire(leases.Context(), "account/16", pglock.WithMaxWait(5*time.Second))
 	fmt.Println("held by myself:", errors.Is(err, pglock.ErrSelfDeadlock))
 	// Output:
 	// holding account/17
@@ -280,25 +280,30 @@ func ExampleClient_Watch() {
 	}
 	defer client.Close(ctx)
 
-	changes, err := client.Watch(ctx, "deployment")
-	if err != nil {
-		fmt.Println(err)
-		return
+	var lease *pglock.Lease
+	for change, err := range client.Watch(ctx, "deployment") {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(change.Kind, "holders:", len(change.Holders))
+		switch change.Kind {
+		case pglock.ChangeNone: // the state at first
+			lease, err = client.Acquire(ctx, "deployment")
+		case pglock.ChangeGranted:
+			fmt.Println("to", change.Lease.Holder, change.Lease.Token == lease.Token())
+			err = lease.Release(ctx)
+		case pglock.ChangeReleased:
+			return
+		}
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
 	}
-	state := <-changes
-	fmt.Println(state.Kind, "holders:", len(state.Holders))
-	lease, err := client.Acquire(ctx, "deployment")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	change := <-changes
-	fmt.Println(change.Kind, "to", change.Lease.Holder, change.Lease.Token == lease.Token())
-	_ = lease.Release(ctx)
-	change = <-changes
-	fmt.Println(change.Kind, "holders:", len(change.Holders))
 	// Output:
 	// state holders: 0
-	// granted to worker 1 true
+	// granted holders: 1
+	// to worker 1 true
 	// released holders: 0
 }

@@ -51,7 +51,7 @@ type fakeStore struct {
 	onGiveUp     func(ctx context.Context, r protocol.RequestID) (protocol.TakenBack, error)
 	onListen     func(ctx context.Context) (listener.Conn, error)
 	onNotify     func(ctx context.Context, channel, payload string) error
-	onWatch      func(ctx context.Context, name string) ([]Info, string, error)
+	onWatch      func(ctx context.Context, name string) ([]LockInfo, string, error)
 	onRenew      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onRenewBusy  func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onCheck      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
@@ -391,7 +391,7 @@ func (s *fakeStore) Notify(ctx context.Context, channel, payload string) error {
 	return nil
 }
 
-func (s *fakeStore) Watch(ctx context.Context, name string, _ time.Duration) ([]Info, string, error) {
+func (s *fakeStore) Watch(ctx context.Context, name string, _ time.Duration) ([]LockInfo, string, error) {
 	s.note(call{what: "watch", names: []string{name}})
 	if f := hook(s, &s.onWatch); f != nil {
 		return f(ctx, name)

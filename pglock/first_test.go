@@ -21,7 +21,7 @@ func TestI8_FirstInTheQueueAsksWhenTheHoldersLeaseEndsAndNobodyElse(t *testing.T
 		_, second := waiting(t.Context(), t, c, "report")
 		_, third := waiting(t.Context(), t, c, "report")
 		l := mustGet(t, first)
-		if late := time.Since(s.began) - end; l.GrantID() != id || l.Token() != 6 || late < 0 || late > 5*time.Millisecond {
+		if late := time.Since(s.began) - end; l.grantID != id || l.Token() != 6 || late < 0 || late > 5*time.Millisecond {
 			t.Errorf("%v, %v after the holder's lease had ended", l, late)
 		}
 		still(t, second)
@@ -55,7 +55,7 @@ func TestWaiterThatALookFindsFirstSetsTheTimer(t *testing.T) {
 		end := q.until
 		q.mu.Unlock()
 		l := mustGet(t, second)
-		if late := time.Since(end); l.GrantID() != b || late < 0 || late > 5*time.Millisecond {
+		if late := time.Since(end); l.grantID != b || late < 0 || late > 5*time.Millisecond {
 			t.Errorf("%v, %v after the holder's lease had ended", l, late)
 		}
 		if n := len(s.of("acquire")); n != 3 {

@@ -14,7 +14,7 @@ func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, erro
 		left := q.Grace - since
 		switch {
 		case err != nil:
-			err = fmt.Errorf("pglock: acquire lock %q: %w", q.Name, ErrorFromSQL(err, q.Name, l.token))
+			err = fmt.Errorf("pglock: acquire lock %q: %w", q.Name, errorFromSQL(err, q.Name, l.token))
 		case !changed || left <= 0:
 			return l, nil
 		case !q.Wait:

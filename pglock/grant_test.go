@@ -32,7 +32,7 @@ func TestI6_LostAnswerIsAskedForAgainWithTheSameGrantID(t *testing.T) {
 			t.Fatalf("%d requests, want 4", len(calls))
 		}
 		for i, c := range calls {
-			if c.grantID != l.GrantID() {
+			if c.grantID != l.grantID {
 				t.Errorf("request %d has another grant ID than the lease", i)
 			}
 			if c.retry != (i > 0) {
@@ -50,8 +50,8 @@ func TestEachCallChoosesANewGrantID(t *testing.T) {
 		s := newFakeStore()
 		c := startClient(t, s, trust.SystemClock())
 		a, b := mustAcquire(t, c, "report"), mustAcquire(t, c, "report")
-		if a.GrantID() == b.GrantID() || a.GrantID() == uuid.Nil {
-			t.Errorf("grant IDs %v and %v", a.GrantID(), b.GrantID())
+		if a.grantID == b.grantID || a.grantID == uuid.Nil {
+			t.Errorf("grant IDs %v and %v", a.grantID, b.grantID)
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestI6_SpentGrantIDIsReplaced(t *testing.T) {
 		}
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report")
 		calls := s.of("acquire")
-		if len(calls) != 3 || calls[2].grantID == calls[0].grantID || calls[2].grantID != l.GrantID() || calls[2].retry {
+		if len(calls) != 3 || calls[2].grantID == calls[0].grantID || calls[2].grantID != l.grantID || calls[2].retry {
 			t.Errorf("requests %+v, want a third with a new grant ID", calls)
 		}
 	})

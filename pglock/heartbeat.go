@@ -193,7 +193,7 @@ func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 	sent := c.now()
 	v, err := c.backend.RenewWaiting(ctx, l.claim(), min(shortest/12, busyWait))
 	l = c.current(l)
-	switch translated := ErrorFromSQL(err, l.name, l.token); {
+	switch translated := errorFromSQL(err, l.name, l.token); {
 	case err == nil:
 		l.extend(sent, v, sooner())
 	case errors.Is(translated, ErrLost):

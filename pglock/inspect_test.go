@@ -5,16 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -40,8 +43,16 @@ func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 			t.Errorf("%q does not say %s", err, s)
 		}
 	}
-	if strings.Contains(err.Error(), l.GrantID().String()) || strings.Contains(l.String(), l.GrantID().String()) {
-		t.Error("a grant ID is printed")
+	grant, exportErr := l.Export()
+	if exportErr != nil || grant.Lock != "report" || grant.Token != l.Token() || grant.Resource != "report" || grant.Schema != "pglock" || grant.ID == uuid.Nil {
+		t.Errorf("%+v, %v", grant, exportErr)
+	}
+	var logged strings.Builder
+	slog.New(slog.NewJSONHandler(&logged, nil)).Info("acquired", "grant", grant)
+	for _, text := range []string{err.Error(), l.String(), fmt.Sprint(grant), fmt.Sprintf("%+v %#v", grant, grant), logged.String()} {
+		if strings.Contains(text, grant.ID.String()) {
+			t.Errorf("a grant ID is printed: %s", text)
+		}
 	}
 	if _, err := b.TryAcquire(t.Context(), "other"); err != nil {
 		t.Errorf("another lock: %v", err)
@@ -77,7 +88,7 @@ func TestReleasedLockIsGrantedAgainWithAGreaterToken(t *testing.T) {
 func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := startClient(t, db.Pool(t), pglock.WithHolder("client"))
+	c, admin := startClient(t, db.Pool(t), pglock.WithHolder("client")), newAdmin(t, db.Pool(t))
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +102,7 @@ func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
 		"client":  {mustAcquire(t, c, "client"), "client"},
 		"lease":   {mustAcquire(t, c, "lease", pglock.WithLabel("lease")), "lease"},
 	} {
-		info, err := c.Get(t.Context(), name)
+		info, err := admin.Get(t.Context(), name)
 		if err != nil || !strings.Contains(info.Holder, tc.want) || tc.lease.Holder() != info.Holder {
 			t.Errorf("%s: holder %q and %q, %v; want %q", name, info.Holder, tc.lease.Holder(), err, tc.want)
 		}
@@ -100,9 +111,10 @@ func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
 
 func TestGetShowsALockThroughItsLife(t *testing.T) {
 	t.Parallel()
-	c := startClient(t, pgtest.Database(t).Pool(t), pglock.WithHolder("h"))
+	pool := pgtest.Database(t).Pool(t)
+	c, admin := startClient(t, pool, pglock.WithHolder("h")), newAdmin(t, pool)
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Minute))
-	info, err := c.Get(t.Context(), "report")
+	info, err := admin.Get(t.Context(), "report")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,22 +126,23 @@ func TestGetShowsALockThroughItsLife(t *testing.T) {
 	if err := l.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	renewed, err := c.Get(t.Context(), "report")
+	renewed, err := admin.Get(t.Context(), "report")
 	if err != nil || !renewed.RenewedAt.After(info.RenewedAt) || !renewed.AcquiredAt.Equal(info.AcquiredAt) || renewed.Token != info.Token {
 		t.Errorf("after a renewal: %+v, %v", renewed, err)
 	}
 	if err := l.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	free, err := c.Get(t.Context(), "report")
+	free, err := admin.Get(t.Context(), "report")
 	if err != nil || free.Held || free.EndedAt.IsZero() || !free.ExpiresAt.IsZero() || free.Remaining != 0 || free.Token != l.Token() {
 		t.Errorf("after the release: %+v, %v", free, err)
 	}
 }
 
-func TestListChoosesByPrefixAndPagesInByteOrder(t *testing.T) {
+func TestLocksAreChosenByPrefixAndComeInByteOrderFromPageToPage(t *testing.T) {
 	t.Parallel()
-	c := startClient(t, pgtest.Database(t).Pool(t))
+	pool := pgtest.Database(t).Pool(t)
+	c, admin := startClient(t, pool), newAdmin(t, pool)
 	for _, name := range []string{"a", "B", "job/1", "job/10", "job/2", "job%", "job_", "ä"} {
 		mustAcquire(t, c, name)
 	}
@@ -137,37 +150,37 @@ func TestListChoosesByPrefixAndPagesInByteOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		o    pglock.ListOptions
+		opts []lockadmin.ListOption
 		want []string
 	}{
-		{pglock.ListOptions{}, []string{"B", "a", "job%", "job/1", "job/10", "job/2", "job_", "ä"}},
-		{pglock.ListOptions{Free: true, Prefix: "job/"}, []string{"job/1", "job/10", "job/2", "job/free"}},
-		{pglock.ListOptions{Prefix: "job/"}, []string{"job/1", "job/10", "job/2"}},
-		{pglock.ListOptions{Prefix: "job%"}, []string{"job%"}},
-		{pglock.ListOptions{Prefix: "job_"}, []string{"job_"}},
-		{pglock.ListOptions{Limit: 2}, []string{"B", "a"}},
-		{pglock.ListOptions{Limit: 3, After: "a"}, []string{"job%", "job/1", "job/10"}},
-		{pglock.ListOptions{After: "ä"}, nil},
-		{pglock.ListOptions{Prefix: "nothing"}, nil},
+		{nil, []string{"B", "a", "job%", "job/1", "job/10", "job/2", "job_", "ä"}},
+		{[]lockadmin.ListOption{lockadmin.WithFree(), lockadmin.WithPrefix("job/")}, []string{"job/1", "job/10", "job/2", "job/free"}},
+		{[]lockadmin.ListOption{lockadmin.WithPrefix("job/")}, []string{"job/1", "job/10", "job/2"}},
+		{[]lockadmin.ListOption{lockadmin.WithPrefix("job%")}, []string{"job%"}},
+		{[]lockadmin.ListOption{lockadmin.WithPrefix("job_")}, []string{"job_"}},
+		{[]lockadmin.ListOption{lockadmin.WithPrefix("nothing")}, nil},
 	} {
-		infos, err := c.List(t.Context(), tc.o)
-		var got []string
-		for _, i := range infos {
-			got = append(got, i.Name)
-		}
-		if err != nil || !slices.Equal(got, tc.want) {
-			t.Errorf("List(%+v) = %q, %v; want %q", tc.o, got, err, tc.want)
+		for size := 1; size < 10; size++ {
+			infos, err := lockadmin.Collect(admin.Locks(t.Context(), append(tc.opts, lockadmin.WithPageSize(size))...))
+			var got []string
+			for _, i := range infos {
+				got = append(got, i.Name)
+			}
+			if err != nil || !slices.Equal(got, tc.want) {
+				t.Errorf("%d at a time: %q, %v; want %q", size, got, err, tc.want)
+			}
 		}
 	}
 }
 
 func TestMetadataComesBackAsItWasGiven(t *testing.T) {
 	t.Parallel()
-	c := startClient(t, pgtest.Database(t).Pool(t))
+	pool := pgtest.Database(t).Pool(t)
+	c, admin := startClient(t, pool), newAdmin(t, pool)
 	for i, raw := range []string{`null`, `true`, `"ü \" \\u0000"`, `{"a": [1, 2.5, {"b": null}]}`, `""`, `[]`, strings.Repeat(" ", 8190) + "12"} {
 		name := fmt.Sprint(i)
 		mustAcquire(t, c, name, pglock.WithMetadata(json.RawMessage(raw)))
-		info, err := c.Get(t.Context(), name)
+		info, err := admin.Get(t.Context(), name)
 		var got, want any
 		if err == nil {
 			err = errors.Join(json.Unmarshal(info.Metadata, &got), json.Unmarshal([]byte(raw), &want))
@@ -181,7 +194,7 @@ func TestMetadataComesBackAsItWasGiven(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustAcquire(t, c, "again")
-	if info, err := c.Get(t.Context(), "again"); err != nil || info.Metadata != nil {
+	if info, err := admin.Get(t.Context(), "again"); err != nil || info.Metadata != nil {
 		t.Errorf("a lease without metadata shows that of the one before: %s, %v", info.Metadata, err)
 	}
 }
@@ -213,10 +226,10 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
-	operator := startClient(t, db.Pool(t), pglock.WithHolder("operator"))
+	operator := newAdmin(t, db.Pool(t))
 	c := startClient(t, pool, pglock.WithHolder("h"))
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
-	broken, err := operator.Break(t.Context(), "report", "host is gone", pglock.BreakToken(l.Token()), pglock.BreakActor("ada"))
+	broken, err := operator.Break(t.Context(), "report", "host is gone", lockadmin.WithToken(l.Token()), lockadmin.WithActor("ada"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,12 +249,12 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	if next := mustAcquire(t, c, "report"); next.Token() <= broken.NewToken {
 		t.Errorf("token %d after the break's %d", next.Token(), broken.NewToken)
 	}
-	events, err := operator.Events(t.Context(), "report", 10)
+	events, err := lockadmin.Collect(operator.Events(t.Context(), "report"))
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%+v, %v; want the break", events, err)
 	}
 	e := events[0]
-	if e.Kind != "break" || e.Lock != "report" || e.Token != l.Token() || e.NewToken != broken.NewToken || e.Holder != "h" ||
+	if e.Kind != lockadmin.EventBreak || e.Lock != "report" || e.Token != l.Token() || e.NewToken != broken.NewToken || e.Holder != "h" ||
 		e.Actor != "ada" || e.Reason != "host is gone" || e.DBUser == "" || time.Since(e.At) > time.Minute {
 		t.Errorf("%+v", e)
 	}
@@ -254,8 +267,8 @@ func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
 	old := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")
 	next := mustAcquire(t, c, "report", pglock.WithLabel("next"))
-	events, err := c.Events(t.Context(), "", 10)
-	if err != nil || len(events) != 1 || events[0].Kind != "takeover" || events[0].Token != old.Token() || events[0].NewToken != next.Token() || events[0].Actor != "next" {
+	events, err := lockadmin.Collect(newAdmin(t, db.Pool(t)).Events(t.Context(), ""))
+	if err != nil || len(events) != 1 || events[0].Kind != lockadmin.EventTakeover || events[0].Token != old.Token() || events[0].NewToken != next.Token() || events[0].Actor != "next" {
 		t.Errorf("%+v, %v; want the takeover of token %d by %d", events, err, old.Token(), next.Token())
 	}
 	var lost *pglock.LostError

@@ -51,7 +51,7 @@ func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, t
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, grace: r.Grace,
 		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token)}
 	l.owner.held.Add(1)
-	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, r.owner))
+	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
 }
 
@@ -83,24 +83,6 @@ func (l *Lease) Resource() string {
 // TTL is how long a renewal extends the lease.
 func (l *Lease) TTL() time.Duration { return l.ttl }
 
-// GrantID is what proves to the server that this lease is its caller's own. Whoever knows it can renew and release the
-// lease: give it to other processes on purpose only, and never print it.
-// Asking for it makes the release of this lease go through the server, instead of passing the lock on in memory (WithTurns).
-// Of a lease whose grant carries several turns it can be had only before the lease has ended: uuid.Nil after that, unless it
-// was asked for before.
-func (l *Lease) GrantID() uuid.UUID {
-	if !l.makeKnown() {
-		return uuid.Nil
-	}
-	return l.grantID
-}
-
-// Schema is the database schema of the lock.
-func (l *Lease) Schema() string { return l.client.config.schema }
-
-// DatabaseID tells the database that granted the lease from every other.
-func (l *Lease) DatabaseID() uuid.UUID { return l.client.databaseID }
-
 // String shows the lease without its grant ID.
 func (l *Lease) String() string {
 	return fmt.Sprintf("lease of lock %q with token %d by %q", l.name, l.token, l.holder)
@@ -108,7 +90,7 @@ func (l *Lease) String() string {
 
 // Context is done when the lease ends; context.Cause is then a *LostError (ErrLost) or ErrReleased. For a lease from
 // Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with Do's context
-// too. It carries the owner: locks that are asked for under it are asked for by the same owner as this one, which is how
+// too. It carries the lease (LeaseFromContext), and its owner: locks that are asked for under it are asked for by the same owner as this one, which is how
 // ErrSelfDeadlock and ErrDeadlock come about. It ends within a second of the local deadline even after the machine was suspended; Valid is exact.
 func (l *Lease) Context() context.Context { return l.ctx }
 
@@ -181,7 +163,7 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 	if err == nil {
 		return l.Err()
 	}
-	err = ErrorFromSQL(err, l.name, l.token)
+	err = errorFromSQL(err, l.name, l.token)
 	if errors.Is(err, ErrLost) {
 		l.end(err)
 		return l.Err()
@@ -224,7 +206,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		case err == nil:
 			return l.whyLost(ctx, repeated)
 		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
-			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, ErrorFromSQL(err, l.name, l.token))
+			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
@@ -244,7 +226,7 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	reason := Reason(r.Lost)
 	switch {
 	case err != nil && repeated:
-		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, ErrorFromSQL(err, l.name, l.token))
+		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, errorFromSQL(err, l.name, l.token))
 	case err != nil:
 		reason = ReasonExpired
 	case reason == ReasonReleased && repeated:

@@ -122,7 +122,7 @@ func TestTrap9_GrantThatComesWhenTheCallGivesUpIsGivenBack(t *testing.T) {
 			synctest.Wait()
 			switch {
 			case got.err == nil:
-				if got.lease.GrantID() != id || !q.holds(id) || !got.lease.Valid() {
+				if got.lease.grantID != id || !q.holds(id) || !got.lease.Valid() {
 					t.Errorf("%d: a lease without a grant: %v", i, got.lease)
 				}
 				if err := got.lease.Release(t.Context()); err != nil {

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -32,7 +30,7 @@ type config struct {
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}
 
 func newConfig(opts []Option) (config, error) {
-	c := config{schema: "pglock", holder: defaultHolder(), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL, turns: DefaultTurns, turnsWithin: DefaultTurnsWithin}
+	c := config{schema: "pglock", holder: argument.Process(MaxHolderBytes), ttl: DefaultTTL, sessionTTL: DefaultSessionTTL, turns: DefaultTurns, turnsWithin: DefaultTurnsWithin}
 	for _, o := range opts {
 		if o == nil {
 			return config{}, errNilOption
@@ -233,23 +231,4 @@ func modeText(mode Mode, capacity int) string {
 		return fmt.Sprintf("limit %d", capacity)
 	}
 	return string(mode)
-}
-
-func defaultHolder() string {
-	host, err := os.Hostname()
-	if err != nil || host == "" {
-		host = "localhost"
-	}
-	if len(host) > 128 {
-		host = host[:128]
-	}
-	program := filepath.Base(os.Args[0])
-	if len(program) > 64 {
-		program = program[:64]
-	}
-	label := fmt.Sprintf("%s/%s[%d]", host, program, os.Getpid())
-	if checkText("holder", label, MaxHolderBytes) != nil {
-		return fmt.Sprintf("pid %d", os.Getpid()) // a host or program name that is no UTF-8
-	}
-	return label
 }

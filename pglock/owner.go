@@ -21,12 +21,23 @@ type owner struct {
 	unnamed map[*Lease]struct{}
 }
 
+// ownerKey is under what a context carries a *Lease, and with it its owner; or an *owner alone.
 type ownerKey struct{}
+
+// LeaseFromContext is the lease whose Context ctx is, or was made of; of several the one acquired last. False when there is none, and
+// for the Context of Leases, which belongs to all of them.
+func LeaseFromContext(ctx context.Context) (lease *Lease, found bool) {
+	lease, found = ctx.Value(ownerKey{}).(*Lease)
+	return lease, found
+}
 
 // ownerOf is the owner that ctx carries, or a new one.
 func ownerOf(ctx context.Context) (*owner, error) {
-	if o, found := ctx.Value(ownerKey{}).(*owner); found {
-		return o, nil
+	switch carried := ctx.Value(ownerKey{}).(type) {
+	case *Lease:
+		return carried.owner, nil
+	case *owner:
+		return carried, nil
 	}
 	id, err := newGrantID()
 	if err != nil {

@@ -86,7 +86,7 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 		s.set(func() {
 			s.onHandOver = func(call protocol.Claim) protocol.Handed {
 				time.Sleep(time.Second) // a release that takes its time
-				if call.GrantID != held.GrantID() {
+				if call.GrantID != held.grantID {
 					return protocol.Handed{}
 				}
 				return protocol.Handed{Hints: []string{q.grant(id, DefaultTTL)}}

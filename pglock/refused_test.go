@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -47,6 +49,21 @@ func startClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pgloc
 		}
 	})
 	return c
+}
+
+func newAdmin(t *testing.T, pool *pgxpool.Pool, opts ...lockadmin.Option) *lockadmin.Admin {
+	t.Helper()
+	a, err := lockadmin.New(t.Context(), pool, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// exported is the grant ID as Export tells it; nil when it does not.
+func exported(l *pglock.Lease) uuid.UUID {
+	g, _ := l.Export()
+	return g.ID
 }
 
 func mustAcquire(t *testing.T, c *pglock.Client, name string, opts ...pglock.AcquireOption) *pglock.Lease {
@@ -106,6 +123,14 @@ func checkRefusals(t *testing.T, conn *pgx.Conn, refusals []refusal) {
 	}
 }
 
+// watchOnce gives the first error of a watch.
+func watchOnce(ctx context.Context, c *pglock.Client, name string) error {
+	for _, err := range c.Watch(ctx, name) {
+		return err
+	}
+	return nil
+}
+
 func ignore[T any](_ T, err error) error { return err }
 
 var badNames = []struct{ what, name, value, rule string }{
@@ -126,6 +151,7 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	admin := newAdmin(t, pool)
 	var all []refusal
 	option := func(name, field, value, rule string, o pglock.AcquireOption) {
 		all = append(all,
@@ -138,20 +164,20 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			argument("TryAcquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, b.name)) }),
 			argument("Acquire name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Acquire(ctx, b.name)) }),
 			argument("Do name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return c.Do(ctx, b.name, fnRan) }),
-			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Get(ctx, b.name)) }),
-			argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Fences(ctx, b.name)) }),
-			argument("Watch name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Watch(ctx, b.name)) }),
+			argument("Get name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(admin.Get(ctx, b.name)) }),
+			argument("Watch name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return watchOnce(ctx, c, b.name) }),
 			argument("AcquireAll name "+b.what, "names[1]", b.value, b.rule,
 				func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new", b.name})) }),
-			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Break(ctx, b.name, "stuck")) }))
+			argument("Break name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(admin.Break(ctx, b.name, "stuck")) }))
 		if b.name != "" {
 			all = append(all,
-				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Waiters(ctx, b.name, 10)) }),
-				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(c.Events(ctx, b.name, 10)) }),
+				argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Fences(ctx, b.name))) }),
+				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, b.name))) }),
+				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Events(ctx, b.name))) }),
 				argument("List prefix "+b.what, "prefix", b.value, b.rule,
-					func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Prefix: b.name})) }),
-				argument("List after "+b.what, "after", b.value, b.rule,
-					func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{After: b.name})) }))
+					func(ctx context.Context) error {
+						return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPrefix(b.name))))
+					}))
 		}
 	}
 	for _, ttl := range []time.Duration{0, -time.Second, 99 * time.Millisecond, 24*time.Hour + 1} {
@@ -183,26 +209,56 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 		refusal{"New without schema", func(ctx context.Context) error {
 			return ignore(pglock.New(ctx, pool, pglock.WithSchema("nowhere")))
 		}, pglock.ErrSchema, []string{`"nowhere"`, "migrate up"}},
-		argument("List limit", "limit", "10001", "10000",
-			func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Limit: 10001})) }),
-		argument("List negative limit", "limit", "-1", "10000",
-			func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{Limit: -1})) }),
-		argument("Events limit", "limit", "0", "10000", func(ctx context.Context) error { return ignore(c.Events(ctx, "", 0)) }),
-		refusal{"Get unknown", func(ctx context.Context) error { return ignore(c.Get(ctx, "unknown")) }, pglock.ErrNotFound, []string{`"unknown"`}},
+		argument("Locks page size", "page size", "10001", "10000",
+			func(ctx context.Context) error {
+				return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPageSize(10001))))
+			}),
+		argument("Locks negative page size", "page size", "-1", "10000",
+			func(ctx context.Context) error {
+				return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPageSize(-1))))
+			}),
+		argument("Events page size", "page size", "0", "10000",
+			func(ctx context.Context) error {
+				return ignore(lockadmin.Collect(admin.Events(ctx, "", lockadmin.WithPageSize(0))))
+			}),
+		argument("Events with a prefix", "WithPrefix", "given", "Locks only",
+			func(ctx context.Context) error {
+				return ignore(lockadmin.Collect(admin.Events(ctx, "", lockadmin.WithPrefix("a"))))
+			}),
+		argument("Fences with free locks", "WithFree", "given", "Locks only",
+			func(ctx context.Context) error {
+				return ignore(lockadmin.Collect(admin.Fences(ctx, "", lockadmin.WithFree())))
+			}),
+		argument("Waiters with option nil", "option", "nil", "be an option of this package",
+			func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, "", nil))) }),
+		argument("Prune idle", "idle", "-1s", "not be negative", func(ctx context.Context) error { return ignore(admin.Prune(ctx, lockadmin.WithIdle(-time.Second))) }),
+		argument("Prune event age", "event age", "-1s", "not be negative", func(ctx context.Context) error { return ignore(admin.Prune(ctx, lockadmin.WithEventAge(-time.Second))) }),
+		argument("Prune on in use", "on in use", "nil", "be a function", func(ctx context.Context) error { return ignore(admin.Prune(ctx, lockadmin.WithOnInUse(nil))) }),
+		argument("New admin without pool", "pool", "nil", "be a *pgxpool.Pool", func(ctx context.Context) error { return ignore(lockadmin.New(ctx, nil)) }),
+		argument("New admin schema empty", "schema", "empty", "63",
+			func(ctx context.Context) error { return ignore(lockadmin.New(ctx, pool, lockadmin.WithSchema(""))) }),
+		refusal{"New admin without schema", func(ctx context.Context) error {
+			return ignore(lockadmin.New(ctx, pool, lockadmin.WithSchema("nowhere")))
+		}, pglock.ErrSchema, []string{`"nowhere"`, "migrate up"}},
+		refusal{"Get unknown", func(ctx context.Context) error { return ignore(admin.Get(ctx, "unknown")) }, lockadmin.ErrNotFound, []string{`"unknown"`}},
 		refusal{"TryAcquire held", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "held")) }, pglock.ErrHeld, []string{`"held"`}},
-		refusal{"Break free", func(ctx context.Context) error { return ignore(c.Break(ctx, "free", "stuck")) }, pglock.ErrNotHeld, []string{"free"}},
-		refusal{"Break unknown", func(ctx context.Context) error { return ignore(c.Break(ctx, "unknown", "stuck")) }, pglock.ErrNotHeld, []string{"unknown"}},
+		refusal{"Break free", func(ctx context.Context) error { return ignore(admin.Break(ctx, "free", "stuck")) }, lockadmin.ErrNotHeld, []string{"free"}},
+		refusal{"Break unknown", func(ctx context.Context) error { return ignore(admin.Break(ctx, "unknown", "stuck")) }, lockadmin.ErrNotHeld, []string{"unknown"}},
 		refusal{"Break with another token", func(ctx context.Context) error {
-			return ignore(c.Break(ctx, "held", "stuck", pglock.BreakToken(4711)))
-		}, pglock.ErrNotHeld, []string{"4711", "held"}},
-		argument("Break without reason", "reason", "empty", "1024", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "")) }),
-		refusal{"Break with blank reason", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", " ")) }, pglock.ErrInvalid, []string{"reason", "1024"}},
+			return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithToken(4711)))
+		}, lockadmin.ErrNotHeld, []string{"4711", "held"}},
+		argument("Break without reason", "reason", "empty", "1024", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", "")) }),
+		refusal{"Break with blank reason", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", " ")) }, pglock.ErrInvalid, []string{"reason", "1024"}},
 		argument("Break with long reason", "reason", "1025", "1024",
-			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", strings.Repeat("x", 1025))) }),
+			func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", strings.Repeat("x", 1025))) }),
 		argument("Break with token 0", "token", "0", "greater than 0",
-			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck", pglock.BreakToken(0))) }),
+			func(ctx context.Context) error {
+				return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithToken(0)))
+			}),
 		argument("Break without actor", "actor", "empty", "256",
-			func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck", pglock.BreakActor(""))) }),
+			func(ctx context.Context) error {
+				return ignore(admin.Break(ctx, "held", "stuck", lockadmin.WithActor("")))
+			}),
 	)
 	checkRefusals(t, conn, all)
 }
@@ -260,8 +316,6 @@ func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
 		argument("AcquireAll nothing", "names", "empty", "at least one", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, nil)) }),
 		argument("AcquireAll twice", "names[2]", `"a"`, "not be the same as names[0]",
 			func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"a", "b", "a"})) }),
-		argument("Waiters limit 0", "limit", "0", "from 1 to 10000", func(ctx context.Context) error { return ignore(c.Waiters(ctx, "", 0)) }),
-		argument("Waiters limit", "limit", "10001", "from 1 to 10000", func(ctx context.Context) error { return ignore(c.Waiters(ctx, "held", 10001)) }),
 		argument("New listen config nil", "listen config", "nil", "pgx.ParseConfig",
 			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithListenConfig(nil))) }),
 		argument("New listen config by hand", "listen config", "made by hand", "pgx.ParseConfig",
@@ -293,7 +347,7 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 	if err := released.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Break(t.Context(), "lost", "stuck"); err != nil {
+	if _, err := newAdmin(t, pool).Break(t.Context(), "lost", "stuck"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -372,14 +426,7 @@ func TestI11_ClosedClientRefusesEverythingAndChangesNothing(t *testing.T) {
 		closed("Acquire", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
 		closed("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
 		closed("AcquireAll", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"new"})) }),
-		closed("Watch", func(ctx context.Context) error { return ignore(c.Watch(ctx, "new")) }),
-		closed("Waiters", func(ctx context.Context) error { return ignore(c.Waiters(ctx, "held", 10)) }),
-		closed("Holders", func(ctx context.Context) error { return ignore(c.Holders(ctx, "held")) }),
-		closed("Get", func(ctx context.Context) error { return ignore(c.Get(ctx, "held")) }),
-		closed("List", func(ctx context.Context) error { return ignore(c.List(ctx, pglock.ListOptions{})) }),
-		closed("Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck")) }),
-		closed("Events", func(ctx context.Context) error { return ignore(c.Events(ctx, "", 10)) }),
-		closed("Fences", func(ctx context.Context) error { return ignore(c.Fences(ctx, "held")) }),
+		closed("Watch", func(ctx context.Context) error { return watchOnce(ctx, c, "new") }),
 		{"Renew", l.Renew, pglock.ErrReleased, nil},
 		{"Release", l.Release, pglock.ErrReleased, nil},
 		{"Check", func(ctx context.Context) error { return ignore(l.Check(ctx)) }, pglock.ErrReleased, nil},

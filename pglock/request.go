@@ -119,7 +119,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 		case locked && !q.Retry: // somebody is being granted the lock, and has been for a second
 			return protocol.Answer{}, sent, nil
 		case server.NeverSent(err) && !q.Retry && !q.Wait, !protocol.ConnectionLost(err) && !locked:
-			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, ErrorFromSQL(err, q.Name, 0))
+			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, errorFromSQL(err, q.Name, 0))
 		}
 		if patience == nil {
 			patience = time.After(q.bears())

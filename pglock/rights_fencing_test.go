@@ -81,7 +81,7 @@ func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	l := mustAcquire(t, startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour)), "held")
-	execute(t, conn, fmt.Sprintf("SELECT pglock.once('done', 'held', %d, '%s')", l.Token(), l.GrantID()))
+	execute(t, conn, fmt.Sprintf("SELECT pglock.once('done', 'held', %d, '%s')", l.Token(), exported(l)))
 	before := rows(t, conn)
 	for _, role := range []string{"pglock_user", "pglock_admin"} {
 		pool := db.Pool(t, login(t, db, role))
@@ -261,7 +261,7 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 				}
 				var written, stolen int
 				if err := conn.QueryRow(t.Context(), fmt.Sprintf("SELECT (SELECT count(*) FROM %s), (SELECT count(*) FROM %s.loot_%s WHERE who <> $1 OR stolen LIKE '%%' || $2 || '%%')", table, o.name, kind),
-					o.name, victim.GrantID().String()).Scan(&written, &stolen); err != nil {
+					o.name, exported(victim).String()).Scan(&written, &stolen); err != nil {
 					t.Fatal(err)
 				}
 				if written == 0 || stolen != 0 {

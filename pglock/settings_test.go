@@ -14,14 +14,15 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // exercise uses everything once, under whatever settings the pool's connections have.
-func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
+func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool, append(opts, pglock.WithDefaultTTL(2*time.Second))...)
+	c, err := pglock.New(t.Context(), pool, pglock.WithSchema(schema), pglock.WithDefaultTTL(2*time.Second))
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
@@ -57,10 +58,11 @@ func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
 	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("second Write without AllowSameToken: %v, want ErrStaleToken", err)
 	}
-	if info, err := c.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != 2*time.Second || time.Since(info.AcquiredAt) > time.Minute {
+	admin := newAdmin(t, pool, lockadmin.WithSchema(schema))
+	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != 2*time.Second || time.Since(info.AcquiredAt) > time.Minute {
 		t.Errorf("Get = %+v, %v", info, err)
 	}
-	if fences, err := c.Fences(t.Context(), "report"); err != nil || len(fences) != 1 || fences[0].LastToken != l.Token() {
+	if fences, err := lockadmin.Collect(admin.Fences(t.Context(), "report")); err != nil || len(fences) != 1 || fences[0].LastToken != l.Token() {
 		t.Errorf("Fences = %+v, %v", fences, err)
 	}
 	deadline := l.Deadline()
@@ -71,29 +73,26 @@ func exercise(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) {
 	if err := c.Do(t.Context(), "report", func(ctx context.Context, _ *pglock.Lease) error { return ctx.Err() }); err != nil {
 		t.Errorf("Do: %v", err)
 	}
-	exerciseQueue(t, c, "report")
+	exerciseQueue(t, c, admin, "report")
 	mustAcquire(t, c, "broken")
-	if _, err := c.Break(t.Context(), "broken", "stuck"); err != nil {
+	if _, err := admin.Break(t.Context(), "broken", "stuck"); err != nil {
 		t.Errorf("Break: %v", err)
 	}
-	if events, err := c.Events(t.Context(), "broken", 10); err != nil || len(events) != 1 || time.Since(events[0].At) > time.Minute {
+	if events, err := lockadmin.Collect(admin.Events(t.Context(), "broken")); err != nil || len(events) != 1 || time.Since(events[0].At) > time.Minute {
 		t.Errorf("Events = %+v, %v", events, err)
 	}
-	if infos, err := c.List(t.Context(), pglock.ListOptions{Free: true}); err != nil || len(infos) != 2 {
+	if infos, err := lockadmin.Collect(admin.Locks(t.Context(), lockadmin.WithFree())); err != nil || len(infos) != 2 {
 		t.Errorf("List = %+v, %v", infos, err)
 	}
 }
 
 // exerciseQueue waits for a lock that is then released, watches it, and leaves a queue.
-func exerciseQueue(t *testing.T, c *pglock.Client, name string) {
+func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	changes, err := c.Watch(ctx, name)
-	if err != nil {
-		t.Fatalf("Watch: %v", err)
-	}
-	if first := <-changes; first.Kind != pglock.ChangeNone || len(first.Holders) != 0 {
+	changes := watching(ctx, c, name)
+	if first := <-changes; first.err != nil || first.Kind != pglock.ChangeNone || len(first.Holders) != 0 {
 		t.Errorf("the state of a free lock: %+v", first)
 	}
 	l := mustAcquire(t, c, name)
@@ -106,7 +105,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, name string) {
 			done <- c.Do(ctx, name, func(context.Context, *pglock.Lease) error { return nil }, pglock.WithMetadata([]byte(`{"b": 2}`)))
 		}()
 		eventually(t, "a ticket", func() bool {
-			waiters, err := c.Waiters(ctx, name, 10)
+			waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
 			if err != nil {
 				t.Fatalf("Waiters: %v", err)
 			}
@@ -121,7 +120,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, name string) {
 		t.Errorf("a call that gives up: %v, want context.Canceled", err)
 	}
 	eventually(t, "the end of the other ticket", func() bool {
-		waiters, err := c.Waiters(ctx, name, 10)
+		waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
 		return err == nil && len(waiters) == 1
 	})
 	if err := l.Release(ctx); err != nil {
@@ -239,7 +238,7 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			execute(t, db.Conn(t), hostile)
-			exercise(t, db.Pool(t, change))
+			exercise(t, db.Pool(t, change), "pglock")
 		})
 	}
 }
@@ -284,7 +283,7 @@ func TestEverythingWorksInASchemaWithAnOddName(t *testing.T) {
 	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema(schema)); err != nil {
 		t.Fatal(err)
 	}
-	exercise(t, db.Pool(t), pglock.WithSchema(schema))
+	exercise(t, db.Pool(t), schema)
 }
 
 func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
@@ -296,11 +295,13 @@ func TestSchemasOfOneDatabaseAreApart(t *testing.T) {
 	pool := db.Pool(t)
 	a := mustAcquire(t, startClient(t, pool), "report")
 	b := mustAcquire(t, startClient(t, pool, pglock.WithSchema("other")), "report")
-	if a.Schema() == b.Schema() || a.DatabaseID() == b.DatabaseID() {
-		t.Errorf("schemas %q and %q, IDs %v and %v", a.Schema(), b.Schema(), a.DatabaseID(), b.DatabaseID())
+	first, errA := a.Export()
+	second, errB := b.Export()
+	if err := errors.Join(errA, errB); err != nil || first.Schema == second.Schema || first.DatabaseID == second.DatabaseID {
+		t.Errorf("schemas %q and %q, IDs %v and %v, %v", first.Schema, second.Schema, first.DatabaseID, second.DatabaseID, err)
 	}
 	_, err := db.Conn(t).Exec(t.Context(), "SELECT pglock.fence($1, $2, $3, NULL, false, $4)",
-		b.Name(), int64(b.Token()), b.GrantID().String(), b.DatabaseID().String())
+		second.Lock, int64(second.Token), second.ID.String(), second.DatabaseID.String())
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) || pgErr.Code != "LK007" {
 		t.Errorf("the fence of one schema for a lease of another: %v, want LK007", err)
@@ -355,7 +356,7 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	conn := db.Conn(t)
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	pool := db.Pool(t)
-	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
+	c, admin := startClient(t, pool, pglock.WithDefaultTTL(time.Hour)), newAdmin(t, pool)
 	l := mustAcquire(t, c, "held")
 	execute(t, conn, fmt.Sprintf("ALTER DATABASE %s SET default_transaction_read_only = on", pgx.Identifier{db.Name()}.Sanitize()))
 	defer execute(t, conn, fmt.Sprintf("ALTER DATABASE %s RESET default_transaction_read_only", pgx.Identifier{db.Name()}.Sanitize()))
@@ -365,11 +366,12 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	}
 	checkRefusals(t, conn, []refusal{
 		readOnly("New", func(ctx context.Context) error { return ignore(pglock.New(ctx, pool)) }),
+		readOnly("New admin", func(ctx context.Context) error { return ignore(lockadmin.New(ctx, pool)) }),
 		readOnly("TryAcquire new", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) }),
 		readOnly("Acquire new", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
 		readOnly("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),
 		readOnly("Renew", l.Renew),
-		readOnly("Break", func(ctx context.Context) error { return ignore(c.Break(ctx, "held", "stuck")) }),
+		readOnly("Break", func(ctx context.Context) error { return ignore(admin.Break(ctx, "held", "stuck")) }),
 		readOnly("Write", func(ctx context.Context) error {
 			return fencedstore.New(pool).Write(ctx, l, func(context.Context, pgx.Tx) error { return errors.New("fn ran") })
 		}),

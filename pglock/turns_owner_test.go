@@ -248,7 +248,7 @@ func TestCallsThatDifferHaveTicketsOfTheirOwn(t *testing.T) {
 		go func() {
 			leases, err := c.AcquireAll(t.Context(), []string{"report"})
 			if err == nil {
-				err = leases[0].Release(t.Context())
+				err = leases.Release(t.Context())
 			}
 			all <- err
 		}()

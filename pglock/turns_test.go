@@ -375,8 +375,8 @@ func TestI5_AnEndedTurnCannotTouchItsSuccessor(t *testing.T) {
 				t.Errorf("I5: %s of an ended turn: %v, want ErrReleased", what, err)
 			}
 		}
-		if id := gone.GrantID(); id != uuid.Nil {
-			t.Errorf("I5: the grant ID of an ended turn is %v", id)
+		if g, err := gone.Export(); g != (Grant{}) || !errors.Is(err, ErrReleased) {
+			t.Errorf("I5: the grant of an ended turn is %v with ID %v, %v", g, g.ID, err)
 		}
 		if gone.Valid() || !now.Valid() || now.Context().Err() != nil || !s.ends("report").Equal(before) || s.count() != statements {
 			t.Errorf("I5: the turn after it: %v; %d statements", now.Err(), s.count()-statements)
@@ -412,6 +412,12 @@ func TestI5_TwoReleasesAtOnceGiveOneTurn(t *testing.T) {
 	})
 }
 
+// exported is the grant ID as Export tells it; nil when it does not.
+func exported(l *Lease) uuid.UUID {
+	g, _ := l.Export()
+	return g.ID
+}
+
 // Whoever has asked for the grant ID may have shown it to the server: the end of that lease goes through the server, and what
 // comes after it is another grant.
 func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
@@ -419,8 +425,8 @@ func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
 		s := newFakeServer()
 		c := s.client(t)
 		_, now, waiting := inTurn(t, s, c, 5)
-		id := now.GrantID()
-		if id == uuid.Nil || id != s.rows["report"].GrantID || now.GrantID() != id {
+		id := exported(now)
+		if id == uuid.Nil || id != s.rows["report"].GrantID || exported(now) != id {
 			t.Fatalf("I4: the grant ID is %v, the server's %v", id, s.rows["report"].GrantID)
 		}
 		released := len(s.of("release"))
@@ -430,8 +436,8 @@ func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
 		if n := len(s.of("release")) - released; n != 1 {
 			t.Fatalf("I4: %d releases reached the server, want one", n)
 		}
-		if now.GrantID() != id {
-			t.Errorf("the grant ID that was told has become %v", now.GrantID())
+		if exported(now) != id {
+			t.Errorf("the grant ID that was told has become %v", exported(now))
 		}
 		next := served(t, waiting[0])
 		if next.grantID == id || int64(next.Token()) <= now.row {
@@ -459,7 +465,7 @@ func TestALineWhoseLeasesAreKnownAsksForSingleTurns(t *testing.T) {
 		ids := make(map[uuid.UUID]bool)
 		for _, r := range results {
 			l := served(t, r)
-			ids[l.GrantID()] = true
+			ids[exported(l)] = true
 			if err := l.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
@@ -493,7 +499,7 @@ func TestI4_GrantIDAgainstReleaseIsOneOrTheOther(t *testing.T) {
 			_, now, waiting := inTurn(t, s, c, 1)
 			grantID, released := s.rows["report"].GrantID, len(s.of("release"))
 			told, done := make(chan uuid.UUID, 1), make(chan error, 1)
-			ask, release := func() { told <- now.GrantID() }, func() { done <- now.Release(t.Context()) }
+			ask, release := func() { told <- exported(now) }, func() { done <- now.Release(t.Context()) }
 			if round%2 == 0 {
 				go ask()
 				go release()

@@ -16,7 +16,6 @@ const (
 	MaxNameBytes     = 512  // of a lock's or a resource's name
 	MaxHolderBytes   = 256  // of a holder's label
 	MaxMetadataBytes = 8192 // of a lease's metadata
-	MaxReasonBytes   = 1024 // of the reason for a break
 	MaxLimit         = 1000 // of the holders that Limit allows
 	DefaultTurns     = 64   // of a grant within its client
 	MaxTurns         = 1000

@@ -28,8 +28,8 @@ func TestHintGivesTheLeaseWithoutAnotherRequest(t *testing.T) {
 		began := time.Now()
 		c.queue.Hear(q.grant(id, DefaultTTL), nil)
 		l := mustGet(t, result)
-		if l.Token() != 6 || l.GrantID() != id || l.Slot() != 0 || time.Since(began) != 0 {
-			t.Errorf("%v with grant ID %v after %v, want token 6 with %v at once", l, l.GrantID(), time.Since(began), id)
+		if l.Token() != 6 || l.grantID != id || l.Slot() != 0 || time.Since(began) != 0 {
+			t.Errorf("%v with grant ID %v after %v, want token 6 with %v at once", l, l.grantID, time.Since(began), id)
 		}
 		if n := len(s.of("acquire")); n != 1 {
 			t.Errorf("%d requests, want one", n)

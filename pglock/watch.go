@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -29,15 +30,13 @@ const (
 	ChangeReleased ChangeKind = "released" // by its holder
 	ChangeExpired  ChangeKind = "expired"
 	ChangeBroken   ChangeKind = "broken" // by an operator
-	ChangeUnseen   ChangeKind = "unseen" // nothing, as far as is known: the watch has ended with Err
 )
 
 // Change is what Watch tells: what happened, to which lease, and who holds the lock after it. Times are the server's.
 type Change struct {
 	Kind    ChangeKind
-	Lease   Info   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
-	Holders []Info // after the change, by slot; none when the lock is free
-	Err     error  // of ChangeUnseen: ErrPermission, ErrSchema, or what else the server or the pool refused the look with
+	Lease   LockInfo   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
+	Holders []LockInfo // after the change, by slot; none when the lock is free
 }
 
 // watcher is one Watch. Only its own goroutine uses it, but for wake.
@@ -47,32 +46,28 @@ type watcher struct {
 	wake    chan struct{} // 1-buffered: the lock may have changed
 }
 
-// Watch tells the lock's present state and then each change. Where the reader is slow, the newest change takes the place
-// of older ones that it has not read: the last one it reads is how things are. The channel is closed when ctx ends or the
-// client is closed. The lock need not exist yet. Nobody else pays for it: the server tells of changes only while somebody
-// watches. Where notifications do not come through, changes are seen within a second. While the server cannot be reached
-// nothing is told, and the watch goes on when it can. Where the server refuses to show the lock, as it will again, or the pool
-// is closed, the last change is a ChangeUnseen with the error, and the channel is closed.
+// Watch tells the lock's present state and then each change, for as long as the loop goes on. Where the loop's body is slow, it is
+// told the newest change in place of older ones that it has missed: the last one is how things are. The lock need not exist yet.
+// Nobody else pays for it: the server tells of changes only while somebody watches. Where notifications do not come through,
+// changes are seen within a second. While the server cannot be reached nothing is told, and the watch goes on when it can.
 //
-// Errors: ErrInvalid, ErrClosed, ctx's error, or the server's to the first look.
-func (c *Client) Watch(ctx context.Context, name string) (<-chan Change, error) {
-	if err := checkText("name", name, MaxNameBytes); err != nil {
-		return nil, err
+//	for change, err := range client.Watch(ctx, "report") {
+//		if err != nil {
+//			return err
+//		}
+//		…
+//	}
+//	return ctx.Err() // the loop ends by itself when ctx ends, and for no other reason
+//
+// An error is the last that the loop is given: ErrInvalid, ErrClosed, what the first look failed with, or later that the server
+// refuses to show the lock, as it will again, or that the pool is closed. It has no goroutine.
+func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		err := c.follow(ctx, name, func(news Change) bool { return yield(news, nil) })
+		if err != nil && ctx.Err() == nil {
+			yield(Change{}, fmt.Errorf("watch lock %q: %w", name, err))
+		}
 	}
-	if c.isClosed() {
-		return nil, fmt.Errorf("watch lock %q: %w", name, ErrClosed)
-	}
-	now, channel, err := c.backend.Watch(ctx, name, watchLasting)
-	if err != nil {
-		return nil, fmt.Errorf("pglock: watch lock %q: %w", name, ErrorFromSQL(err, name, 0))
-	}
-	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
-	out := make(chan Change, 1)
-	out <- change(ChangeNone, now, now)
-	if !c.calls.background(func() { c.follow(ctx, w, now, out) }) {
-		return nil, fmt.Errorf("watch lock %q: %w", name, ErrClosed)
-	}
-	return out, nil
 }
 
 // watchers are those of a client, by channel.
@@ -122,70 +117,87 @@ func (ws *watchers) allChanged() {
 	}
 }
 
-// follow looks at the lock when something may have changed, and tells what has.
-func (c *Client) follow(ctx context.Context, w *watcher, before []Info, out chan Change) {
-	defer close(out)
+// follow looks at the lock when something may have changed, and tells what has, until nobody wants to hear more.
+func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool) error {
+	if err := checkText("name", name, MaxNameBytes); err != nil {
+		return err
+	}
+	if c.isClosed() {
+		return ErrClosed
+	}
+	before, channel, err := c.backend.Watch(ctx, name, watchLasting)
+	if err != nil {
+		return c.unseen(name, err)
+	}
+	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
+	if !c.calls.beginEnd() { // the listener may have to be started
+		return ErrClosed
+	}
 	c.watchers.add(w)
+	c.listener.Want(channel)
+	c.calls.ends.Done()
 	defer c.watchers.remove(w)
-	c.listener.Want(w.channel)
-	defer c.listener.Unwant(w.channel)
+	defer c.listener.Unwant(channel)
 	signal(w.wake) // where the channel is listened to already: look again, now that we shall be told
-	ctx, cancel := context.WithCancel(ctx)
+	if !tell(change(ChangeNone, before, before)) {
+		return nil
+	}
+	looking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	for {
-		next := watchLook
-		for _, i := range before {
-			if i.Held {
-				next = min(next, i.Remaining+queue.AskLate) // an expiry is told by nobody
-			}
-		}
-		timer := time.NewTimer(next)
-		select {
-		case <-timer.C:
-		case <-w.wake:
-			timer.Stop()
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
-		after, _, err := c.backend.Watch(ctx, w.name, watchLasting)
+	for w.await(looking, before) {
+		after, _, err := c.backend.Watch(looking, name, watchLasting)
 		switch {
 		case err == nil:
-		case ctx.Err() == nil && server.Lasting(err):
-			replace(out, Change{Kind: ChangeUnseen, Err: fmt.Errorf("pglock: watch lock %q: %w", w.name, ErrorFromSQL(err, w.name, 0))})
-			return
+		case looking.Err() == nil && server.Lasting(err):
+			return c.unseen(name, err)
 		default:
-			if !pause.For(ctx, 200*time.Millisecond) {
-				return
-			}
+			pause.For(looking, 200*time.Millisecond)
 			signal(w.wake)
 			continue
 		}
-		if news, changed := compare(before, after); changed {
-			replace(out, news)
+		if news, changed := compare(before, after); changed && !tell(news) {
+			return nil
 		}
 		before = after
 	}
+	return ErrClosed // unless ctx has ended
 }
 
-// replace tells a change in place of one that is unread, and overtaken.
-func replace(out chan Change, news Change) {
-	select {
-	case <-out:
-	default:
+// await blocks until something may have changed since a look. False says that nobody looks any more.
+func (w *watcher) await(ctx context.Context, before []LockInfo) bool {
+	next := watchLook
+	for _, i := range before {
+		if i.Held {
+			next = min(next, i.Remaining+queue.AskLate) // an expiry is told by nobody
+		}
 	}
-	out <- news
+	timer := time.NewTimer(next)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-w.wake:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// unseen is why a look failed for good.
+func (c *Client) unseen(name string, err error) error {
+	if c.isClosed() {
+		return ErrClosed
+	}
+	return errorFromSQL(err, name, 0)
 }
 
 // compare finds what has changed from one look to the next; the last change where there were several.
-func compare(before, after []Info) (Change, bool) {
-	was := make(map[int]Info)
+func compare(before, after []LockInfo) (Change, bool) {
+	was := make(map[int]LockInfo)
 	for _, i := range before {
 		was[i.Slot] = i
 	}
 	var kind ChangeKind
-	var of Info
+	var of LockInfo
 	for _, i := range after {
 		old, known := was[i.Slot]
 		switch {
@@ -206,17 +218,17 @@ func compare(before, after []Info) (Change, bool) {
 			of = i
 		}
 	}
-	return change(kind, []Info{of}, after), kind != ""
+	return change(kind, []LockInfo{of}, after), kind != ""
 }
 
-func change(kind ChangeKind, of, all []Info) Change {
+func change(kind ChangeKind, of, all []LockInfo) Change {
 	ch := Change{Kind: kind}
 	for _, i := range all {
 		if i.Held {
 			ch.Holders = append(ch.Holders, i)
 		}
 	}
-	slices.SortFunc(ch.Holders, func(a, b Info) int { return a.Slot - b.Slot })
+	slices.SortFunc(ch.Holders, func(a, b LockInfo) int { return a.Slot - b.Slot })
 	switch {
 	case kind == ChangeNone && len(ch.Holders) > 0:
 		ch.Lease = ch.Holders[0]

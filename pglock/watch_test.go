@@ -18,28 +18,28 @@ import (
 var someTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // held and the others are what the server tells of one slot.
-func held(slot int, token Token, holder string) Info {
-	return Info{Slot: slot, Token: token, Holder: holder, Held: true, AcquiredAt: someTime.Add(time.Duration(token)),
+func held(slot int, token Token, holder string) LockInfo {
+	return LockInfo{Slot: slot, Token: token, Holder: holder, Held: true, AcquiredAt: someTime.Add(time.Duration(token)),
 		ExpiresAt: someTime.Add(time.Hour), Remaining: time.Hour}
 }
 
-func released(i Info) Info {
+func released(i LockInfo) LockInfo {
 	i.Held, i.Remaining, i.ExpiresAt, i.EndedAt = false, 0, time.Time{}, someTime.Add(time.Minute)
 	return i
 }
 
-func expired(i Info) Info {
+func expired(i LockInfo) LockInfo {
 	i.Held, i.Remaining = false, 0
 	return i
 }
 
-func brokenWith(token Token, i Info) Info {
+func brokenWith(token Token, i LockInfo) LockInfo {
 	i = released(i)
 	i.Token = token
 	return i
 }
 
-func renewed(i Info) Info {
+func renewed(i LockInfo) LockInfo {
 	i.RenewedAt, i.ExpiresAt = someTime.Add(time.Minute), i.ExpiresAt.Add(time.Minute)
 	return i
 }
@@ -48,33 +48,33 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 	a5, b6 := held(0, 5, "a"), held(0, 6, "b")
 	r7, s8 := held(1, 7, "r"), held(2, 8, "s")
 	for name, tc := range map[string]struct {
-		before, after []Info
+		before, after []LockInfo
 		kind          ChangeKind // "" for none
 		token         Token
 		holders       []Token
 	}{
-		"nothing, held":                    {[]Info{a5}, []Info{a5}, "", 0, nil},
-		"nothing, free":                    {[]Info{released(a5)}, []Info{released(a5)}, "", 0, nil},
-		"renewed":                          {[]Info{a5}, []Info{renewed(a5)}, "", 0, nil},
-		"granted to the first ever":        {nil, []Info{a5}, ChangeGranted, 5, []Token{5}},
-		"granted":                          {[]Info{released(a5)}, []Info{b6}, ChangeGranted, 6, []Token{6}},
-		"granted after an expiry":          {[]Info{expired(a5)}, []Info{b6}, ChangeGranted, 6, []Token{6}},
-		"granted again to the same":        {[]Info{a5}, []Info{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
-		"handed over":                      {[]Info{a5}, []Info{b6}, ChangeGranted, 6, []Token{6}},
-		"released":                         {[]Info{a5}, []Info{released(a5)}, ChangeReleased, 5, nil},
-		"expired":                          {[]Info{a5}, []Info{expired(a5)}, ChangeExpired, 5, nil},
-		"broken":                           {[]Info{a5}, []Info{brokenWith(9, a5)}, ChangeBroken, 9, nil},
-		"handed over and released":         {[]Info{a5}, []Info{released(b6)}, ChangeReleased, 6, nil},
-		"handed over and expired":          {[]Info{a5}, []Info{expired(b6)}, ChangeExpired, 6, nil},
-		"granted and released":             {[]Info{released(a5)}, []Info{released(b6)}, ChangeReleased, 6, nil},
-		"granted again, released":          {[]Info{a5}, []Info{released(held(0, 6, "a"))}, ChangeReleased, 6, nil},
-		"a slot granted":                   {[]Info{released(a5), r7}, []Info{released(a5), r7, s8}, ChangeGranted, 8, []Token{7, 8}},
-		"two slots granted":                {[]Info{released(a5)}, []Info{released(a5), s8, r7}, ChangeGranted, 8, []Token{7, 8}},
-		"a slot released":                  {[]Info{released(a5), r7, s8}, []Info{released(a5), released(r7), s8}, ChangeReleased, 7, []Token{8}},
-		"a slot broken":                    {[]Info{released(a5), r7, s8}, []Info{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
-		"one released, one granted":        {[]Info{released(a5), r7}, []Info{released(a5), released(r7), s8}, ChangeGranted, 8, []Token{8}},
-		"one granted, one released":        {[]Info{released(a5), s8}, []Info{released(a5), held(1, 10, "t"), released(s8)}, ChangeGranted, 10, []Token{10}},
-		"a free slot that was used before": {[]Info{a5}, []Info{a5, released(r7)}, "", 0, nil},
+		"nothing, held":                    {[]LockInfo{a5}, []LockInfo{a5}, "", 0, nil},
+		"nothing, free":                    {[]LockInfo{released(a5)}, []LockInfo{released(a5)}, "", 0, nil},
+		"renewed":                          {[]LockInfo{a5}, []LockInfo{renewed(a5)}, "", 0, nil},
+		"granted to the first ever":        {nil, []LockInfo{a5}, ChangeGranted, 5, []Token{5}},
+		"granted":                          {[]LockInfo{released(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"granted after an expiry":          {[]LockInfo{expired(a5)}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"granted again to the same":        {[]LockInfo{a5}, []LockInfo{held(0, 6, "a")}, ChangeGranted, 6, []Token{6}},
+		"handed over":                      {[]LockInfo{a5}, []LockInfo{b6}, ChangeGranted, 6, []Token{6}},
+		"released":                         {[]LockInfo{a5}, []LockInfo{released(a5)}, ChangeReleased, 5, nil},
+		"expired":                          {[]LockInfo{a5}, []LockInfo{expired(a5)}, ChangeExpired, 5, nil},
+		"broken":                           {[]LockInfo{a5}, []LockInfo{brokenWith(9, a5)}, ChangeBroken, 9, nil},
+		"handed over and released":         {[]LockInfo{a5}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
+		"handed over and expired":          {[]LockInfo{a5}, []LockInfo{expired(b6)}, ChangeExpired, 6, nil},
+		"granted and released":             {[]LockInfo{released(a5)}, []LockInfo{released(b6)}, ChangeReleased, 6, nil},
+		"granted again, released":          {[]LockInfo{a5}, []LockInfo{released(held(0, 6, "a"))}, ChangeReleased, 6, nil},
+		"a slot granted":                   {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), r7, s8}, ChangeGranted, 8, []Token{7, 8}},
+		"two slots granted":                {[]LockInfo{released(a5)}, []LockInfo{released(a5), s8, r7}, ChangeGranted, 8, []Token{7, 8}},
+		"a slot released":                  {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), released(r7), s8}, ChangeReleased, 7, []Token{8}},
+		"a slot broken":                    {[]LockInfo{released(a5), r7, s8}, []LockInfo{released(a5), r7, brokenWith(9, s8)}, ChangeBroken, 9, []Token{7}},
+		"one released, one granted":        {[]LockInfo{released(a5), r7}, []LockInfo{released(a5), released(r7), s8}, ChangeGranted, 8, []Token{8}},
+		"one granted, one released":        {[]LockInfo{released(a5), s8}, []LockInfo{released(a5), held(1, 10, "t"), released(s8)}, ChangeGranted, 10, []Token{10}},
+		"a free slot that was used before": {[]LockInfo{a5}, []LockInfo{a5, released(r7)}, "", 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, changed := compare(tc.before, tc.after)
@@ -99,13 +99,13 @@ func TestWatchTellsWhatHasChangedFromOneLookToTheNext(t *testing.T) {
 type watched struct {
 	s     *fakeStore
 	mu    sync.Mutex
-	infos []Info
+	infos []LockInfo
 	err   error
 }
 
-func newWatched(s *fakeStore, infos ...Info) *watched {
+func newWatched(s *fakeStore, infos ...LockInfo) *watched {
 	w := &watched{s: s, infos: infos}
-	s.onWatch = func(context.Context, string) ([]Info, string, error) {
+	s.onWatch = func(context.Context, string) ([]LockInfo, string, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return slices.Clone(w.infos), "watched", w.err
@@ -113,24 +113,36 @@ func newWatched(s *fakeStore, infos ...Info) *watched {
 	return w
 }
 
-func (w *watched) becomes(infos ...Info) {
+func (w *watched) becomes(infos ...LockInfo) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.infos = infos
 }
 
-func mustWatch(ctx context.Context, t *testing.T, c *Client) <-chan Change {
-	t.Helper()
-	changes, err := c.Watch(ctx, "report")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return changes
+// told is what a loop over a watch is given.
+type told struct {
+	Change
+	err error
 }
 
-func expect(t *testing.T, changes <-chan Change, kind ChangeKind, token Token) {
+// watching reads a watch in a goroutine of its own; the channel is closed when the loop has ended.
+func watching(ctx context.Context, c *Client) <-chan told {
+	out := make(chan told)
+	go func() {
+		defer close(out)
+		for change, err := range c.Watch(ctx, "report") {
+			select {
+			case out <- told{change, err}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
+func expect(t *testing.T, changes <-chan told, kind ChangeKind, token Token) {
 	t.Helper()
-	if got, open := <-changes; !open || got.Kind != kind || got.Lease.Token != token {
+	if got, open := <-changes; !open || got.err != nil || got.Kind != kind || got.Lease.Token != token {
 		t.Errorf("%+v, open: %v; want %s of token %d", got, open, kind, token)
 	}
 }
@@ -141,13 +153,13 @@ func TestWatchTellsTheStateFirstAndThenWhatItHears(t *testing.T) {
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
 		c := startClient(t, s, trust.SystemClock())
-		changes := mustWatch(t.Context(), t, c)
+		changes := watching(t.Context(), c)
 		expect(t, changes, ChangeNone, 5)
 		time.Sleep(time.Second)
 		for token := Token(6); token < 20; token += 2 {
 			lease := held(0, token, "b")
 			for _, step := range []struct {
-				is   Info
+				is   LockInfo
 				kind ChangeKind
 			}{{lease, ChangeGranted}, {released(lease), ChangeReleased}} {
 				w.becomes(step.is)
@@ -174,7 +186,7 @@ func TestWatchSeesEachChangeByItselfWhereItHearsNothing(t *testing.T) {
 					hearing(s)
 				}
 				w := newWatched(s, held(0, 5, "a"))
-				changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
+				changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
 				expect(t, changes, ChangeNone, 5)
 				time.Sleep(time.Minute)
 				before := len(s.of("watch"))
@@ -200,14 +212,14 @@ func TestWatchLooksWhenALeaseEndsBecauseNobodyTellsOfIt(t *testing.T) {
 		hearing(s)
 		lease := held(0, 5, "a")
 		end := time.Now().Add(3210 * time.Millisecond)
-		s.onWatch = func(context.Context, string) ([]Info, string, error) {
+		s.onWatch = func(context.Context, string) ([]LockInfo, string, error) {
 			now := lease
 			if now.Remaining = time.Until(end); now.Remaining <= 0 {
 				now = expired(lease)
 			}
-			return []Info{now}, "watched", nil
+			return []LockInfo{now}, "watched", nil
 		}
-		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
+		changes := watching(t.Context(), startClient(t, s, trust.SystemClock()))
 		expect(t, changes, ChangeNone, 5)
 		expect(t, changes, ChangeExpired, 5)
 		if late := time.Since(end); late < 0 || late > 5*time.Millisecond {
@@ -221,26 +233,33 @@ func TestSlowReaderOfAWatchGetsTheNewestChange(t *testing.T) {
 		s := newFakeStore()
 		e := hearing(s)
 		w := newWatched(s, released(held(0, 5, "a")))
-		changes := mustWatch(t.Context(), t, startClient(t, s, trust.SystemClock()))
-		for round := range 10 {
-			last := Token(100 * (round + 1))
-			for token := last; token < last+50; token++ {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		kind, last, round := ChangeNone, Token(5), 0
+		for got, err := range startClient(t, s, trust.SystemClock()).Watch(ctx, "report") {
+			if err != nil || got.Kind != kind || got.Lease.Token != last {
+				t.Errorf("%+v, %v; want %s of token %d", got, err, kind, last)
+			}
+			if round++; round == 10 {
+				time.AfterFunc(time.Minute, cancel) // another change would come before
+				continue
+			}
+			first := Token(100 * round)
+			kind, last = ChangeGranted, first+49
+			for token := first; token <= last; token++ {
 				w.becomes(held(0, token, "b"))
 				e.said <- [2]string{"watched", ""}
 				synctest.Wait()
 			}
 			if round%2 == 0 {
-				w.becomes(released(held(0, last+49, "b")))
+				kind = ChangeReleased
+				w.becomes(released(held(0, last, "b")))
 				e.said <- [2]string{"watched", ""}
 				synctest.Wait()
-				expect(t, changes, ChangeReleased, last+49)
-			} else {
-				expect(t, changes, ChangeGranted, last+49)
 			}
-			time.Sleep(time.Minute)
-			if len(changes) != 0 {
-				t.Errorf("another change: %+v", <-changes)
-			}
+		}
+		if round != 10 {
+			t.Errorf("%d changes, want the newest of 10", round)
 		}
 	})
 }
@@ -252,7 +271,7 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
-		a, b := mustWatch(ctx, t, c), mustWatch(t.Context(), t, c)
+		a, b := watching(ctx, c), watching(t.Context(), c)
 		expect(t, a, ChangeNone, 5)
 		expect(t, b, ChangeNone, 5)
 		time.Sleep(time.Second)
@@ -261,22 +280,25 @@ func TestWatchEndsWithItsContextAndWithTheClient(t *testing.T) {
 			t.Errorf("%+v after the end of its context", got)
 		}
 		synctest.Wait()
-		if len(b) != 0 || !slices.Contains(e.listens(), "watched") {
-			t.Errorf("the other watch: %d changes, listening to %v", len(b), e.listens())
+		if !slices.Contains(e.listens(), "watched") {
+			t.Errorf("the other watch: listening to %v", e.listens())
 		}
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
+		if got := <-b; !errors.Is(got.err, ErrClosed) {
+			t.Errorf("%+v after the close, want ErrClosed", got)
+		}
 		if got, open := <-b; open {
-			t.Errorf("%+v after the close", got)
+			t.Errorf("%+v after the end", got)
 		}
 		before := len(s.of("watch"))
 		time.Sleep(time.Hour)
 		if n := len(s.of("watch")) - before; n != 0 {
 			t.Errorf("%d looks after the end", n)
 		}
-		if _, err := c.Watch(t.Context(), "report"); !errors.Is(err, ErrClosed) {
-			t.Errorf("Watch on a closed client: %v, want ErrClosed", err)
+		if got := <-watching(t.Context(), c); !errors.Is(got.err, ErrClosed) {
+			t.Errorf("Watch on a closed client: %v, want ErrClosed", got)
 		}
 	})
 }
@@ -288,8 +310,8 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
-		mustWatch(ctx, t, c)
-		mustWatch(ctx, t, c)
+		watching(ctx, c)
+		watching(ctx, c)
 		time.Sleep(time.Second)
 		if !slices.Equal(e.listens(), []string{c.channel(), "watched"}) {
 			t.Errorf("listens to %v", e.listens())
@@ -300,7 +322,7 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 			t.Errorf("still listens to %v", e.listens())
 		}
 		again, end := context.WithCancel(t.Context())
-		mustWatch(again, t, c)
+		watching(again, c)
 		time.Sleep(time.Second)
 		if len(e.listens()) != 2 {
 			t.Errorf("listens to %v after another watch began", e.listens())
@@ -320,7 +342,7 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 		hearing(s)
 		w := newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
-		changes := mustWatch(t.Context(), t, c)
+		changes := watching(t.Context(), c)
 		expect(t, changes, ChangeNone, 5)
 		time.Sleep(time.Second)
 		w.mu.Lock()
@@ -332,15 +354,15 @@ func TestWatchThatCannotLookTriesAgainAndMissesNoLastState(t *testing.T) {
 			t.Errorf("%d looks in ten minutes without a server", n)
 		}
 		w.mu.Lock()
-		w.err, w.infos = nil, []Info{held(0, 9, "b")}
+		w.err, w.infos = nil, []LockInfo{held(0, 9, "b")}
 		w.mu.Unlock()
 		expect(t, changes, ChangeGranted, 9)
 
 		w.mu.Lock()
 		w.err = sqlError("42501")
 		w.mu.Unlock()
-		if _, err := c.Watch(t.Context(), "report"); !errors.Is(err, ErrPermission) {
-			t.Errorf("a watch that is not permitted: %v", err)
+		if got := <-watching(t.Context(), c); !errors.Is(got.err, ErrPermission) {
+			t.Errorf("a watch that is not permitted: %v", got)
 		}
 	})
 }
@@ -366,7 +388,7 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 				s := newFakeStore()
 				w := newWatched(s, held(0, 5, "a"))
 				c := startClient(t, s, trust.SystemClock())
-				changes := mustWatch(t.Context(), t, c)
+				changes := watching(t.Context(), c)
 				expect(t, changes, ChangeNone, 5)
 				w.mu.Lock()
 				w.err = tc.err
@@ -374,12 +396,12 @@ func TestWatchThatIsRefusedForGoodSaysSoAndEnds(t *testing.T) {
 				time.Sleep(time.Minute)
 				if tc.ends == nil {
 					w.mu.Lock()
-					w.err, w.infos = nil, []Info{held(0, 9, "b")}
+					w.err, w.infos = nil, []LockInfo{held(0, 9, "b")}
 					w.mu.Unlock()
 					expect(t, changes, ChangeGranted, 9)
 					return
 				}
-				if got := <-changes; got.Kind != ChangeUnseen || !errors.Is(got.Err, tc.ends) {
+				if got := <-changes; !errors.Is(got.err, tc.ends) {
 					t.Errorf("%+v, want that it was refused: %v", got, tc.ends)
 				}
 				if got, open := <-changes; open {

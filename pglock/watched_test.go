@@ -1,6 +1,7 @@
 package pglock_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -10,15 +11,39 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// told is what a loop over a watch is given.
+type told struct {
+	pglock.Change
+	err error
+}
+
+// watching reads a watch in a goroutine of its own; the channel is closed when the loop has ended.
+func watching(ctx context.Context, c *pglock.Client, name string) <-chan told {
+	out := make(chan told)
+	go func() {
+		defer close(out)
+		for change, err := range c.Watch(ctx, name) {
+			select {
+			case out <- told{change, err}:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return out
+}
+
 // hear waits for the change, passing over nothing.
-func hear(t *testing.T, changes <-chan pglock.Change, kind pglock.ChangeKind, token pglock.Token, held bool) pglock.Change {
+func hear(t *testing.T, changes <-chan told, kind pglock.ChangeKind, token pglock.Token, held bool) pglock.Change {
 	t.Helper()
 	select {
 	case got := <-changes:
 		if got.Kind != kind || token != 0 && got.Lease.Token != token || held != (len(got.Holders) > 0) {
 			t.Errorf("%s of token %d by %q with %d holders, want %s of token %d", got.Kind, got.Lease.Token, got.Lease.Holder, len(got.Holders), kind, token)
 		}
-		return got
+		if got.err != nil {
+			t.Fatal(got.err)
+		}
+		return got.Change
 	case <-time.After(20 * time.Second):
 		t.Fatalf("no change: want %s of token %d", kind, token)
 		return pglock.Change{}
@@ -28,12 +53,9 @@ func hear(t *testing.T, changes <-chan pglock.Change, kind pglock.ChangeKind, to
 func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	conn, watching := db.Conn(t), startClient(t, db.Pool(t))
+	conn, watcher := db.Conn(t), startClient(t, db.Pool(t))
 	a := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Minute))
-	changes, err := watching.Watch(t.Context(), "report")
-	if err != nil {
-		t.Fatal(err)
-	}
+	changes := watching(t.Context(), watcher, "report")
 	hear(t, changes, pglock.ChangeNone, 0, false)
 
 	l := mustAcquire(t, a, "report", pglock.WithLabel("first"))
@@ -49,7 +71,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 
 	l = mustAcquire(t, a, "report")
 	hear(t, changes, pglock.ChangeGranted, l.Token(), true)
-	if _, err := a.Break(t.Context(), "report", "stuck"); err != nil {
+	if _, err := newAdmin(t, db.Pool(t)).Break(t.Context(), "report", "stuck"); err != nil {
 		t.Fatal(err)
 	}
 	hear(t, changes, pglock.ChangeBroken, 0, false)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -42,9 +43,9 @@ func (o *options) advice(ctx context.Context, err error) (code int, hint string)
 		return exitSchema, o.migrate(ctx, schema.Have)
 	case errors.Is(err, pglock.ErrSchema):
 		return exitSchema, "what the message says, as the schema's owner"
-	case errors.Is(err, pglock.ErrNotHeld):
+	case errors.Is(err, lockadmin.ErrNotHeld):
 		return exitNotHeld, "pglock-admin list" + o.same() + " to see what is held, and with which token"
-	case errors.Is(err, pglock.ErrNotFound):
+	case errors.Is(err, lockadmin.ErrNotFound):
 		return exitNotHeld, "pglock-admin list --all" + o.same() + " to see every name"
 	case errors.Is(err, pglock.ErrInvalid):
 		return exitUsage, "a value within the rule that the message tells"

@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 type breakView struct {
-	pglock.Broken
+	lockadmin.Broken
 	Reason string     `json:"reason"`
 	By     string     `json:"by"`
 	Now    []lockView `json:"now"` // who holds the lock after it; null when that could not be read
@@ -48,17 +49,17 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 			if by == "" {
 				by = actor()
 			}
-			opts := []pglock.BreakOption{pglock.BreakActor(by)}
+			opts := []lockadmin.BreakOption{lockadmin.WithActor(by)}
 			if cmd.Flags().Changed("token") {
-				opts = append(opts, pglock.BreakToken(pglock.Token(token)))
+				opts = append(opts, lockadmin.WithToken(pglock.Token(token)))
 			}
-			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				broken, err := client.Break(ctx, name, reason, opts...)
+			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				broken, err := admin.Break(ctx, name, reason, opts...)
 				switch {
 				case errors.Is(err, pglock.ErrInvalid) && !cmd.Flags().Changed("token"):
-					return o.nameOneOf(ctx, client, name, reason, err)
-				case errors.Is(err, pglock.ErrNotHeld):
-					return o.nothingBroken(ctx, client, name, token)
+					return o.nameOneOf(ctx, admin, name, reason, err)
+				case errors.Is(err, lockadmin.ErrNotHeld):
+					return o.nothingBroken(ctx, admin, name, token)
 				case errors.Is(err, context.DeadlineExceeded):
 					return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease until it ends", durationText(o.timeout)),
 						hint: "see who keeps it: SELECT * FROM pg_prepared_xacts; and\n" +
@@ -71,7 +72,7 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 					return err
 				}
 				view := breakView{Broken: broken, Reason: reason, By: by}
-				if infos, err := client.Holders(ctx, name); err == nil { // the break is done, whatever this says
+				if infos, err := admin.Holders(ctx, name); err == nil { // the break is done, whatever this says
 					view.Now = heldViews(infos)
 				}
 				return o.changed(cmd, view, func(w *page) { drawBroken(w, o, view) })
@@ -85,8 +86,8 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 }
 
 // nameOneOf is the refusal to break a lock with several holders, and what to do next.
-func (o *options) nameOneOf(ctx context.Context, client *pglock.Client, name, reason string, refused error) error {
-	infos, err := client.Holders(ctx, name)
+func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, reason string, refused error) error {
+	infos, err := admin.Holders(ctx, name)
 	if err != nil {
 		return refused
 	}
@@ -113,8 +114,8 @@ func (o *options) nameOneOf(ctx context.Context, client *pglock.Client, name, re
 }
 
 // nothingBroken says why there was nothing to break: by now the lock may be held again.
-func (o *options) nothingBroken(ctx context.Context, client *pglock.Client, name string, token int64) error {
-	infos, err := client.Holders(ctx, name)
+func (o *options) nothingBroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64) error {
+	infos, err := admin.Holders(ctx, name)
 	if err != nil {
 		return o.noSuchLock(name, err)
 	}

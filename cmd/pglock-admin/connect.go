@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 // usesDatabase marks a command that speaks to the database, which --database-url or the environment names.
@@ -83,23 +83,18 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// withClient runs f with a client of the locks.
-func (o *options) withClient(ctx context.Context, f func(context.Context, *pglock.Client) error) error {
+// withAdmin runs f with what looks at the locks. It refuses a schema that does not fit.
+func (o *options) withAdmin(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
 	return o.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.onPool(ctx, pool, f) })
 }
 
-// onPool runs f with a client over the pool. The client refuses a schema that does not fit.
-func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *pglock.Client) error) (err error) {
-	client, err := pglock.New(ctx, pool, pglock.WithSchema(o.schema), pglock.WithHolder(actor()))
+// onPool is withAdmin over a pool that there is.
+func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error) error {
+	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if closeErr := client.Close(context.WithoutCancel(ctx)); err == nil {
-			err = closeErr
-		}
-	}()
-	return f(ctx, client)
+	return f(ctx, admin)
 }
 
 // withPool runs f with a pool, within the time that the command may take.

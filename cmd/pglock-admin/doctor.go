@@ -11,12 +11,12 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 type doctorView struct {
-	Findings  []pglock.Finding `json:"findings"`
-	Attention []string         `json:"attention"` // the items that are not ok
+	Findings  []lockadmin.Finding `json:"findings"`
+	Attention []string            `json:"attention"` // the items that are not ok
 }
 
 func newDoctor(o *options) *cobra.Command {
@@ -35,12 +35,12 @@ server does, such as a setting that its version does not have. So the exit code 
 It needs the role pglock_user.`,
 		Example: `  pglock-admin doctor
   pglock-admin doctor --strict
-  pglock-admin doctor -o json | jq '.findings[] | select(.ok == false)'`,
+  pglock-admin doctor -o json | jq '.findings[] | select(.level == "attention")'`,
 		Args:        noArguments,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				findings, err := pglock.Diagnose(ctx, pool, pglock.WithSchema(o.schema))
+				findings, err := lockadmin.Diagnose(ctx, pool, lockadmin.WithSchema(o.schema))
 				if findings == nil {
 					return err
 				}
@@ -66,10 +66,10 @@ func (v doctorView) summary() string {
 	return fmt.Sprintf("attention: %d of %d: %s", len(v.Attention), len(v.Findings), strings.Join(v.Attention, ", "))
 }
 
-func attention(findings []pglock.Finding) []string {
+func attention(findings []lockadmin.Finding) []string {
 	items := []string{}
 	for _, f := range findings {
-		if f.OK != nil && !*f.OK {
+		if f.Level == lockadmin.FindingAttention {
 			items = append(items, f.Item)
 		}
 	}
@@ -95,12 +95,9 @@ func drawDoctor(w *page, v doctorView) {
 		}
 	}
 	for _, f := range v.Findings {
-		mark := "–"
-		switch {
-		case f.OK != nil && *f.OK:
-			mark = "ok"
-		case f.OK != nil:
-			mark = "attention"
+		mark := string(f.Level)
+		if f.Level == lockadmin.FindingDepends {
+			mark = "–"
 		}
 		item, value := printable(f.Item), printable(f.Value)
 		if start := markWidth + width + 2; utf8.RuneCountInString(item) <= width && start+utf8.RuneCountInString(value) <= most {

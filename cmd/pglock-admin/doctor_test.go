@@ -9,23 +9,24 @@ import (
 	"testing"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // finding gives the finding of an item.
-func (v doctorView) finding(tb testing.TB, item string) pglock.Finding {
+func (v doctorView) finding(tb testing.TB, item string) lockadmin.Finding {
 	tb.Helper()
-	i := slices.IndexFunc(v.Findings, func(f pglock.Finding) bool { return f.Item == item })
+	i := slices.IndexFunc(v.Findings, func(f lockadmin.Finding) bool { return f.Item == item })
 	if i < 0 {
 		tb.Fatalf("no finding %q in %+v", item, v.Findings)
 	}
 	return v.Findings[i]
 }
 
-func fine(f pglock.Finding) bool { return f.OK != nil && *f.OK }
+func fine(f lockadmin.Finding) bool { return f.Level == lockadmin.FindingOK }
 
-func bad(f pglock.Finding) bool { return f.OK != nil && !*f.OK }
+func bad(f lockadmin.Finding) bool { return f.Level == lockadmin.FindingAttention }
 
 func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	t.Parallel()
@@ -49,7 +50,7 @@ func TestDoctorTellsWhatEachFindingMeans(t *testing.T) {
 	if !slices.Equal(not, v.Attention) {
 		t.Errorf("attention %q, but not ok are %q", v.Attention, not)
 	}
-	if !fine(v.finding(t, "schema")) || !fine(v.finding(t, "server")) || v.finding(t, "epoch").OK != nil || !fine(v.finding(t, "guard of public.accounts")) {
+	if !fine(v.finding(t, "schema")) || !fine(v.finding(t, "server")) || v.finding(t, "epoch").Level != lockadmin.FindingDepends || !fine(v.finding(t, "guard of public.accounts")) {
 		t.Errorf("%+v", v)
 	}
 }
@@ -149,9 +150,9 @@ func TestDiagnoseRefusesWrongArguments(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.EmptyDatabase(t).Pool(t)
 	for name, err := range map[string]error{
-		"no pool":    second(pglock.Diagnose(t.Context(), nil)),
-		"nil option": second(pglock.Diagnose(t.Context(), pool, nil)),
-		"no schema":  second(pglock.Diagnose(t.Context(), pool, pglock.WithSchema(""))),
+		"no pool":    second(lockadmin.Diagnose(t.Context(), nil)),
+		"nil option": second(lockadmin.Diagnose(t.Context(), pool, nil)),
+		"no schema":  second(lockadmin.Diagnose(t.Context(), pool, lockadmin.WithSchema(""))),
 	} {
 		if !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%s: %v", name, err)
@@ -159,4 +160,4 @@ func TestDiagnoseRefusesWrongArguments(t *testing.T) {
 	}
 }
 
-func second(_ []pglock.Finding, err error) error { return err }
+func second(_ []lockadmin.Finding, err error) error { return err }

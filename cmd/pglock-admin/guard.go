@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -157,7 +158,7 @@ the guard lacks, as after a partition was made or a trigger was disabled.`,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-				return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
+				return o.onPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
 					guards, err := readGuards(ctx, pool, fencedstore.TableSchema(o.schema))
 					if err != nil {
 						return err
@@ -204,7 +205,7 @@ func (o *options) changeGuards(cmd *cobra.Command, table string, patience time.D
 			"--lock-timeout is %s: it must be from 1ms to 1d, and shorter than --timeout, which is %s", durationText(patience), durationText(o.timeout))
 	}
 	return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
-		return o.onPool(ctx, pool, func(ctx context.Context, _ *pglock.Client) error {
+		return o.onPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
 			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, waitNoLonger, fmt.Sprint(patience.Milliseconds())); err != nil {
 					return err

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -358,12 +359,11 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 			t.Fatalf("%s: %s", sql, state)
 		}
 	}
-	client, err := pglock.New(t.Context(), db.Pool(t))
+	admin, err := lockadmin.New(t.Context(), db.Pool(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close(t.Context())
-	events, err := client.Events(t.Context(), "", 10)
+	events, err := lockadmin.Collect(admin.Events(t.Context(), ""))
 	if err != nil || len(events) != 5 {
 		t.Fatalf("%+v, %v", events, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -77,7 +78,7 @@ func TestATextIsWrappedAnewByParagraphs(t *testing.T) {
 
 func heldLock(name string) lockView {
 	now := time.Now()
-	return viewOf(pglock.Info{Name: name, Held: true, Holder: "host/worker[4711]", Token: 12, TTL: time.Minute, Remaining: 45 * time.Second,
+	return viewOf(pglock.LockInfo{Name: name, Held: true, Holder: "host/worker[4711]", Token: 12, TTL: time.Minute, Remaining: 45 * time.Second,
 		AcquiredAt: now, ExpiresAt: now.Add(45 * time.Second), Mode: pglock.ModeLimit, Limit: 3, Slot: 2})
 }
 
@@ -109,9 +110,8 @@ func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
 
 func TestDoctorFitsANarrowTerminal(t *testing.T) {
 	t.Parallel()
-	yes := true
 	p := &page{width: 40}
-	drawDoctor(p, doctorView{Findings: []pglock.Finding{{Item: "client_connection_check_interval", OK: &yes, Value: "can be set", Meaning: "A client that is gone is noticed while its statement runs."}}})
+	drawDoctor(p, doctorView{Findings: []lockadmin.Finding{{Item: "client_connection_check_interval", Level: lockadmin.FindingOK, Value: "can be set", Meaning: "A client that is gone is noticed while its statement runs."}}})
 	for line := range strings.Lines(p.String()) {
 		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 43 { // a single word may be longer
 			t.Errorf("%d columns: %s", n, line)

@@ -2,31 +2,32 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // lockView is a lock in JSON: what the library tells, and its durations in milliseconds.
 type lockView struct {
-	pglock.Info
+	pglock.LockInfo
 	TTL       int64 `json:"ttl_ms"`
 	Remaining int64 `json:"remaining_ms"`
 	HeldFor   int64 `json:"held_for_ms"`
 }
 
-func viewOf(i pglock.Info) lockView {
-	return lockView{Info: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds()}
+func viewOf(i pglock.LockInfo) lockView {
+	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds()}
 }
 
 // heldFor is reckoned by the server's clock alone: it looked when Remaining was left until ExpiresAt.
-func heldFor(i pglock.Info) time.Duration {
+func heldFor(i pglock.LockInfo) time.Duration {
 	if !i.Held {
 		return 0
 	}
@@ -60,8 +61,8 @@ A name stands in the table so that it can be pasted behind pglock-admin show.`,
 			if limit < 0 {
 				return usageErrorf("--limit 100, or 0 for all", "--limit is %d: it must not be negative", limit)
 			}
-			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				view, err := listAll(ctx, client, prefix, all, limit)
+			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				view, err := listAll(ctx, admin, prefix, all, limit)
 				if err != nil {
 					return err
 				}
@@ -75,56 +76,38 @@ A name stands in the table so that it can be pasted behind pglock-admin show.`,
 	return cmd
 }
 
-// listAll reads page after page, and one row more than the limit to know whether there is one.
-func listAll(ctx context.Context, client *pglock.Client, prefix string, free bool, limit int) (listView, error) {
-	const page = 1000
-	view := listView{Locks: []lockView{}}
-	after := ""
-	for {
-		ask := page
-		if limit > 0 {
-			ask = min(page, limit+1-len(view.Locks))
-		}
-		infos, err := client.List(ctx, pglock.ListOptions{Prefix: prefix, Free: free, After: after, Limit: ask})
-		if err != nil {
-			return listView{}, err
-		}
-		last := len(infos) < ask
-		if !last {
-			if infos, err = completed(ctx, client, infos, free); err != nil {
-				return listView{}, err
-			}
-		}
-		for _, i := range infos {
-			if limit > 0 && len(view.Locks) == limit {
-				view.More = true
-				return view, nil
-			}
-			view.Locks = append(view.Locks, viewOf(i))
-			after = i.Name
-		}
-		if last {
-			return view, nil
-		}
+// listAll reads one row more than the limit to know whether there is one.
+func listAll(ctx context.Context, admin *lockadmin.Admin, prefix string, free bool, limit int) (listView, error) {
+	var opts []lockadmin.ListOption
+	if prefix != "" {
+		opts = append(opts, lockadmin.WithPrefix(prefix))
 	}
+	if free {
+		opts = append(opts, lockadmin.WithFree())
+	}
+	if limit > 0 {
+		opts = append(opts, lockadmin.WithPageSize(min(limit+1, lockadmin.DefaultPageSize)))
+	}
+	infos, more, err := first(limit, admin.Locks(ctx, opts...))
+	view := listView{Locks: []lockView{}, More: more}
+	for _, i := range infos {
+		view.Locks = append(view.Locks, viewOf(i))
+	}
+	return view, err
 }
 
-// completed is a page with every holder of its last lock: the next page begins with another name.
-func completed(ctx context.Context, client *pglock.Client, page []pglock.Info, free bool) ([]pglock.Info, error) {
-	seen := page[len(page)-1]
-	if seen.Slot == 0 {
-		return page, nil
-	}
-	holders, err := client.Holders(ctx, seen.Name)
-	if err != nil && !errors.Is(err, pglock.ErrNotFound) {
-		return nil, err
-	}
-	for _, h := range holders {
-		if h.Slot > seen.Slot && (h.Held || free) {
-			page = append(page, h)
+// first reads a list up to a limit, and tells whether there is more; 0 is all.
+func first[T any](limit int, list iter.Seq2[T, error]) (some []T, more bool, err error) {
+	for one, err := range list {
+		switch {
+		case err != nil:
+			return nil, false, err
+		case limit > 0 && len(some) == limit:
+			return some, true, nil
 		}
+		some = append(some, one)
 	}
-	return page, nil
+	return some, false, nil
 }
 
 func drawList(w *page, view listView, all bool) {
@@ -145,12 +128,12 @@ func drawList(w *page, view listView, all bool) {
 	for _, l := range view.Locks {
 		held, expires, bar, waiting := "-", "FREE", "", "-"
 		if l.Held {
-			held, expires, bar = age(heldFor(l.Info)), age(l.Info.Remaining), leaseBar(l.Info.Remaining, l.Info.TTL)
+			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseBar(l.LockInfo.Remaining, l.LockInfo.TTL)
 		}
 		if l.Waiting > 0 {
 			waiting = strconv.Itoa(l.Waiting)
 		}
-		rows = append(rows, []string{shellName(l.Name), slotText(l.Info), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
+		rows = append(rows, []string{shellName(l.Name), slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}
 	right := []string{"TOKEN", "HELD-FOR", "EXPIRES-IN", "WAITING"}
 	if exclusive {
@@ -184,7 +167,7 @@ func placesOf(some, titles []string) (places []int) {
 }
 
 // slotText is a lease's mode, and its slot where it has one: "exclusive", "shared #1", "limit 3 #2".
-func slotText(i pglock.Info) string {
+func slotText(i pglock.LockInfo) string {
 	mode := modeText(i.Mode, i.Limit)
 	if i.Slot > 0 {
 		mode += fmt.Sprintf(" #%d", i.Slot)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -137,7 +138,7 @@ func TestBreakOfWhatIsNotHeldExitsWithThree(t *testing.T) {
 	in(t, db.URL(), "break", "jobs/none", "--reason", "r").want(t, exitNotHeld)
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r", "--token", fmt.Sprint(lease.Token())).want(t, exitOK)
 	in(t, db.URL(), "break", "jobs/a", "--reason", "r").want(t, exitNotHeld)
-	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", pglock.MaxReasonBytes+1)).want(t, exitUsage, "reason")
+	in(t, db.URL(), "break", "jobs/a", "--reason", strings.Repeat("x", lockadmin.MaxReasonBytes+1)).want(t, exitUsage, "reason")
 }
 
 // asUser gives a connection string of a new user who has the given role, or none.

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -56,7 +57,7 @@ func TestDoctorSaysWhenTheOwnerIsASuperuserAndTheDocsTellHowToChangeThat(t *test
 	in(t, db.URL(), "guard", "add", "guarded").want(t, exitOK)
 	lease := hold(t, db, "worker", "a")
 	await(t, db, "next", "a", pglock.ModeExclusive, 0)
-	found := func() pglock.Finding {
+	found := func() lockadmin.Finding {
 		t.Helper()
 		return decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "owner")
 	}

@@ -335,8 +335,11 @@ func TestPruneLeavesNothingRunningOnTheServer(t *testing.T) {
 	execute(t, db, `CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
 	execute(t, db, `CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.slow()`)
 	in(t, db.URL(), "prune", "--timeout", "500ms").want(t, exitFailure, "500ms (--timeout)", "removed 0 locks", "the same command again")
-	deadline := time.Now().Add(patience)
-	for ask[int](t, db, `SELECT count(*) FROM pg_locks WHERE relation = 'pglock.locks'::regclass AND mode = 'ShareRowExclusiveLock'`) > 0 {
+	deadline, conn, held := time.Now().Add(patience), db.Conn(t), 1
+	for held > 0 {
+		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks WHERE relation = 'pglock.locks'::regclass AND mode = 'ShareRowExclusiveLock'`).Scan(&held); err != nil {
+			t.Fatal(err)
+		}
 		if time.Now().After(deadline) {
 			t.Fatal("the table is still locked")
 		}

@@ -8,17 +8,21 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 type showView struct {
-	Lock    lockView       `json:"lock"`    // of several holders the one with the lowest slot
-	Holders []lockView     `json:"holders"` // every lease that is held
-	Waiters []waiterView   `json:"waiters"` // the queue in order, up to --waiters; lock.waiting counts all
-	Fences  []pglock.Fence `json:"fences"`
-	Events  []pglock.Event `json:"events"`         // newest first; null without the right to read them
-	Note    string         `json:"note,omitempty"` // why there are none
+	Lock    lockView              `json:"lock"`    // of several holders the one with the lowest slot
+	Holders []lockView            `json:"holders"` // every lease that is held
+	Waiters []waiterView          `json:"waiters"` // the queue in order, up to --waiters; lock.waiting counts all
+	Fences  []lockadmin.FenceInfo `json:"fences"`
+	Events  []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
+	Note    string                `json:"note,omitempty"` // why there are none
 }
+
+// fencesShown is how many fences of a lock are shown at most.
+const fencesShown = 1000
 
 func newShow(o *options) *cobra.Command {
 	var events, waiters int
@@ -42,8 +46,8 @@ writes, operations that were not undone). Events need the role pglock_admin.`,
 			if err != nil {
 				return err
 			}
-			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				view, err := look(ctx, client, name, events, waiters)
+			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				view, err := look(ctx, admin, name, events, waiters)
 				if err != nil {
 					return o.noSuchLock(name, err)
 				}
@@ -58,43 +62,43 @@ writes, operations that were not undone). Events need the role pglock_admin.`,
 
 // noSuchLock says which lock does not exist, and gives every other error back.
 func (o *options) noSuchLock(name string, err error) error {
-	if !errors.Is(err, pglock.ErrNotFound) {
+	if !errors.Is(err, lockadmin.ErrNotFound) {
 		return err
 	}
 	return &advised{text: "lock " + shellName(name) + " does not exist", code: exitNotHeld, hint: "pglock-admin list --all" + o.same() + " to see every name"}
 }
 
-func look(ctx context.Context, client *pglock.Client, name string, events, waiters int) (showView, error) {
-	infos, err := client.Holders(ctx, name)
+func look(ctx context.Context, admin *lockadmin.Admin, name string, events, waiters int) (showView, error) {
+	infos, err := admin.Holders(ctx, name)
 	if err != nil {
 		return showView{}, err
 	}
 	view := showView{Lock: viewOf(infos[0]), Holders: heldViews(infos)}
-	queue, err := client.Waiters(ctx, name, waiters)
+	queue, _, err := first(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
 	if err != nil {
 		return showView{}, err
 	}
 	view.Waiters = waiterViews(queue)
-	if view.Fences, err = client.Fences(ctx, name); err != nil {
+	if view.Fences, _, err = first(fencesShown, admin.Fences(ctx, name)); err != nil {
 		return showView{}, err
 	}
 	if view.Fences == nil {
-		view.Fences = []pglock.Fence{}
+		view.Fences = []lockadmin.FenceInfo{}
 	}
-	view.Events, err = client.Events(ctx, name, events)
+	view.Events, _, err = first(events, admin.Events(ctx, name, lockadmin.WithPageSize(events)))
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
 		view.Note = "the events are left out: they are for members of the role pglock_admin"
 	case err != nil:
 		return showView{}, err
 	case view.Events == nil:
-		view.Events = []pglock.Event{}
+		view.Events = []lockadmin.Event{}
 	}
 	return view, nil
 }
 
 // heldViews are the leases that are held.
-func heldViews(infos []pglock.Info) []lockView {
+func heldViews(infos []pglock.LockInfo) []lockView {
 	views := []lockView{}
 	for _, i := range infos {
 		if i.Held {
@@ -111,7 +115,7 @@ func drawShow(w *page, o *options, v showView) {
 		fmt.Fprintln(w)
 		drawHolders(w, v.Holders)
 	} else {
-		drawLease(w, v.Lock.Info)
+		drawLease(w, v.Lock.LockInfo)
 	}
 	drawQueue(w, o, v)
 	if len(v.Fences) > 0 {
@@ -126,7 +130,7 @@ func drawShow(w *page, o *options, v showView) {
 		fmt.Fprintln(w)
 		var rows [][]string
 		for _, e := range v.Events {
-			rows = append(rows, []string{moment(e.At), e.Kind, tell(e)})
+			rows = append(rows, []string{moment(e.At), string(e.Kind), tell(e)})
 		}
 		drawTable(w, []string{"WHEN", "EVENT", "WHAT"}, rows)
 	}
@@ -136,7 +140,7 @@ func drawShow(w *page, o *options, v showView) {
 }
 
 // drawLease tells all of one lease, or of a free lock.
-func drawLease(w *page, i pglock.Info) {
+func drawLease(w *page, i pglock.LockInfo) {
 	fields := [][2]string{{"lock", shellName(i.Name)}}
 	if i.Held {
 		fields = append(fields, [2]string{"state", "held for " + age(heldFor(i))},
@@ -166,7 +170,7 @@ func drawHolders(w *page, holders []lockView) {
 	var rows [][]string
 	for _, h := range holders {
 		rows = append(rows, []string{strconv.Itoa(h.Slot), printable(h.Holder), strconv.FormatInt(int64(h.Token), 10),
-			age(heldFor(h.Info)), age(h.Info.Remaining), leaseBar(h.Info.Remaining, h.Info.TTL)})
+			age(heldFor(h.LockInfo)), age(h.LockInfo.Remaining), leaseBar(h.LockInfo.Remaining, h.LockInfo.TTL)})
 	}
 	drawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
 }
@@ -184,7 +188,7 @@ func drawQueue(w *page, o *options, v showView) {
 		fmt.Fprintf(w, "● %s has token %d\n", printable(h.Holder), int64(h.Token))
 	}
 	fmt.Fprintln(w, "│")
-	more := v.Lock.Info.Waiting - len(v.Waiters)
+	more := v.Lock.LockInfo.Waiting - len(v.Waiters)
 	var rows [][4]string
 	var width [4]int
 	for _, q := range v.Waiters {
@@ -212,16 +216,16 @@ func drawQueue(w *page, o *options, v showView) {
 }
 
 // tell is an event in words.
-func tell(e pglock.Event) string {
+func tell(e lockadmin.Event) string {
 	switch e.Kind {
-	case "break":
+	case lockadmin.EventBreak:
 		return fmt.Sprintf("token %d of %s ended by %s (%s), next above %d: %s", e.Token, printable(e.Holder),
 			printable(e.Actor), printable(e.DBUser), e.NewToken, printable(e.Reason))
-	case "takeover":
+	case lockadmin.EventTakeover:
 		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor), e.NewToken)
-	case "epoch":
+	case lockadmin.EventEpoch:
 		return fmt.Sprintf("%s (%s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
-	case "bypass":
+	case lockadmin.EventBypass:
 		tables := "no guarded table"
 		if e.Resource != "" {
 			tables = printable(e.Resource)

@@ -7,12 +7,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // waiterView is a waiter in JSON: what the library tells, and its durations in milliseconds.
 type waiterView struct {
-	pglock.Waiter
+	lockadmin.Waiter
 	TTL     int64 `json:"ttl_ms"`
 	Waiting int64 `json:"waiting_ms"`
 }
@@ -52,16 +53,15 @@ no sign of life is marked; it will be passed over.`,
 					return err
 				}
 			}
-			return o.withClient(cmd.Context(), func(ctx context.Context, client *pglock.Client) error {
-				waiters, err := client.Waiters(ctx, name, limit+1)
+			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				waiters, more, err := first(limit, admin.Waiters(ctx, name, lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))))
 				if err == nil && len(waiters) == 0 && name != "" {
-					_, err = client.Get(ctx, name) // an empty queue is one thing, and no such lock another
+					_, err = admin.Get(ctx, name) // an empty queue is one thing, and no such lock another
 				}
 				if err != nil {
 					return o.noSuchLock(name, err)
 				}
-				view := waitersView{More: len(waiters) > limit}
-				view.Waiters = waiterViews(waiters[:min(limit, len(waiters))])
+				view := waitersView{Waiters: waiterViews(waiters), More: more}
 				return o.show(cmd, view, func(w *page) { drawWaiters(w, view, name) })
 			})
 		},
@@ -70,7 +70,7 @@ no sign of life is marked; it will be passed over.`,
 	return cmd
 }
 
-func waiterViews(waiters []pglock.Waiter) []waiterView {
+func waiterViews(waiters []lockadmin.Waiter) []waiterView {
 	views := []waiterView{}
 	for _, w := range waiters {
 		views = append(views, waiterView{Waiter: w, TTL: w.TTL.Milliseconds(), Waiting: w.Waiting.Milliseconds()})
@@ -110,7 +110,7 @@ func drawWaiters(w *page, view waitersView, name string) {
 }
 
 // waitsFor is what keeps a waiter waiting.
-func waitsFor(q pglock.Waiter) string {
+func waitsFor(q lockadmin.Waiter) string {
 	switch {
 	case !q.Alive:
 		return passedOver

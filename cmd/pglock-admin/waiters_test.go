@@ -161,7 +161,7 @@ func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
 	a.inOrder(t, "├─ 1.", "├─ 2.", "└─ and 1 more: pglock-admin waiters jobs/a\n")
 
 	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
-	if view.Lock.Holder != "host/worker[1]" || view.Lock.Info.Waiting != 3 || len(view.Holders) != 1 || view.Holders[0].Token != lease.Token() ||
+	if view.Lock.Holder != "host/worker[1]" || view.Lock.LockInfo.Waiting != 3 || len(view.Holders) != 1 || view.Holders[0].Token != lease.Token() ||
 		view.Holders[0].Remaining <= 0 || len(view.Waiters) != 3 || view.Waiters[0].Ticket != first || view.Waiters[2].Ticket != third ||
 		view.Waiters[1].TTL != time.Hour.Milliseconds() {
 		t.Errorf("%+v", view)

@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/examples/drivers/accounts"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -29,6 +30,7 @@ type scene struct {
 	pool    *pgxpool.Pool
 	holder  *pglock.Client
 	other   *pglock.Client
+	admin   *lockadmin.Admin
 	account int64
 	lock    string // protects the account
 }
@@ -42,6 +44,10 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	s.holder, s.other = newClient(t, s.pool), newClient(t, s.pool)
+	var err error
+	if s.admin, err = lockadmin.New(t.Context(), s.pool); err != nil {
+		t.Fatal(err)
+	}
 	return s.with(t, 16)
 }
 
@@ -81,7 +87,7 @@ func (s *scene) leaseOf(t *testing.T, ttl time.Duration) *pglock.Lease {
 // breakLock ends the lease of whoever holds the lock.
 func (s *scene) breakLock(t *testing.T) {
 	t.Helper()
-	if _, err := s.other.Break(t.Context(), s.lock, "its host is gone"); err != nil {
+	if _, err := s.admin.Break(t.Context(), s.lock, "its host is gone"); err != nil {
 		t.Fatal(err)
 	}
 }

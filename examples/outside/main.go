@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,6 +28,7 @@ import (
 	"github.com/pglock-dev/pglock/fencedhttp"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -198,6 +200,7 @@ func (p *page) close() error {
 type story struct {
 	out    io.Writer
 	client *pglock.Client
+	admin  *lockadmin.Admin
 	store  *fencedstore.Store
 	file   file
 	page   *page
@@ -268,7 +271,7 @@ func text(words string, lease *pglock.Lease) string {
 
 // breaks ends whoever's lease it is; its holder is not told.
 func (s *story) breaks(ctx context.Context) error {
-	broken, err := s.client.Break(ctx, "report", "its host does not answer")
+	broken, err := s.admin.Break(ctx, "report", "its host does not answer")
 	if err == nil {
 		s.say("operator", "breaks the lease of %s, who does not know yet", broken.Holder)
 	}
@@ -290,6 +293,10 @@ func play(ctx context.Context, out io.Writer, url, dir string) (err error) {
 		return err
 	}
 	defer pool.Close()
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		return err
+	}
 	client, err := pglock.New(ctx, pool)
 	if err != nil {
 		return err
@@ -304,7 +311,7 @@ func play(ctx context.Context, out io.Writer, url, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, service.close()) }()
-	s := &story{out: out, client: client, store: fencedstore.New(pool), file: file{filepath.Join(dir, "report.txt")}, page: service,
+	s := &story{out: out, client: client, admin: admin, store: fencedstore.New(pool), file: file{filepath.Join(dir, "report.txt")}, page: service,
 		web: &http.Client{Transport: &fencedhttp.Transport{Base: &http.Transport{}}, Timeout: ending}}
 	defer s.web.CloseIdleConnections()
 	if err := errors.Join(s.lateHolder(ctx), s.lossInTheMiddle(ctx)); err != nil {
@@ -368,9 +375,9 @@ func (s *story) ledger(ctx context.Context) error {
 	page := s.page.text
 	s.page.mu.Unlock()
 	fmt.Fprintf(s.out, "\nfile      %s\npage      %s\n", now, page)
-	events, err := s.client.Events(ctx, "report", 100)
-	for i := len(events) - 1; i >= 0; i-- {
-		fmt.Fprintf(s.out, "audit     %s of %s, token %d\n", events[i].Kind, events[i].Holder, events[i].Token)
+	events, err := lockadmin.Collect(s.admin.Events(ctx, "report"))
+	for _, e := range slices.Backward(events) {
+		fmt.Fprintf(s.out, "audit     %s of %s, token %d\n", e.Kind, e.Holder, e.Token)
 	}
 	return err
 }

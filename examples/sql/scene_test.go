@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -26,6 +27,7 @@ type scene struct {
 	url   string
 	pool  *pgxpool.Pool
 	other *pglock.Client
+	admin *lockadmin.Admin
 }
 
 func newScene(t *testing.T) *scene {
@@ -39,6 +41,9 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.other.Close(context.WithoutCancel(t.Context())) })
+	if s.admin, err = lockadmin.New(t.Context(), s.pool); err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
@@ -79,7 +84,7 @@ func (s *scene) acquire(t *testing.T) *pglock.Lease {
 // breakLock ends the lease of whoever holds the lock.
 func (s *scene) breakLock(t *testing.T) {
 	t.Helper()
-	if _, err := s.other.Break(t.Context(), lock, "its host is gone"); err != nil {
+	if _, err := s.admin.Break(t.Context(), lock, "its host is gone"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
-	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 const (
@@ -23,11 +23,11 @@ const (
 	eyeName   = "chaos eye"
 )
 
-// eye is the laboratory's own client. It has a line to the server that no fault concerns; it follows promotions.
+// eye is the laboratory's own. It has a line to the server that no fault concerns; it follows promotions.
 type eye struct {
 	line   *wire.Line
 	pool   *pgxpool.Pool
-	client *pglock.Client
+	admin  *lockadmin.Admin
 	judge  *check.Judge
 	marks  atomic.Int64
 	marked atomic.Int64 // the last mark that the order of commits has come to
@@ -59,16 +59,13 @@ func openEye(ctx context.Context, c *cluster.Cluster, judge *check.Judge) (_ *ey
 	if e.pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
 		return nil, err
 	}
-	if e.client, err = pglock.New(ctx, e.pool, pglock.WithHolder(eyeName)); err != nil {
+	if e.admin, err = lockadmin.New(ctx, e.pool); err != nil {
 		return nil, err
 	}
 	return e, nil
 }
 
 func (e *eye) close() {
-	if e.client != nil {
-		_ = e.client.Close(context.Background())
-	}
 	if e.pool != nil {
 		e.pool.Close()
 	}
@@ -99,11 +96,11 @@ func (e *eye) look(ctx context.Context) (l history.Look, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	l.Began = history.Now()
-	held, err := e.client.List(ctx, pglock.ListOptions{Limit: 10_000})
+	held, err := lockadmin.Collect(e.admin.Locks(ctx, lockadmin.WithPageSize(lockadmin.MaxPageSize)))
 	if err != nil {
 		return l, err
 	}
-	waiters, err := e.client.Waiters(ctx, "", 10_000)
+	waiters, err := lockadmin.Collect(e.admin.Waiters(ctx, "", lockadmin.WithPageSize(lockadmin.MaxPageSize)))
 	if err != nil {
 		return l, err
 	}

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
 // waiting is a place at the front of a queue.
 type waiting struct {
-	pglock.Waiter
+	lockadmin.Waiter
 	behind int // how many wait behind it
 }
 
@@ -24,7 +25,7 @@ type waiting struct {
 func inFront(h *hit) *member {
 	var chosen *member
 	h.until(time.Second, func(ctx context.Context) bool {
-		tickets, err := h.eye.client.Waiters(ctx, "", 1000)
+		tickets, err := lockadmin.Collect(h.eye.admin.Waiters(ctx, ""))
 		if err != nil {
 			return false
 		}
@@ -89,16 +90,16 @@ func lateHints(h *hit) error {
 // queuedAgain waits until whom the hit concerns has another ticket for the lock than the one that it had.
 func (h *hit) queuedAgain(patience time.Duration) {
 	h.until(patience, func(ctx context.Context) bool {
-		tickets, err := h.eye.client.Waiters(ctx, h.front.Lock, 1000)
-		return err == nil && slices.ContainsFunc(tickets, func(t pglock.Waiter) bool { return t.Holder == h.front.Holder && t.Ticket > h.front.Ticket })
+		tickets, err := lockadmin.Collect(h.eye.admin.Waiters(ctx, h.front.Lock))
+		return err == nil && slices.ContainsFunc(tickets, func(t lockadmin.Waiter) bool { return t.Holder == h.front.Holder && t.Ticket > h.front.Ticket })
 	})
 }
 
 // granted waits until the lock is held by whom is meant, and says whether it was.
 func (h *hit) granted(patience time.Duration, meant func(label string) bool) bool {
 	return h.until(patience, func(ctx context.Context) bool {
-		holders, err := h.eye.client.Holders(ctx, h.front.Lock)
-		return err == nil && slices.ContainsFunc(holders, func(i pglock.Info) bool { return i.Held && meant(i.Holder) })
+		holders, err := h.eye.admin.Holders(ctx, h.front.Lock)
+		return err == nil && slices.ContainsFunc(holders, func(i pglock.LockInfo) bool { return i.Held && meant(i.Holder) })
 	})
 }
 
@@ -119,12 +120,12 @@ func (h *hit) until(patience time.Duration, ask func(context.Context) bool) bool
 func reader(h *hit) *member {
 	brief, cancel := context.WithTimeout(h.ctx, time.Second)
 	defer cancel()
-	tickets, _ := h.eye.client.Waiters(brief, "", 1000)
+	tickets, _ := lockadmin.Collect(h.eye.admin.Waiters(brief, ""))
 	for _, t := range tickets {
 		if t.Place > 1 || t.Mode != pglock.ModeExclusive {
 			continue
 		}
-		holders, _ := h.eye.client.Holders(brief, t.Lock)
+		holders, _ := h.eye.admin.Holders(brief, t.Lock)
 		for _, i := range holders {
 			for _, m := range h.crew {
 				if i.Held && i.Mode == pglock.ModeShared && i.TTL <= 1500*time.Millisecond && owns(label(m.now().who), i.Holder) && h.rand.IntN(2) == 0 {

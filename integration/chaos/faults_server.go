@@ -10,6 +10,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/load"
 	"github.com/pglock-dev/pglock/integration/chaos/internal/wire"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -112,8 +113,8 @@ func breakLeases(h *hit) error {
 	for range 1 + h.rand.IntN(3) {
 		x := look.Holders[h.rand.IntN(len(look.Holders))]
 		done := h.judge.Breaking(x.Name)
-		_, err := h.eye.client.Break(h.ctx, x.Name, "chaos", pglock.BreakToken(pglock.Token(x.Token)))
-		if err == nil || errors.Is(err, pglock.ErrNotHeld) {
+		_, err := h.eye.admin.Break(h.ctx, x.Name, "chaos", lockadmin.WithToken(pglock.Token(x.Token)))
+		if err == nil || errors.Is(err, lockadmin.ErrNotHeld) {
 			done()
 		}
 	}

@@ -3,6 +3,8 @@ package argument
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -35,4 +37,24 @@ func Shorten(s string) string {
 		return strconv.Quote(s[:40]) + "…"
 	}
 	return strconv.Quote(s)
+}
+
+// Process is a label of this process, "host/program[pid]", of most bytes at most.
+func Process(most int) string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	if len(host) > 128 {
+		host = host[:128]
+	}
+	program := filepath.Base(os.Args[0])
+	if len(program) > 64 {
+		program = program[:64]
+	}
+	label := fmt.Sprintf("%s/%s[%d]", host, program, os.Getpid())
+	if Text("holder", label, most) != nil {
+		return fmt.Sprintf("pid %d", os.Getpid()) // a host or program name that is no UTF-8
+	}
+	return label
 }

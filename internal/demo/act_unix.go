@@ -159,7 +159,7 @@ func (s *scene) firstIsStopped(ctx context.Context) (leaseEnds time.Duration, er
 	if err := s.players[0].signal(syscall.SIGSTOP); err != nil {
 		return 0, err
 	}
-	info, err := s.client.Get(ctx, s.account)
+	info, err := s.admin.Get(ctx, s.account)
 	if err != nil {
 		return 0, err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
-	"github.com/pglock-dev/pglock/pglock"
 )
 
 const (
@@ -85,7 +85,7 @@ type play struct {
 	schema   string
 	made     bool // the schema may exist
 	pool     *pgxpool.Pool
-	client   *pglock.Client
+	admin    *lockadmin.Admin
 	players  []*player
 	results  []result
 	outcomes []outcome
@@ -119,7 +119,7 @@ func (p *play) prepare(ctx context.Context) (err error) {
 	if err := makeLedger(ctx, p.pool, p.schema, p.account); err != nil {
 		return err
 	}
-	if p.client, err = pglock.New(ctx, p.pool, pglock.WithSchema(p.schema), pglock.WithHolder("storyteller")); err != nil {
+	if p.admin, err = lockadmin.New(ctx, p.pool, lockadmin.WithSchema(p.schema)); err != nil {
 		return err
 	}
 	for i, name := range p.names {
@@ -154,9 +154,6 @@ func (p *play) tidy(ctx context.Context) error {
 	var errs []error
 	for _, player := range p.players {
 		errs = append(errs, player.end())
-	}
-	if p.client != nil {
-		errs = append(errs, p.client.Close(ctx))
 	}
 	if p.pool != nil {
 		p.pool.Close()

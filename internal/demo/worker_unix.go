@@ -146,8 +146,12 @@ func (w *worker) write(ctx context.Context, c command) error {
 // writeRegardless is the fenced write of a program in any language: three statements, and no look at any clock.
 func (w *worker) writeRegardless(ctx context.Context, update func(context.Context, pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
+		grant, err := w.lease.Export()
+		if err != nil {
+			return err
+		}
 		fence := "SELECT " + pgx.Identifier{w.Schema, "fence"}.Sanitize() + "($1, $2, $3::text::uuid)"
-		if _, err := tx.Exec(ctx, fence, w.lease.Name(), int64(w.lease.Token()), w.lease.GrantID().String()); err != nil {
+		if _, err := tx.Exec(ctx, fence, grant.Lock, int64(grant.Token), grant.ID.String()); err != nil {
 			return err
 		}
 		return update(ctx, tx)

@@ -17,5 +17,5 @@ const (
 )
 
 // all are the known faults. The first word of a name is the invariant or the trap, where it has one.
-var all = slices.Concat(ofGrants, ofTokens, ofEnds, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
+var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
 	ofTheBeat, ofClose, ofUpkeep)

@@ -10,34 +10,34 @@ var ofFences = []mutant{
 		{schema, "      WHERE f.last_token < p_token\n         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id\n", ""},
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 the fence does not look again after it has waited", []edit{
-		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN l.first_token AND l.token AND l.expires_at > clock_timestamp();", "WHERE l.name = p_name AND l.slot = r.slot;"},
+		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n      AND l.expires_at > clock_timestamp();", "WHERE l.name = p_name AND l.slot = r.slot;"},
 	}, integration, "^TestI16_Wait|^TestI3_"},
 	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
-		{schema, "    WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;", "    WHERE l.name = f.lock_name AND l.slot = f.slot;"},
+		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
 	}, integration, "^TestI4_I18_|^TestI4_NoTakeover"},
 	{"I4 COMMIT of a turn reads the lease plainly: a release slips in", []edit{
-		{schema, "    WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;", "    WHERE l.name = f.lock_name AND l.slot = f.slot;"},
+		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
 	}, integration, "^TestI4_NobodyEnds"},
 	{"I4 session_replication_role switches the check inside COMMIT off", []edit{
 		{schema, "ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;", ""},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Nothing"},
 	{"I4 trap 3: COMMIT goes by the time at which it began", []edit{
-		{schema, "     OR r.expires_at <= clock_timestamp() THEN\n    PERFORM raise_lost(f.lock_name", "     OR r.expires_at <= now() THEN\n    PERFORM raise_lost(f.lock_name"},
+		{schema, "           AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n      INTO held", "           AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.now()\n      INTO held"},
 	}, integration, "^TestI4_I18_|^TestI4_A5_Late"},
 	{"I4 what was deferred before the fence is done after the check", []edit{
 		{schema, "  SET CONSTRAINTS fence_commit DEFERRED;", "  --"},
 	}, integration, "^TestI4_"},
 	{"I4 the last check holds nothing", []edit{
-		{schema, "    ok := hold_lease(a.fence);\n", ""},
+		{schema, "    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n           AND l.expires_at > clock_timestamp()\n      INTO held FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit\n", "    held := true;\n"},
 	}, integration, "^TestI4_Seal|^TestI4_Constraints"},
 	{"I4 the last check takes the fence of any transaction", []edit{
-		{schema, "WHERE o.resource = r.resource AND o.fenced_xact = xact\n          AND o.advanced_at >= transaction_timestamp() OFFSET 0", "WHERE o.resource = r.resource OFFSET 0"},
+		{schema, "      WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()\n        AND o.advanced_at >= transaction_timestamp();", "      WHERE o.resource = res;"},
 	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
 	{"I4 the last check takes what a callback has said for the fence's row", []edit{
-		{schema, "    IF a.lock_name IS NULL THEN\n      RAISE", "    CONTINUE WHEN a.lock_name IS NULL;\n    IF a.lock_name IS NULL THEN\n      RAISE"},
+		{schema, "    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under", "    CONTINUE WHEN NOT FOUND;\n    IF NOT FOUND THEN\n      RAISE EXCEPTION 'the transaction is not under"},
 	}, integration, "^TestWriteThatLeft|^TestI4_Callback"},
 	{"I25 the last check holds leases as they are named", []edit{
-		{schema, "    ORDER BY f.lock_name NULLS FIRST, f.slot\n", ""},
+		{schema, "\n                         ORDER BY o.lock_name NULLS FIRST, o.slot);", ");"},
 	}, integration, "^TestI25_CommitOfMany|^TestI25_NoDeadlock"},
 	{"I25 fences are taken as they are named", []edit{
 		{schema, "    ORDER BY 6\n", ""},
@@ -52,7 +52,7 @@ var ofFences = []mutant{
 		{schema, "set_config('lock_timeout', p_ms::text, true)", "''"},
 	}, integration, "^TestI16_FenceBounds|^TestI16_WaitAt"},
 	{"I16 a fence raises a lower limit of the user", []edit{
-		{schema, "     || coalesce(current_setting('transaction_timeout', true), '0') = '000000' THEN", "     || coalesce(current_setting('transaction_timeout', true), '0') IS NOT NULL THEN"},
+		{schema, "         || coalesce(current_setting('transaction_timeout', true), '0') = '000000'   ", "         || coalesce(current_setting('transaction_timeout', true), '0') IS NOT NULL   "},
 	}, integration, "^TestI16_"},
 
 	// What a write is told.

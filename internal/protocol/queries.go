@@ -92,12 +92,13 @@ func NewQueries(schema string) *Queries {
 		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),
 		Waiters: in(`SELECT name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}}, waiting_us,
 				behind_ticket, behind_holder, metadata::pg_catalog.text
-			FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4)`),
+			FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		Events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
-			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4)`),
-		Fences:   in(`SELECT resource, last_token, lock_name, {{at advanced_at}} FROM {{schema}}.list_fences($1::pg_catalog.text)`),
+			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8)`),
+		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
+			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text)`),
 		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
 	"github.com/pglock-dev/pglock/internal/listener"
-	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -115,22 +114,12 @@ func (s *Server) Query(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// pooled lends f a connection of the pool, again when the server undid what it did for a reason that passes.
+// pooled lends f a connection of the pool while the client lives.
 func (s *Server) pooled(ctx context.Context, f func(*pgx.Conn) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	for attempt := 1; ; attempt++ {
-		conn, err := s.pool.Acquire(ctx)
-		if err != nil {
-			return &coalesce.NotSentError{Err: err}
-		}
-		err = f(conn.Conn())
-		conn.Release()
-		if !protocol.Transient(err) || attempt == attempts || !pause.For(ctx, time.Duration(attempt)*time.Millisecond) {
-			return err
-		}
-	}
+	return lend(ctx, s.pool, f)
 }
 
 // Acquire asks for a lock.

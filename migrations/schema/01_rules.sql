@@ -17,9 +17,9 @@
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease and release_lease do so, as fixing it costs a tenth of what they cost. The others are called
--- by those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them without a
--- query.
+-- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The others
+-- are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them
+-- without a query.
 
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT

@@ -43,19 +43,22 @@ AS $$
   ORDER BY d.slot
 $$;
 
--- list_waiters tells the queue in order, of one lock or of all: whom each waits for is the holder for the first whose
--- session is alive, and the waiter before it for the others.
-CREATE FUNCTION list_waiters(p_name text DEFAULT '', p_limit int DEFAULT 1000)
+-- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the ticket
+-- p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter before it for the others.
+CREATE FUNCTION list_waiters(
+  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid, alive boolean,
                ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint, behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket), q.mode, q.capacity, q.holder, q.session_id, q.alive,
+  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after THEN (
+           SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket) ELSE 0 END, q.mode, q.capacity, q.holder, q.session_id, q.alive,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
          b.ticket, coalesce(b.holder, (SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
                                        ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
   FROM (SELECT w.*, session_alive(w.session_id) AS alive FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
+          AND (w.name, w.ticket) > (p_after, p_after_ticket)
         ORDER BY w.name, w.ticket LIMIT p_limit) q
   LEFT JOIN LATERAL (SELECT p.ticket, p.holder FROM waiters p
                      WHERE p.name = q.name AND p.ticket < q.ticket AND session_alive(p.session_id) ORDER BY p.ticket DESC LIMIT 1) b ON true
@@ -84,20 +87,23 @@ BEGIN
   RETURN QUERY SELECT d.*, watch_channel(p_name) FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
-CREATE FUNCTION list_fences(p_lock_name text)
+-- list_fences tells the fences that a lock's tokens have passed, and that of the resource with its name; '' lists every fence.
+-- In byte order of the resources, p_limit of them after p_after.
+CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM fences f
-  WHERE f.resource = p_lock_name OR f.lock_name = p_lock_name ORDER BY f.resource LIMIT 1000
+  WHERE f.resource > p_after AND (p_lock_name = '' OR f.resource = p_lock_name OR f.lock_name = p_lock_name)
+  ORDER BY f.resource LIMIT p_limit
 $$;
 
--- For operators: the audit, newest first; '' lists every lock's.
-CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100)
+-- For operators: the audit, newest first, p_limit events before the one with the id p_before; '' lists every lock's.
+CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
                actor text, db_user text, reason text, resource text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
-  FROM events e WHERE p_lock_name = '' OR e.lock_name = p_lock_name ORDER BY e.id DESC LIMIT p_limit
+  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807) ORDER BY e.id DESC LIMIT p_limit
 $$;

@@ -74,7 +74,10 @@ func (w *worker) call(ctx context.Context, client *pglock.Client, as string, q r
 		w.do(waiting, client, id, q, opts, back, work)
 		return
 	case "all":
-		leases, err = client.AcquireAll(waiting, q.names, opts...)
+		var all *pglock.Leases
+		if all, err = client.AcquireAll(waiting, q.names, opts...); err == nil {
+			leases = all.All()
+		}
 	case "try":
 		leases, err = one(client.TryAcquire(waiting, q.names[0], opts...))
 	default:

@@ -1,0 +1,67 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// Plain is a database for those who hold no lock: a pool, and nothing that has to be ended. It is safe for concurrent use.
+type Plain struct {
+	Queries  *protocol.Queries
+	executor protocol.Executor
+	pool     *pgxpool.Pool
+}
+
+// NewPlain speaks to the schema of the pool's database.
+func NewPlain(pool *pgxpool.Pool, schema string) *Plain {
+	return &Plain{Queries: protocol.NewQueries(schema), pool: pool}
+}
+
+// Query runs one step on a connection of the pool, again when the server undid it for a reason that passes.
+func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
+	return lend(ctx, p.pool, func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
+		defer cancel()
+		return p.executor.Run(ctx, conn, step)
+	})
+}
+
+// Rows gives what a statement brings, each row as scan reads it.
+func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) (all []T, err error) {
+	err = lend(ctx, p.pool, func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
+		defer cancel()
+		all = nil
+		return p.executor.Run(ctx, conn, protocol.Step{SQL: sql, Args: args, Scan: func(rows pgx.Rows) error {
+			one, err := scan(rows)
+			all = append(all, one)
+			return err
+		}})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// lend lends f a connection of the pool, again when the server undid what it did for a reason that passes.
+func lend(ctx context.Context, pool *pgxpool.Pool, f func(*pgx.Conn) error) error {
+	for attempt := 1; ; attempt++ {
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			return &coalesce.NotSentError{Err: err}
+		}
+		err = f(conn.Conn())
+		conn.Release()
+		if !protocol.Transient(err) || attempt == attempts || !pause.For(ctx, time.Duration(attempt)*time.Millisecond) {
+			return err
+		}
+	}
+}

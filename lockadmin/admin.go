@@ -1,0 +1,99 @@
+package lockadmin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Refusals, for errors.Is. Others come from package pglock: ErrInvalid, ErrPermission, ErrReadOnly, ErrSchema.
+var (
+	// ErrNotFound: nobody has ever used a lock of this name, or its row was pruned.
+	ErrNotFound = errors.New("lockadmin: lock not found")
+	// ErrNotHeld: there is no lease to break, or it has another token than the one that was named.
+	ErrNotHeld = errors.New("lockadmin: lock is not held")
+	// ErrInUse: Prune found the table of locks in use for as long as its ctx allowed.
+	ErrInUse = errors.New("lockadmin: table of locks is in use")
+)
+
+// Admin looks at the locks of one schema, and breaks them. It has no goroutines and nothing to close, and is safe for
+// concurrent use.
+type Admin struct {
+	pool   *pgxpool.Pool
+	schema string
+	db     *server.Plain
+}
+
+// Option configures New and Diagnose. A bad value makes them fail.
+type Option func(*config) error
+
+type config struct{ schema string }
+
+// WithSchema says in which schema the tables and functions live. Defaults to "pglock".
+func WithSchema(name string) Option {
+	return func(c *config) error {
+		c.schema = name
+		return checkText("schema", name, argument.SchemaBytes)
+	}
+}
+
+func newConfig(pool *pgxpool.Pool, opts []Option) (config, error) {
+	c := config{schema: "pglock"}
+	if pool == nil {
+		return c, &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
+	}
+	return c, apply(&c, opts)
+}
+
+// apply lets options of any kind change what they are for.
+func apply[C any, O ~func(*C) error](c *C, opts []O) error {
+	for _, o := range opts {
+		if o == nil {
+			return &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
+		if err := o(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema is there and fits; ctx
+// bounds that question alone.
+//
+// Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
+func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error) {
+	c, err := newConfig(pool, opts)
+	if err != nil {
+		return nil, err
+	}
+	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
+	if err := hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// failed says what was not done, and why.
+func failed(what string, err error) error {
+	if protocol.State(err) == protocol.StateNotHeld {
+		return fmt.Errorf("lockadmin: %s: %w: %s", what, ErrNotHeld, protocol.Message(err))
+	}
+	return fmt.Errorf("lockadmin: %s: %w", what, hooks.ErrorFromSQL(err, "", 0))
+}
+
+// checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.
+func checkText(field, value string, most int) error {
+	if p := argument.Text(field, value, most); p != nil {
+		return (*pglock.ArgumentError)(p)
+	}
+	return nil
+}

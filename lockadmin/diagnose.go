@@ -1,0 +1,105 @@
+package lockadmin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// FindingLevel says whether a Finding is as it should be.
+type FindingLevel string
+
+// The levels of findings.
+const (
+	FindingOK        FindingLevel = "ok"
+	FindingAttention FindingLevel = "attention" // somebody should look at it
+	FindingDepends   FindingLevel = "depends"   // on what is wanted
+)
+
+// Finding is one thing that the server can or cannot do for the locks.
+type Finding struct {
+	Item    string       `json:"item"`
+	Level   FindingLevel `json:"level"`
+	Value   string       `json:"value"`
+	Meaning string       `json:"meaning"`
+}
+
+// Diagnose asks the server what it can and cannot do for the locks: the version of the schema, the timeline and the epoch of
+// tokens, settings that cost durability, transactions that stand in the way, and every guarded table. It changes nothing,
+// needs no Admin, and works where New refuses: on a standby, with a sequence that was altered, with a newer schema. The pool
+// stays the caller's.
+//
+// Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect; and ErrSchema (SchemaError) when the schema is missing or
+// of another version, together with what could be found all the same: that, first of all.
+func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Finding, error) {
+	c, err := newConfig(pool, opts)
+	if err != nil {
+		return nil, err
+	}
+	db := server.NewPlain(pool, c.schema)
+	err = hooks.Start(ctx, db.Queries, db.Query, c.schema)
+	findings := foundAtStart(c.schema, err)
+	if findings == nil {
+		return nil, err
+	}
+	var other *pglock.SchemaError
+	if errors.As(err, &other) && other.Have == 0 {
+		return findings, other
+	}
+	more, err := server.Rows(ctx, db, db.Queries.Diagnose, nil, scanFinding)
+	findings = append(findings, more...)
+	switch {
+	case other != nil && (err == nil || protocol.State(err) != ""): // another version may have another diagnosis, or none
+		return findings, other
+	case err != nil:
+		return nil, failed("diagnose", err)
+	}
+	return findings, nil
+}
+
+func scanFinding(rows pgx.Rows) (f Finding, err error) {
+	var ok *bool
+	err = rows.Scan(&f.Item, &ok, &f.Value, &f.Meaning)
+	switch {
+	case ok == nil:
+		f.Level = FindingDepends
+	case *ok:
+		f.Level = FindingOK
+	default:
+		f.Level = FindingAttention
+	}
+	return f, err
+}
+
+// foundAtStart is what a client that starts with err would find; nil where err says nothing of schema and server.
+func foundAtStart(schema string, err error) []Finding {
+	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, pglock.SchemaVersion), "The version that this library needs."}
+	var other *pglock.SchemaError
+	switch {
+	case errors.As(err, &other):
+		f := Finding{"schema", FindingAttention, fmt.Sprintf("%s, version %d", schema, other.Have), ""}
+		switch {
+		case other.Have == 0:
+			f.Value, f.Meaning = schema+", missing", "There are no locks here yet, and nothing more can be found out."
+		case other.Have < other.Need:
+			f.Meaning = fmt.Sprintf("Programs with this library, which needs version %d, do not start. Nothing more can be found out.", other.Need)
+		default:
+			f.Meaning = fmt.Sprintf("Programs with this library, which knows version %d, do not start.", other.Need)
+		}
+		return []Finding{f}
+	case errors.Is(err, pglock.ErrReadOnly):
+		return []Finding{fits, {"server", FindingAttention, "read-only", "It is a standby, or the session is read-only: locks are decided on the primary alone. " +
+			"Ask the primary for the timeline."}}
+	case err == nil, errors.Is(err, pglock.ErrSchema): // of a sequence that was altered the server tells more
+		return []Finding{fits, {"server", FindingOK, "takes writes", "A standby would not: locks are decided on the primary alone."}}
+	}
+	return nil
+}

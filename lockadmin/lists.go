@@ -1,0 +1,261 @@
+package lockadmin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// The limits of a page.
+const (
+	DefaultPageSize = 1000
+	MaxPageSize     = 10_000
+)
+
+// Waiter is one place in the queue of a lock. Times are the server's, in UTC.
+type Waiter struct {
+	Lock     string          `json:"lock"`
+	Ticket   int64           `json:"ticket"`
+	Place    int             `json:"place"` // 1 is next
+	Mode     pglock.Mode     `json:"mode"`
+	Limit    int             `json:"limit,omitempty"` // of pglock.ModeLimit
+	Holder   string          `json:"holder"`          // the label that its lease will have
+	Session  string          `json:"session"`
+	Alive    bool            `json:"alive"` // false: its session gives no sign of life, and it will be passed over
+	TTL      time.Duration   `json:"-"`
+	Since    time.Time       `json:"since"`
+	Waiting  time.Duration   `json:"-"`                // at the answer
+	Behind   string          `json:"behind"`           // the label of whom it waits for: of the waiter before it, or of the holder
+	Before   int64           `json:"before,omitempty"` // the ticket of the waiter before it; 0 when it waits for the holder
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+}
+
+// EventKind says what an Event is about.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventBreak    EventKind = "break"    // an operator ended a lease
+	EventTakeover EventKind = "takeover" // a lease expired, and the lock was granted again
+	EventBypass   EventKind = "bypass"   // an operator wrote past the guards of tables
+	EventEpoch    EventKind = "epoch"    // every later token is greater than Token
+)
+
+// Event is an entry of the audit: what the server itself has done. Times are the server's, in UTC.
+type Event struct {
+	ID       int64        `json:"id"`
+	At       time.Time    `json:"at"`
+	Kind     EventKind    `json:"kind"`
+	Lock     string       `json:"lock"`
+	Token    pglock.Token `json:"token"`               // of the lease that was ended
+	NewToken pglock.Token `json:"new_token,omitempty"` // the token that ended it
+	Holder   string       `json:"holder,omitempty"`    // of the lease with Token
+	Actor    string       `json:"actor,omitempty"`     // who did it, in their own words
+	DBUser   string       `json:"db_user"`             // who did it, in the database's words
+	Reason   string       `json:"reason,omitempty"`
+	Resource string       `json:"resource,omitempty"`
+}
+
+// FenceInfo tells of a fence: the highest token that has written to a resource, and under which lock.
+type FenceInfo struct {
+	Resource   string       `json:"resource"`
+	LastToken  pglock.Token `json:"last_token"`
+	Lock       string       `json:"lock"`
+	AdvancedAt time.Time    `json:"advanced_at"`
+}
+
+// ListOption configures one list. What a list has no use for is refused with pglock.ErrInvalid.
+type ListOption func(*listing) error
+
+type listing struct {
+	prefix string
+	free   bool
+	page   int
+}
+
+// WithPrefix chooses locks whose names begin with the text, 1 to pglock.MaxNameBytes bytes. Locks alone takes it.
+func WithPrefix(text string) ListOption {
+	return func(l *listing) error {
+		l.prefix = text
+		return checkText("prefix", text, pglock.MaxNameBytes)
+	}
+}
+
+// WithFree brings free locks too. Locks alone takes it.
+func WithFree() ListOption {
+	return func(l *listing) error {
+		l.free = true
+		return nil
+	}
+}
+
+// WithPageSize sets how many one statement reads, from 1 to MaxPageSize. Defaults to DefaultPageSize. Less spares work where the
+// loop ends early; a page is what the server had at one moment.
+func WithPageSize(n int) ListOption {
+	return func(l *listing) error {
+		if n < 1 || n > MaxPageSize {
+			return &pglock.ArgumentError{Field: "page size", Value: fmt.Sprint(n), Rule: fmt.Sprintf("be from 1 to %d", MaxPageSize)}
+		}
+		l.page = n
+		return nil
+	}
+}
+
+// newListing reads the options of a list of locks, or of a list that belongs to the lock of this name; "": to all.
+func newListing(name string, locks bool, opts []ListOption) (listing, error) {
+	l := listing{page: DefaultPageSize}
+	if err := apply(&l, opts); err != nil {
+		return l, err
+	}
+	switch {
+	case !locks && l.prefix != "":
+		return l, &pglock.ArgumentError{Field: "WithPrefix", Value: "given", Rule: "be given to Locks only"}
+	case !locks && l.free:
+		return l, &pglock.ArgumentError{Field: "WithFree", Value: "given", Rule: "be given to Locks only"}
+	case name != "":
+		return l, checkText("name", name, pglock.MaxNameBytes)
+	}
+	return l, nil
+}
+
+// Locks tells the state of the locks that are held, in byte order of their names; of one with several holders each of them, by
+// slot. It reads a page when the loop comes to it: a lock that is granted or released meanwhile may or may not be in it.
+//
+// Errors: pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or what went wrong with the connection. An error is the last
+// that the loop is given.
+func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.LockInfo, error] {
+	l, err := newListing("", true, opts)
+	return pages(l.page, err, func(last pglock.LockInfo) ([]pglock.LockInfo, error) {
+		infos, err := server.Rows(ctx, a.db, a.db.Queries.List, []any{l.prefix, l.free, last.Name, l.page}, scanLock)
+		if err != nil {
+			return nil, failed("list locks", err)
+		}
+		return infos, nil
+	})
+}
+
+// Waiters tells the queue of one lock, or with name "" of all locks in byte order of their names, in the order in which they will
+// be served. Errors are those of Locks.
+func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Waiter, error] {
+	l, err := newListing(name, false, opts)
+	return pages(l.page, err, func(last Waiter) ([]Waiter, error) {
+		waiters, err := server.Rows(ctx, a.db, a.db.Queries.Waiters, []any{name, l.page, last.Lock, last.Ticket}, scanWaiter)
+		if err != nil {
+			return nil, failed("list waiters", err)
+		}
+		return waiters, nil
+	})
+}
+
+// Events reads the audit, newest first: of one lock, or of all when name is "". The database user needs the role pglock_admin.
+// Errors are those of Locks.
+func (a *Admin) Events(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Event, error] {
+	l, err := newListing(name, false, opts)
+	return pages(l.page, err, func(last Event) ([]Event, error) {
+		var before *int64
+		if last.ID != 0 {
+			before = &last.ID
+		}
+		events, err := server.Rows(ctx, a.db, a.db.Queries.Events, []any{name, l.page, before}, scanEvent)
+		if err != nil {
+			return nil, failed("list events", err)
+		}
+		return events, nil
+	})
+}
+
+// Fences tells the fences that leases of the lock have passed, and the fence of the resource with the lock's name; with name ""
+// every fence. They come in byte order of the resources. Errors are those of Locks.
+func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) iter.Seq2[FenceInfo, error] {
+	l, err := newListing(name, false, opts)
+	return pages(l.page, err, func(last FenceInfo) ([]FenceInfo, error) {
+		fences, err := server.Rows(ctx, a.db, a.db.Queries.Fences, []any{name, l.page, last.Resource}, scanFence)
+		if err != nil {
+			return nil, failed("list fences", err)
+		}
+		return fences, nil
+	})
+}
+
+// pages reads page after page, each after the last of the page before, until one is not full.
+func pages[T any](size int, refused error, read func(last T) ([]T, error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var last, none T
+		if refused != nil {
+			yield(none, refused)
+			return
+		}
+		for {
+			page, err := read(last)
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for _, last = range page {
+				if !yield(last, nil) {
+					return
+				}
+			}
+			if len(page) < size {
+				return
+			}
+		}
+	}
+}
+
+func scanLock(rows pgx.Rows) (pglock.LockInfo, error) {
+	i, err := protocol.ScanLockInfo[pglock.Token, pglock.Mode](rows)
+	return pglock.LockInfo(i), err
+}
+
+func scanWaiter(rows pgx.Rows) (w Waiter, err error) {
+	var capacity *int
+	var ttl, waiting int64
+	var since, before *int64
+	var behind, metadata *string
+	err = rows.Scan(&w.Lock, &w.Ticket, &w.Place, &w.Mode, &capacity, &w.Holder, &w.Session, &w.Alive, &ttl, &since, &waiting,
+		&before, &behind, &metadata)
+	w.Limit, w.Since, w.Before, w.Behind = protocol.OrZero(capacity), protocol.Moment(since), protocol.OrZero(before), protocol.OrZero(behind)
+	w.TTL, w.Waiting = time.Duration(ttl)*time.Microsecond, time.Duration(waiting)*time.Microsecond
+	if metadata != nil {
+		w.Metadata = json.RawMessage(*metadata)
+	}
+	return w, err
+}
+
+func scanEvent(rows pgx.Rows) (e Event, err error) {
+	var at *int64
+	var newToken *pglock.Token
+	var holder, actor, reason, resource *string
+	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
+	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
+	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
+	return e, err
+}
+
+func scanFence(rows pgx.Rows) (f FenceInfo, err error) {
+	var at *int64
+	err = rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
+	f.AdvancedAt = protocol.Moment(at)
+	return f, err
+}
+
+// Collect reads a list to its end, or to its error.
+func Collect[T any](list iter.Seq2[T, error]) ([]T, error) {
+	var all []T
+	for one, err := range list {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}

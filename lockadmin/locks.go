@@ -1,0 +1,142 @@
+package lockadmin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// MaxReasonBytes is how long the reason for a break may be.
+const MaxReasonBytes = 1024
+
+// announcing bounds how long Break tells whoever was granted the lock. They find out by themselves within about a second.
+const announcing = time.Second
+
+// Get tells the state of one lock, held or free; of the holder with the lowest slot where there are several. ErrNotFound
+// when its name was never used. Other errors are those of Locks.
+func (a *Admin) Get(ctx context.Context, name string) (pglock.LockInfo, error) {
+	infos, err := a.Holders(ctx, name)
+	if err != nil {
+		return pglock.LockInfo{}, err
+	}
+	return infos[0], nil
+}
+
+// Holders tells every lease of one lock at one moment, by slot; of a free lock its last one, with Held false. ErrNotFound when
+// its name was never used. Other errors are those of Locks.
+func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, error) {
+	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+		return nil, err
+	}
+	infos, err := server.Rows(ctx, a.db, a.db.Queries.Get, []any{name}, scanLock)
+	if err != nil {
+		return nil, failed(fmt.Sprintf("get lock %q", name), err)
+	}
+	if len(infos) == 0 {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
+	}
+	return infos, nil
+}
+
+// Broken is the lease that Break ended.
+type Broken struct {
+	Name      string       `json:"name"`
+	Holder    string       `json:"holder"`
+	Token     pglock.Token `json:"token"`
+	NewToken  pglock.Token `json:"new_token"` // drawn so that the old holder is fenced off
+	ExpiresAt time.Time    `json:"expires_at"`
+}
+
+// BreakOption configures one Break.
+type BreakOption func(*breakRequest) error
+
+type breakRequest struct {
+	actor string
+	token *int64
+}
+
+// WithToken breaks the lease with this token alone, so that a lease granted meanwhile is left alone. Defaults to
+// the one lease that there is; a lock with several holders needs it.
+func WithToken(t pglock.Token) BreakOption {
+	return func(r *breakRequest) error {
+		if t <= 0 {
+			return &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(int64(t)), Rule: "be greater than 0"}
+		}
+		v := int64(t)
+		r.token = &v
+		return nil
+	}
+}
+
+// WithActor says who breaks, for the audit, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
+func WithActor(who string) BreakOption {
+	return func(r *breakRequest) error {
+		r.actor = who
+		return checkText("actor", who, pglock.MaxHolderBytes)
+	}
+}
+
+// Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in the
+// queue, if there is one. It draws a new token and writes an audit event with the reason. The database user needs the
+// role pglock_admin.
+//
+// Errors: ErrNotHeld when there is nothing to break, or it has another token, pglock.ErrInvalid, ErrPermission.
+func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
+	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
+	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+		return Broken{}, err
+	}
+	if err := checkText("reason", reason, MaxReasonBytes); err != nil {
+		return Broken{}, err
+	}
+	if strings.TrimSpace(reason) == "" {
+		return Broken{}, &pglock.ArgumentError{Field: "reason", Value: argument.Shorten(reason), Rule: fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
+	}
+	if err := apply(&r, opts); err != nil {
+		return Broken{}, err
+	}
+	var granted []int
+	var watched bool
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.BreakLock, []any{name, reason, r.actor, r.token}, func(rows pgx.Rows) (Broken, error) {
+		b := Broken{Name: name}
+		var expiresAt *int64
+		var seen *bool
+		err := rows.Scan(&b.Holder, &b.Token, &b.NewToken, &expiresAt, &granted, &seen)
+		b.ExpiresAt, watched = protocol.Moment(expiresAt), protocol.OrZero(seen)
+		return b, err
+	})
+	if err == nil && len(rows) != 1 {
+		err = fmt.Errorf("the server answered with %d rows", len(rows))
+	}
+	if err != nil {
+		return Broken{}, failed(fmt.Sprintf("break lock %q", name), err)
+	}
+	a.tell(ctx, name, granted, watched)
+	return rows[0], nil
+}
+
+// tell notifies those who were granted the lock, and whoever watches it.
+func (a *Admin) tell(ctx context.Context, name string, granted []int, watched bool) {
+	var names []string
+	var slots []*int
+	for _, slot := range granted {
+		names, slots = append(names, name), append(slots, &slot)
+	}
+	if len(names) == 0 && watched {
+		names, slots = []string{name}, []*int{nil}
+	}
+	if len(names) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, announcing)
+	defer cancel()
+	_ = a.db.Query(ctx, a.db.Queries.Announce(names, slots, new(int64)))
+}

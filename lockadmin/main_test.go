@@ -1,0 +1,25 @@
+package lockadmin_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/migrations"
+)
+
+func TestMain(m *testing.M) {
+	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
+
+func newAdmin(t *testing.T, pool *pgxpool.Pool) *lockadmin.Admin {
+	t.Helper()
+	a, err := lockadmin.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

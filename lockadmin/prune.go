@@ -1,0 +1,181 @@
+package lockadmin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// What Prune removes unless its options say otherwise.
+const (
+	DefaultIdle     = 24 * time.Hour
+	DefaultEventAge = 90 * 24 * time.Hour
+)
+
+const (
+	sweptAtOnce = 1000 // of each kind
+	namesAtOnce = 1000
+	// A try stops every grant for up to a tenth of a second, and a step for as long as it lasts: those who had to queue behind
+	// it go on meanwhile.
+	pauseAfterTry  = 400 * time.Millisecond
+	pauseAfterStep = 10 * time.Millisecond
+)
+
+// Pruned is what Prune has removed.
+type Pruned struct {
+	Locks     int64
+	Events    int64
+	Leftovers int64
+	Waits     int // how often the table of locks was in use
+}
+
+// PruneOption configures one Prune.
+type PruneOption func(*pruning) error
+
+type pruning struct {
+	idle, age time.Duration
+	onInUse   func()
+}
+
+// WithIdle makes Prune remove locks that have been free for longer than d. Defaults to DefaultIdle, a day.
+func WithIdle(d time.Duration) PruneOption {
+	return func(p *pruning) error {
+		p.idle = d
+		return notNegative("idle", d)
+	}
+}
+
+// WithEventAge makes Prune remove events older than d. Defaults to DefaultEventAge, 90 days.
+func WithEventAge(d time.Duration) PruneOption {
+	return func(p *pruning) error {
+		p.age = d
+		return notNegative("event age", d)
+	}
+}
+
+// WithOnInUse has f called once, when Prune finds the table of locks in use and waits for those who write to it.
+func WithOnInUse(f func()) PruneOption {
+	return func(p *pruning) error {
+		p.onInUse = f
+		if f == nil {
+			return &pglock.ArgumentError{Field: "on in use", Value: "nil", Rule: "be a function"}
+		}
+		return nil
+	}
+}
+
+func notNegative(field string, d time.Duration) error {
+	if d < 0 {
+		return &pglock.ArgumentError{Field: field, Value: d.String(), Rule: "not be negative"}
+	}
+	return nil
+}
+
+// Prune removes locks that have been free for long and that nobody waits for, old events, and leftovers: tickets and sessions of the
+// dead, notes of requests that were given up, receipts of a week ago, and keys of work done once that are kept no longer. Held
+// locks and fences are never removed, and tokens go on from where they were.
+//
+// It removes a thousand locks at a time, and has their table alone for that moment. While others keep the table in use it tries
+// again until ctx ends. What it has removed by then stays removed, and is told beside the error; the next call goes on. The database
+// user needs the role pglock_admin.
+//
+// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or what went wrong with the connection.
+func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) {
+	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle, age: DefaultEventAge}}
+	if err := apply(&p.pruning, opts); err != nil {
+		return Pruned{}, err
+	}
+	if err := p.run(ctx); err != nil {
+		if isInUse(err) || p.inUse && outOfTime(ctx) {
+			err = fmt.Errorf("%w: %w", ErrInUse, err)
+		}
+		return p.done, failed("prune", err)
+	}
+	return p.done, nil
+}
+
+// pruner counts what it has removed.
+type pruner struct {
+	pruning
+	admin *Admin
+	done  Pruned
+	inUse bool // the last try found the table of locks in use
+}
+
+// run sweeps first, because a lock that anybody waits for is not pruned, and prunes the locks last, because they may have to
+// be waited for.
+func (p *pruner) run(ctx context.Context) error {
+	for more := true; more; {
+		n, _, err := p.call(ctx, protocol.SweepAll(p.admin.schema), sweptAtOnce)
+		if err != nil {
+			return err
+		}
+		p.done.Leftovers += n
+		more = n >= sweptAtOnce // else no kind had so many
+	}
+	n, _, err := p.call(ctx, protocol.PruneEvents(p.admin.schema), p.age.Seconds())
+	if err != nil {
+		return err
+	}
+	p.done.Events = n
+	return p.locks(ctx)
+}
+
+// locks goes through the names step by step.
+func (p *pruner) locks(ctx context.Context) error {
+	after := ""
+	for {
+		began, wait := time.Now(), pauseAfterTry
+		n, next, err := p.call(ctx, protocol.PruneLocks(p.admin.schema), p.idle.Seconds(), namesAtOnce, after)
+		switch {
+		case isInUse(err):
+			p.inUse = true
+			p.done.Waits++
+			if p.done.Waits == 1 && p.onInUse != nil {
+				p.onInUse()
+			}
+		case err != nil:
+			return err
+		default:
+			p.inUse = false
+			p.done.Locks += n
+			if next == nil {
+				return nil
+			}
+			after, wait = *next, max(pauseAfterStep, time.Since(began))
+		}
+		if !pause.Exactly(ctx, wait) {
+			return errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+// call runs one of the statements in a transaction of its own. The server ends it when the time of ctx is up: it would otherwise
+// go on, with its locks, after the caller has gone.
+func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int64, next *string, err error) {
+	err = pgx.BeginTxFunc(ctx, p.admin.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if deadline, ok := ctx.Deadline(); ok {
+			left := max(1, time.Until(deadline).Milliseconds())
+			if _, err := tx.Exec(ctx, protocol.EndInTime, fmt.Sprint(left)); err != nil {
+				return err
+			}
+		}
+		return tx.QueryRow(ctx, statement, args...).Scan(&n, &next)
+	})
+	return n, next, err
+}
+
+func isInUse(err error) bool { return protocol.LockedOut(err) }
+
+// outOfTime reports whether it was the time of ctx that ended a statement.
+func outOfTime(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && time.Until(deadline) < 100*time.Millisecond
+}

@@ -1,0 +1,27 @@
+package pglock
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// LockInfo is what everybody may know of a lock, or of one of its holders where it has several. Watch tells it, and package
+// lockadmin. Times are the server's, in UTC.
+type LockInfo struct {
+	Name       string          `json:"name"`
+	Held       bool            `json:"held"`
+	Holder     string          `json:"holder"` // of the last grant
+	Session    string          `json:"session"`
+	Token      Token           `json:"token"`
+	TTL        time.Duration   `json:"-"`
+	AcquiredAt time.Time       `json:"acquired_at"`
+	RenewedAt  time.Time       `json:"renewed_at"`
+	ExpiresAt  time.Time       `json:"expires_at,omitzero"` // zero after a release or a break
+	EndedAt    time.Time       `json:"ended_at,omitzero"`   // of a release or a break
+	Remaining  time.Duration   `json:"-"`                   // of the lease, at the answer
+	Metadata   json.RawMessage `json:"metadata,omitempty"`
+	Mode       Mode            `json:"mode"`            // of the last grant
+	Limit      int             `json:"limit,omitempty"` // of ModeLimit
+	Slot       int             `json:"slot,omitempty"`  // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
+	Waiting    int             `json:"waiting"`         // how many are queued for the lock
+}
