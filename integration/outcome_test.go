@@ -213,10 +213,11 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 		lease, err := c.TryAcquire(context.Background(), "x", pglock.WithTTL(time.Minute))
 		done <- result{lease, err}
 	}()
+	began := ""
 	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
 		var pid uint32
-		eventually(t, "the grant to wait for the standby", func() bool {
-			err := look.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'`).Scan(&pid)
+		eventually(t, "the grant to wait for the standby", func() bool { // in another statement than the one before
+			err := look.QueryRow(t.Context(), `SELECT pid, query_start::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start::text <> $1`, began).Scan(&pid, &began)
 			return err == nil
 		})
 		look.exec(t, `SELECT `+end+`($1)`, pid)

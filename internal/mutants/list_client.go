@@ -32,7 +32,7 @@ var ofTrust = []mutant{
 // ofRequests are the faults of asking the server, and of taking requests back.
 var ofRequests = []mutant{
 	{"I6 each retry has a grant ID of its own", []edit{
-		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.grantID, _ = newGrantID()\n\t\tif patience == nil {\n"},
+		{"pglock/request.go", "\t\tif patience == nil {\n", "\t\tq.GrantID, _ = newGrantID()\n\t\tif patience == nil {\n"},
 	}, integration, "^TestI6_LostAnswerYields"},
 	{"I6 a refused retry forgets the attempt before", []edit{
 		{"pglock/acquire.go", "\tif q.lost {\n\t\tc.takeBack(q", "\tif err != nil && !errors.Is(err, ErrHeld) && q.lost {\n\t\tc.takeBack(q"},
@@ -70,7 +70,7 @@ var ofRequests = []mutant{
 		{"pglock/wait.go", "\tcase <-time.After(leavePatience):\n", ""},
 	}, library, "^TestQueueIsLeft"},
 	{"trap 9: a ticket of a call that is about to hear of it is taken back", []edit{
-		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif answered > 0 {\n"},
+		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif again || !again {\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"trap 9: a ticket that nobody waits for stays", []edit{
 		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, strays)\n", "\t_ = strays\n"},
