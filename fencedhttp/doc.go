@@ -7,9 +7,9 @@
 //
 //	// the holder of the lease
 //	client := &http.Client{Transport: &fencedhttp.Transport{}}
-//	req, err := http.NewRequestWithContext(fencedhttp.WithLease(lease.Context(), lease), http.MethodPut, url, body)
+//	req, err := http.NewRequestWithContext(fencedhttp.ContextWithLease(lease.Context(), lease), http.MethodPut, url, body)
 //	resp, err := client.Do(req)      // not sent once the lease has ended: pglock.ErrLost or pglock.ErrReleased
-//	err = fencedhttp.Refusal(resp)   // nil, or a *RefusedError, which is an ErrStaleToken
+//	err = fencedhttp.Refusal(resp)   // nil, or a *RefusedError, which is an ErrRefused
 //
 //	// the service
 //	verifier := &fencedhttp.Verifier{Store: store, Resource: func(r *http.Request) (string, error) { return r.URL.Path, nil }}
@@ -28,7 +28,7 @@
 //     admitted. Details go to OnError alone.
 //
 // GET, HEAD and OPTIONS pass unchecked, unless Verifier.Unchecked says otherwise. The handler finds the token that has
-// passed with TokenFrom, and a Transport in the handler hands it on.
+// passed with TokenFromContext, and a Transport in the handler hands it on.
 //
 // # What this does not do
 //
@@ -36,7 +36,7 @@
 // work after it, and may write last. Two things help:
 //
 //   - A service that writes to a database compares the token in the transaction that writes, where the comparison and the
-//     write are one: UPDATE things SET …, token = $1 WHERE id = $2 AND token <= $1, with the token of TokenFrom, and no row
+//     write are one: UPDATE things SET …, token = $1 WHERE id = $2 AND token <= $1, with the token of TokenFromContext, and no row
 //     means refused.
 //   - Verifier.Serialize makes a greater token wait until the handlers of lower ones have returned. It knows of the
 //     requests of its own process only, and of what a handler does until it returns.

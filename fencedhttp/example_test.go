@@ -49,7 +49,7 @@ func Example() {
 	defer service.Close()
 	web := &http.Client{Transport: &fencedhttp.Transport{Base: service.Client().Transport}}
 	put := func(lease *pglock.Lease) (*http.Response, error) {
-		req, err := http.NewRequestWithContext(fencedhttp.WithLease(lease.Context(), lease), http.MethodPut, service.URL+"/prices", strings.NewReader("…"))
+		req, err := http.NewRequestWithContext(fencedhttp.ContextWithLease(lease.Context(), lease), http.MethodPut, service.URL+"/prices", strings.NewReader("…"))
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func Example() {
 		}
 		err = fencedhttp.Refusal(resp)
 		resp.Body.Close()
-		fmt.Println(resp.StatusCode, errors.Is(err, fencedhttp.ErrStaleToken))
+		fmt.Println(resp.StatusCode, errors.Is(err, fencedhttp.ErrRefused))
 	}
 	// Once A knows, nothing is sent.
 	_, err = a.Check(ctx)
@@ -99,7 +99,7 @@ func ExampleVerifier() {
 		Resource: func(r *http.Request) (string, error) { return r.URL.Path, nil },
 	}
 	handler := verifier.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, _ := fencedhttp.TokenFrom(r.Context())
+		token, _ := fencedhttp.TokenFromContext(r.Context())
 		fmt.Fprintf(w, "written with token %d\n", token) // … WHERE token <= $1, in the transaction that writes
 	}))
 	for _, token := range []string{"33", "34", "33", "33rd", ""} {

@@ -32,11 +32,10 @@ const (
 // maxProblem is how much of a response Refusal reads; a document of the Verifier has at most a few kilobytes.
 const maxProblem = 64 << 10
 
-// ErrStaleToken: the service has seen a greater token for the resource. It is this package's own, and another than
-// fencedstore's: that one is of a fence in the database. errors.As with **RefusedError tells which tokens.
-var ErrStaleToken = errors.New("fencedhttp: stale fencing token")
+// ErrRefused: the service has seen a greater token for the resource. errors.As with **RefusedError tells which tokens.
+var ErrRefused = errors.New("fencedhttp: token was refused")
 
-// RefusedError says which token a service refused, and the greatest one that it had seen. It is an ErrStaleToken.
+// RefusedError says which token a service refused, and the greatest one that it had seen. It is an ErrRefused.
 type RefusedError struct {
 	Resource  string // by the name that the service has for it
 	Token     pglock.Token
@@ -47,8 +46,8 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("fencedhttp: stale fencing token %d: resource %q has seen token %d", e.Token, e.Resource, e.LastToken)
 }
 
-// Is reports whether target is ErrStaleToken.
-func (e *RefusedError) Is(target error) bool { return target == ErrStaleToken }
+// Is reports whether target is ErrRefused.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
 
 // problem is a document of RFC 9457. Tokens are JSON numbers of up to 63 bits.
 type problem struct {

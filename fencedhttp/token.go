@@ -27,10 +27,10 @@ type carried struct {
 
 type contextKey struct{}
 
-// WithLease makes requests under the context carry the lease's token, and makes Transport refuse them once the lease has
+// ContextWithLease makes requests under the context carry the lease's token, and makes Transport refuse them once the lease has
 // ended. It does not end the context with the lease: give it lease.Context(), or what was made of it, so that a request
 // under way ends too. A nil or zero lease makes Transport refuse with pglock.ErrInvalid.
-func WithLease(ctx context.Context, lease *pglock.Lease) context.Context {
+func ContextWithLease(ctx context.Context, lease *pglock.Lease) context.Context {
 	c := carried{lease: lease}
 	if lease == nil || lease.Token() == 0 {
 		c = carried{err: &pglock.ArgumentError{Field: "lease", Value: "nil or zero",
@@ -41,10 +41,10 @@ func WithLease(ctx context.Context, lease *pglock.Lease) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// WithToken makes requests under the context carry the token, whatever has become of its lease: to undo what was done
+// ContextWithToken makes requests under the context carry the token, whatever has become of its lease: to undo what was done
 // under it (the service refuses if somebody has come since), or in a process that was only told the token. It replaces what
-// WithLease or WithToken has said before. A token that is not positive makes Transport refuse with pglock.ErrInvalid.
-func WithToken(ctx context.Context, token pglock.Token) context.Context {
+// ContextWithLease or ContextWithToken has said before. A token that is not positive makes Transport refuse with pglock.ErrInvalid.
+func ContextWithToken(ctx context.Context, token pglock.Token) context.Context {
 	c := carried{token: token}
 	if token <= 0 {
 		c = carried{err: &pglock.ArgumentError{Field: "token", Value: fmt.Sprint(token), Rule: "be positive"}}
@@ -52,8 +52,8 @@ func WithToken(ctx context.Context, token pglock.Token) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// TokenFrom is the token that the context carries: in a handler behind a Verifier the one that has passed.
-func TokenFrom(ctx context.Context) (pglock.Token, bool) {
+// TokenFromContext is the token that the context carries: in a handler behind a Verifier the one that has passed.
+func TokenFromContext(ctx context.Context) (pglock.Token, bool) {
 	c, _ := ctx.Value(contextKey{}).(carried)
 	return c.token, c.token > 0
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Transport is an http.RoundTripper that puts the token of a request's context into its header (WithLease, WithToken). A
+// Transport is an http.RoundTripper that puts the token of a request's context into its header (ContextWithLease, ContextWithToken). A
 // request whose context carries none is sent as it is. It is safe for concurrent use if Base is.
 //
 // A request under a lease that has ended is not sent: pglock.ErrLost or pglock.ErrReleased. Neither is one whose header

@@ -86,13 +86,13 @@ func TestTransportSendsTheTokenOfTheContext(t *testing.T) {
 	}{
 		"none":                    {ctx, "/here", nil, `PUT []`},
 		"none, by hand":           {ctx, "/here", http.Header{fencedhttp.Header: {"9"}}, `PUT ["9"]`},
-		"lease":                   {fencedhttp.WithLease(ctx, lease), "/here", nil, `PUT ["` + token + `"]`},
-		"lease, redirected":       {fencedhttp.WithLease(ctx, lease), "/there", nil, `PUT ["` + token + `"]`},
-		"lease and the same":      {fencedhttp.WithLease(ctx, lease), "/here", http.Header{fencedhttp.Header: {token}}, `PUT ["` + token + `"]`},
-		"lease and another's way": {fencedhttp.WithLease(ctx, lease), "/here", http.Header{"fencing-token": {token}}, `PUT ["` + token + `"]`},
-		"lease after token":       {fencedhttp.WithLease(fencedhttp.WithToken(ctx, 1<<62), lease), "/here", nil, `PUT ["` + token + `"]`},
-		"token":                   {fencedhttp.WithToken(ctx, 1<<62), "/here", nil, `PUT ["4611686018427387904"]`},
-		"token, redirected":       {fencedhttp.WithToken(ctx, 7), "/there", nil, `PUT ["7"]`},
+		"lease":                   {fencedhttp.ContextWithLease(ctx, lease), "/here", nil, `PUT ["` + token + `"]`},
+		"lease, redirected":       {fencedhttp.ContextWithLease(ctx, lease), "/there", nil, `PUT ["` + token + `"]`},
+		"lease and the same":      {fencedhttp.ContextWithLease(ctx, lease), "/here", http.Header{fencedhttp.Header: {token}}, `PUT ["` + token + `"]`},
+		"lease and another's way": {fencedhttp.ContextWithLease(ctx, lease), "/here", http.Header{"fencing-token": {token}}, `PUT ["` + token + `"]`},
+		"lease after token":       {fencedhttp.ContextWithLease(fencedhttp.ContextWithToken(ctx, 1<<62), lease), "/here", nil, `PUT ["` + token + `"]`},
+		"token":                   {fencedhttp.ContextWithToken(ctx, 1<<62), "/here", nil, `PUT ["4611686018427387904"]`},
+		"token, redirected":       {fencedhttp.ContextWithToken(ctx, 7), "/there", nil, `PUT ["7"]`},
 	} {
 		if got, err := send(tc.ctx, t, client, url+tc.path, tc.header); err != nil || got != tc.want {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, tc.want)
@@ -105,7 +105,7 @@ func TestTransportWithoutABaseUsesTheDefaultOne(t *testing.T) {
 	url, _, _ := service(t)
 	client := &http.Client{Transport: &fencedhttp.Transport{}}
 	defer client.CloseIdleConnections()
-	if got, err := send(fencedhttp.WithToken(t.Context(), 7), t, client, url+"/here", nil); err != nil || got != `PUT ["7"]` {
+	if got, err := send(fencedhttp.ContextWithToken(t.Context(), 7), t, client, url+"/here", nil); err != nil || got != `PUT ["7"]` {
 		t.Errorf("%s, %v", got, err)
 	}
 }
@@ -118,15 +118,15 @@ func TestTransportRefusesContradictions(t *testing.T) {
 		ctx    context.Context
 		header http.Header
 	}{
-		"another token by hand":           {fencedhttp.WithToken(ctx, 7), http.Header{fencedhttp.Header: {"8"}}},
-		"another token, spelled his way":  {fencedhttp.WithToken(ctx, 7), http.Header{"fencing-TOKEN": {"8"}}},
-		"one of two by hand":              {fencedhttp.WithToken(ctx, 7), http.Header{fencedhttp.Header: {"7", "8"}}},
-		"an empty one":                    {fencedhttp.WithToken(ctx, 7), http.Header{fencedhttp.Header: {""}}},
-		"a token that is none":            {fencedhttp.WithToken(ctx, 0), nil},
-		"a negative token":                {fencedhttp.WithToken(ctx, -1), nil},
-		"no lease":                        {fencedhttp.WithLease(ctx, nil), nil},
-		"zero lease":                      {fencedhttp.WithLease(ctx, &pglock.Lease{}), nil},
-		"no lease, where a token was set": {fencedhttp.WithLease(fencedhttp.WithToken(ctx, 7), nil), nil},
+		"another token by hand":           {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {"8"}}},
+		"another token, spelled his way":  {fencedhttp.ContextWithToken(ctx, 7), http.Header{"fencing-TOKEN": {"8"}}},
+		"one of two by hand":              {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {"7", "8"}}},
+		"an empty one":                    {fencedhttp.ContextWithToken(ctx, 7), http.Header{fencedhttp.Header: {""}}},
+		"a token that is none":            {fencedhttp.ContextWithToken(ctx, 0), nil},
+		"a negative token":                {fencedhttp.ContextWithToken(ctx, -1), nil},
+		"no lease":                        {fencedhttp.ContextWithLease(ctx, nil), nil},
+		"zero lease":                      {fencedhttp.ContextWithLease(ctx, &pglock.Lease{}), nil},
+		"no lease, where a token was set": {fencedhttp.ContextWithLease(fencedhttp.ContextWithToken(ctx, 7), nil), nil},
 	} {
 		if got, err := send(tc.ctx, t, client, url+"/here", tc.header); !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%s: %s, %v; want ErrInvalid", name, got, err)
@@ -155,7 +155,7 @@ func TestTransportSendsNothingUnderALeaseThatHasEnded(t *testing.T) {
 		lease *pglock.Lease
 		want  error
 	}{{released, pglock.ErrReleased}, {lost, pglock.ErrLost}} {
-		ctx := fencedhttp.WithLease(t.Context(), tc.lease)
+		ctx := fencedhttp.ContextWithLease(t.Context(), tc.lease)
 		if got, err := send(ctx, t, client, url+"/here", nil); !errors.Is(err, tc.want) {
 			t.Errorf("%s, %v; want %v", got, err, tc.want)
 		}
@@ -163,7 +163,7 @@ func TestTransportSendsNothingUnderALeaseThatHasEnded(t *testing.T) {
 			t.Errorf("%d were sent", n)
 		}
 	}
-	ctx := fencedhttp.WithToken(fencedhttp.WithLease(t.Context(), lost), lost.Token()) // on purpose, to undo
+	ctx := fencedhttp.ContextWithToken(fencedhttp.ContextWithLease(t.Context(), lost), lost.Token()) // on purpose, to undo
 	if got, err := send(ctx, t, client, url+"/here", nil); err != nil {
 		t.Errorf("%s, %v", got, err)
 	}
@@ -177,13 +177,13 @@ func TestTheTokenOfTheContext(t *testing.T) {
 		want pglock.Token
 	}{
 		"none":       {t.Context(), 0},
-		"lease":      {fencedhttp.WithLease(t.Context(), lease), lease.Token()},
-		"token":      {fencedhttp.WithToken(t.Context(), 7), 7},
-		"zero token": {fencedhttp.WithToken(t.Context(), 0), 0},
-		"negative":   {fencedhttp.WithToken(t.Context(), -7), 0},
-		"no lease":   {fencedhttp.WithLease(t.Context(), nil), 0},
+		"lease":      {fencedhttp.ContextWithLease(t.Context(), lease), lease.Token()},
+		"token":      {fencedhttp.ContextWithToken(t.Context(), 7), 7},
+		"zero token": {fencedhttp.ContextWithToken(t.Context(), 0), 0},
+		"negative":   {fencedhttp.ContextWithToken(t.Context(), -7), 0},
+		"no lease":   {fencedhttp.ContextWithLease(t.Context(), nil), 0},
 	} {
-		if got, ok := fencedhttp.TokenFrom(tc.ctx); ok != (tc.want > 0) || ok && got != tc.want {
+		if got, ok := fencedhttp.TokenFromContext(tc.ctx); ok != (tc.want > 0) || ok && got != tc.want {
 			t.Errorf("%s: %d, %v", name, got, ok)
 		}
 	}
@@ -216,7 +216,7 @@ func TestRefusalKnowsTheProblemsOfAVerifierAndLeavesTheResponse(t *testing.T) {
 	} {
 		err := fencedhttp.Refusal(tc.response)
 		var refused *fencedhttp.RefusedError
-		if errors.Is(err, fencedhttp.ErrStaleToken) != tc.refused || errors.As(err, &refused) != tc.refused {
+		if errors.Is(err, fencedhttp.ErrRefused) != tc.refused || errors.As(err, &refused) != tc.refused {
 			t.Errorf("%s: %v", name, err)
 		}
 		if tc.refused && *refused != (fencedhttp.RefusedError{Resource: "r", Token: 33, LastToken: 9007199254740993}) {

@@ -114,7 +114,7 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 		stale(&RefusedError{Resource: resource, Token: token, LastToken: last}).write(w)
 		return
 	}
-	next.ServeHTTP(w, r.WithContext(WithToken(r.Context(), token)))
+	next.ServeHTTP(w, r.WithContext(ContextWithToken(r.Context(), token)))
 }
 
 func (v *Verifier) report(r *http.Request, err error) {

@@ -17,7 +17,7 @@ import (
 
 // echo answers the token that the context carries.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-	token, ok := fencedhttp.TokenFrom(r.Context())
+	token, ok := fencedhttp.TokenFromContext(r.Context())
 	fmt.Fprint(w, token, ok)
 })
 

@@ -6,7 +6,7 @@
 // another. Every writer of the resource must write under the same fence. A fenced transaction does this, in this order:
 //
 //  1. It takes the row of the fence, which may wait for the open transaction of a predecessor.
-//  2. The lease's token must be greater than every token that has passed; with AllowSameToken the one that passed last may
+//  2. The lease's token must be greater than every token that has passed; with WithSameToken the one that passed last may
 //     pass again, if it is of the same grant.
 //  3. The lease must not have ended, by the server's clock, after that wait.
 //  4. The write runs.
@@ -36,7 +36,7 @@
 //
 // # What is refused
 //
-//   - ErrStaleToken (StaleTokenError): a greater token has written, or this one has, without AllowSameToken. One write for
+//   - ErrStaleToken (StaleTokenError): a greater token has written, or this one has, without WithSameToken. One write for
 //     each grant makes a retried write harmless.
 //   - pglock.ErrLost (LostError): the lease has expired, or was broken, released elsewhere or taken over. A holder that was
 //     overtaken at the fence hears of the token first.
@@ -78,8 +78,8 @@
 //
 //	BEGIN, fence, receipt ── write ── COMMIT ──╳ no answer
 //	                                              Outcome(receipt) waits until that transaction has ended
-//	                                              the receipt is there       Committed
-//	                                              it is not, and cannot be   RolledBack
+//	                                              the receipt is there       OutcomeCommitted
+//	                                              it is not, and cannot be   OutcomeRolledBack
 //
 // When COMMIT is not answered, Write asks for its receipt, for five seconds: nil means committed, an error that does not match
 // pglock.ErrOutcomeUnknown means rolled back. Where nobody answers, or the wait for a synchronous standby was cut short, the
@@ -88,7 +88,7 @@
 // it knows what became of the one before, so nobody overwrites a receipt that is still to be read.
 //
 // Only connections whose configuration went through pglock.ObserveCommits show that a wait for the standby was cancelled. A
-// retry with the same lease is safe without AllowSameToken: if the first attempt was committed, the second is stale. When a
+// retry with the same lease is safe without WithSameToken: if the first attempt was committed, the second is stale. When a
 // connection was cut in silence, Write gives COMMIT up five seconds after the TTL, or when ctx ends, and asks; give ctx a
 // deadline of its own where that is too long. A transaction of Guard has no receipt: its COMMIT is the application's.
 //

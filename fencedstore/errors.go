@@ -15,7 +15,7 @@ import (
 // Refusals, for errors.Is. Others come from package pglock: ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
 // ErrPermission, ErrReadOnly, ErrOutcomeUnknown.
 var (
-	// ErrStaleToken: a greater token has written to the resource, or, without AllowSameToken, this very one.
+	// ErrStaleToken: a greater token has written to the resource, or, without WithSameToken, this very one.
 	// errors.As with **StaleTokenError tells which.
 	ErrStaleToken = errors.New("fencedstore: stale fencing token")
 	// ErrLeftFence: the transaction was left inside the write, by a COMMIT, a ROLLBACK, or a ROLLBACK TO a savepoint
@@ -32,7 +32,7 @@ type StaleTokenError struct {
 
 func (e *StaleTokenError) Error() string {
 	if e.Token == e.LastToken {
-		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: one grant writes once, unless AllowSameToken is given",
+		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: one grant writes once, unless WithSameToken is given",
 			e.Token, e.Resource)
 	}
 	return fmt.Sprintf("fencedstore: stale fencing token %d: token %d has written to resource %q", e.Token, e.LastToken, e.Resource)

@@ -13,30 +13,30 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Option changes how a write is fenced. A bad value makes the call fail before anything is sent.
-type Option func(*config) error
+// FenceOption changes how a write is fenced. A bad value makes the call fail before anything is sent.
+type FenceOption func(*config) error
 
 type config struct {
 	resource      string
 	sameToken     bool
-	of            time.Time     // Keep
-	keep          time.Duration // Keep; 0: for ever
+	of            time.Time     // WithRetention
+	keep          time.Duration // WithRetention; 0: for ever
 	transactionOp pgx.TxOptions
 	inTransaction bool // WithTxOptions was given
 }
 
 // WithResource names what the fence protects, 1 to 512 bytes. Every writer of the resource must use the same name.
 // Defaults to the lock's name, and for a slot of a shared or limited lock to the name, '#', and the slot (Lease.Resource).
-func WithResource(name string) Option {
+func WithResource(name string) FenceOption {
 	return func(c *config) error {
 		c.resource = name
 		return checkText("resource", name, pglock.MaxNameBytes)
 	}
 }
 
-// AllowSameToken lets one grant write to the resource any number of times. Without it a grant writes once, which makes a
+// WithSameToken lets one grant write to the resource any number of times. Without it a grant writes once, which makes a
 // retried write harmless.
-func AllowSameToken() Option {
+func WithSameToken() FenceOption {
 	return func(c *config) error {
 		c.sameToken = true
 		return nil
@@ -44,7 +44,7 @@ func AllowSameToken() Option {
 }
 
 // newConfig refuses what can be known to be wrong without asking the server.
-func newConfig(lease *pglock.Lease, opts []Option) (config, error) {
+func newConfig(lease *pglock.Lease, opts []FenceOption) (config, error) {
 	if lease == nil || lease.Token() == 0 {
 		return config{}, &pglock.ArgumentError{Field: "lease", Value: "nil or zero", Rule: "be a *pglock.Lease that a Client was granted"}
 	}
@@ -66,7 +66,7 @@ func (c config) refuse(transaction, key bool) error {
 	case c.inTransaction && !transaction:
 		return &pglock.ArgumentError{Field: "WithTxOptions", Value: "given", Rule: "be left out: the transaction has begun already, or is none of the caller's"}
 	case c.keep > 0 && !key:
-		return &pglock.ArgumentError{Field: "Keep", Value: "given", Rule: "be given to Once only"}
+		return &pglock.ArgumentError{Field: "WithRetention", Value: "given", Rule: "be given to Once only"}
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func (c config) refuse(transaction, key bool) error {
 // the transaction's code may do such things, end it with Seal. Store.Write does so by itself.
 //
 // Errors: ErrStaleToken (StaleTokenError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
-func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) error {
+func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
@@ -101,7 +101,7 @@ func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) 
 }
 
 // GuardSQL is Guard for a transaction of database/sql, with any driver whose errors have a method SQLState.
-func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Option) error {
+func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
 	}
@@ -123,7 +123,7 @@ func GuardSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Opti
 // savepoint: it refuses a transaction that is not under the fence any more (ErrLeftFence), checks the lease, and holds the lock
 // until the COMMIT, also where SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it. Of the options only WithResource
 // matters. Store.Write does it by itself.
-func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) error {
+func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	return sealTx(tx == nil, []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
 		_, err := tx.Exec(ctx, sql, resources)
 		return err
@@ -131,7 +131,7 @@ func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...Option) e
 }
 
 // SealSQL is Seal for a transaction of database/sql.
-func SealSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...Option) error {
+func SealSQL(ctx context.Context, tx *sql.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	return sealTx(tx == nil, []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
 		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
 		return err
@@ -154,7 +154,7 @@ func SealAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence) error {
 	})
 }
 
-func sealTx(isNil bool, fences []Fence, opts []Option, exec func(sql string, resources []string) error) error {
+func sealTx(isNil bool, fences []Fence, opts []FenceOption, exec func(sql string, resources []string) error) error {
 	if isNil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a transaction"}
 	}
@@ -191,7 +191,7 @@ func arrayText(texts []string) string {
 
 // Explain turns the error of a guarded transaction's own COMMIT or statements into the errors of this package and of
 // pglock; others come back as they are. Of the options only WithResource matters.
-func Explain(err error, lease *pglock.Lease, opts ...Option) error {
+func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
 	if err == nil || lease == nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type Fence struct {
 //
 // The time limits are those of the lease that ends first. Errors are those of Write, of the fence that
 // was refused.
-func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
+func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...FenceOption) error {
 	if err := s.check(fn); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Co
 
 // GuardAll is Guard for several fences at once, as WriteAll is Write. SealAll is its last statement, which also takes the leases
 // in the order of their names; ExplainAll explains the errors that come later.
-func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...Option) error {
+func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...FenceOption) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
@@ -55,7 +55,7 @@ func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...Option) er
 }
 
 // GuardAllSQL is GuardAll for a transaction of database/sql.
-func GuardAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence, opts ...Option) error {
+func GuardAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence, opts ...FenceOption) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
 	}
@@ -98,7 +98,7 @@ func (o opening) refusal(err error) error {
 }
 
 // openAll refuses what can be known to be wrong without asking the server.
-func openAll(fences []Fence, opts []Option, transaction bool) (c config, o opening, err error) {
+func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o opening, err error) {
 	if len(fences) == 0 || len(fences) > maxFences {
 		return c, o, &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " long"), Rule: fmt.Sprint("have 1 to ", maxFences, " elements")}
 	}

@@ -24,7 +24,7 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	one, two := b.acquire(t, "one"), b.acquire(t, "two")
-	slot := b.acquire(t, "limited", pglock.Limit(3))
+	slot := b.acquire(t, "limited", pglock.WithLimit(3))
 	likeSlot := b.acquire(t, slot.Resource())
 	elsewhere := newBenchOn(t, b.db, pglock.WithSchema("second")).acquire(t, "one")
 	released := b.acquire(t, "released")
@@ -43,23 +43,23 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	defer plain.Close() //nolint:errcheck // nothing is lost
 	for what, c := range map[string]struct {
 		fences []fencedstore.Fence
-		opt    fencedstore.Option
+		opt    fencedstore.FenceOption
 		is     error
 		says   string
 	}{
-		"none":                          {nil, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1 to 1000"},
-		"too many":                      {many, fencedstore.AllowSameToken(), pglock.ErrInvalid, "1001 long"},
-		"no lease":                      {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1]"},
-		"one resource twice":            {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"one lease twice":               {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"one resource by its default":   {[]fencedstore.Fence{{one, ""}, {two, "one"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"a slot and a lock of its name": {[]fencedstore.Fence{{Lease: slot}, {Lease: likeSlot}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
-		"long resource":                 {[]fencedstore.Fence{{one, ""}, {two, strings.Repeat("x", 513)}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[1]"},
-		"resource not UTF-8":            {[]fencedstore.Fence{{one, "\xff"}}, fencedstore.AllowSameToken(), pglock.ErrInvalid, "fences[0]"},
+		"none":                          {nil, fencedstore.WithSameToken(), pglock.ErrInvalid, "1 to 1000"},
+		"too many":                      {many, fencedstore.WithSameToken(), pglock.ErrInvalid, "1001 long"},
+		"no lease":                      {[]fencedstore.Fence{{Lease: one}, {}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1]"},
+		"one resource twice":            {[]fencedstore.Fence{{one, "r"}, {two, "r"}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"one lease twice":               {[]fencedstore.Fence{{Lease: one}, {Lease: one}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"one resource by its default":   {[]fencedstore.Fence{{one, ""}, {two, "one"}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"a slot and a lock of its name": {[]fencedstore.Fence{{Lease: slot}, {Lease: likeSlot}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1].Resource"},
+		"long resource":                 {[]fencedstore.Fence{{one, ""}, {two, strings.Repeat("x", 513)}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[1]"},
+		"resource not UTF-8":            {[]fencedstore.Fence{{one, "\xff"}}, fencedstore.WithSameToken(), pglock.ErrInvalid, "fences[0]"},
 		"WithResource":                  {[]fencedstore.Fence{{Lease: one}}, fencedstore.WithResource("r"), pglock.ErrInvalid, "WithResource"},
 		"nil option":                    {[]fencedstore.Fence{{Lease: one}}, nil, pglock.ErrInvalid, "option"},
-		"released":                      {[]fencedstore.Fence{{Lease: one}, {Lease: released}}, fencedstore.AllowSameToken(), pglock.ErrReleased, "fences[1]"},
-		"another schema":                {[]fencedstore.Fence{{Lease: one}, {elsewhere, "r"}}, fencedstore.AllowSameToken(), pglock.ErrWrongDatabase, "fences[1]"},
+		"released":                      {[]fencedstore.Fence{{Lease: one}, {Lease: released}}, fencedstore.WithSameToken(), pglock.ErrReleased, "fences[1]"},
+		"another schema":                {[]fencedstore.Fence{{Lease: one}, {elsewhere, "r"}}, fencedstore.WithSameToken(), pglock.ErrWrongDatabase, "fences[1]"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			tx, err := b.pool.Begin(t.Context())
@@ -108,7 +108,7 @@ func TestI11_ManyFencesAreRefusedBeforeAnythingIsSent(t *testing.T) {
 func TestManyFencesArePassedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	leases := []*pglock.Lease{b.acquire(t, "one"), b.acquire(t, `it's "odd" \ [,] {} %s 雪 <&>`), b.acquire(t, "limited", pglock.Limit(3)), b.acquire(t, "limited", pglock.Limit(3)), b.acquire(t, strings.Repeat("x", 512), pglock.Shared())}
+	leases := []*pglock.Lease{b.acquire(t, "one"), b.acquire(t, `it's "odd" \ [,] {} %s 雪 <&>`), b.acquire(t, "limited", pglock.WithLimit(3)), b.acquire(t, "limited", pglock.WithLimit(3)), b.acquire(t, strings.Repeat("x", 512), pglock.WithShared())}
 	var fences []fencedstore.Fence
 	for i, l := range leases {
 		fences = append(fences, fencedstore.Fence{Lease: l}, fencedstore.Fence{Lease: l, Resource: fmt.Sprint("other of ", i)})
@@ -133,7 +133,7 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardAll(t.Context(), tx, fences, fencedstore.AllowSameToken()); err != nil {
+	if err := fencedstore.GuardAll(t.Context(), tx, fences, fencedstore.WithSameToken()); err != nil {
 		t.Error(err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
@@ -149,7 +149,7 @@ func TestManyFencesArePassedAtOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardAllSQL(t.Context(), sqlTx, fences, fencedstore.AllowSameToken()); err != nil {
+	if err := fencedstore.GuardAllSQL(t.Context(), sqlTx, fences, fencedstore.WithSameToken()); err != nil {
 		t.Error(err)
 	}
 	if err := sqlTx.Commit(); err != nil {
@@ -231,7 +231,7 @@ func ExampleStore_WriteAll() {
 		fmt.Println(err)
 		return
 	}
-	if err := fencedstore.GuardTable(ctx, pool, "accounts", fencedstore.TableKey("id")); err != nil {
+	if err := fencedstore.GuardTable(ctx, pool, "accounts", fencedstore.WithTableKey("id")); err != nil {
 		fmt.Println(err)
 		return
 	}

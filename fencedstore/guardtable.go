@@ -22,8 +22,8 @@ var (
 	// ErrUnfenced: a guarded table was written by a transaction that has not passed its fence. errors.As with
 	// **UnfencedError tells which.
 	ErrUnfenced = errors.New("fencedstore: guarded table was written without its fence")
-	// ErrGuarded: the table is under another guard already; nothing was changed.
-	ErrGuarded = errors.New("fencedstore: table is under another guard")
+	// ErrOtherGuard: the table is under another guard already; nothing was changed.
+	ErrOtherGuard = errors.New("fencedstore: table is under another guard")
 	// ErrNotGuarded: the table is under no guard; nothing was changed.
 	ErrNotGuarded = errors.New("fencedstore: table is not guarded")
 )
@@ -56,19 +56,19 @@ type tableConfig struct {
 	resource, key *string
 }
 
-// TableResource names what the table's fence protects, 1 to 512 bytes: the resource that writers must name with
+// WithTableResource names what the table's fence protects, 1 to 512 bytes: the resource that writers must name with
 // WithResource, or the name of their lock. Defaults to the table's name, without its schema.
-func TableResource(name string) TableOption {
+func WithTableResource(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.resource = &name
 		return checkText("resource", name, pglock.MaxNameBytes)
 	}
 }
 
-// TableKey gives each row a resource of its own: the table's, '/', and the value of this column, as in accounts/42. It must
+// WithTableKey gives each row a resource of its own: the table's, '/', and the value of this column, as in accounts/42. It must
 // be of an integer type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written, and
 // TRUNCATE needs the fence of the resource without a key.
-func TableKey(column string) TableOption {
+func WithTableKey(column string) TableOption {
 	return func(c *tableConfig) error {
 		if column == "" {
 			return &pglock.ArgumentError{Field: "key", Value: `""`, Rule: "name a column"}
@@ -78,8 +78,8 @@ func TableKey(column string) TableOption {
 	}
 }
 
-// TableSchema names the schema of pglock itself. Defaults to "pglock".
-func TableSchema(name string) TableOption {
+// WithSchema names the schema of pglock itself. Defaults to "pglock".
+func WithSchema(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.schema = name
 		return checkText("schema", name, argument.SchemaBytes)
@@ -115,13 +115,13 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // when GuardTable is called again. Guarding twice in the same way changes nothing. The user must own the table. It is one
 // statement, which waits for the table's writers and locks them out while it runs: set a lock_timeout.
 //
-// A table with one resource has a trigger for statements, which costs the same for a million rows as for one; TableKey, and
+// A table with one resource has a trigger for statements, which costs the same for a million rows as for one; WithTableKey, and
 // a partitioned table, have one for rows.
 //
 // The owner of the table can take the guard away, or the table. Operators may write past it with the SQL function bypass_guards,
 // which is audited.
 //
-// Errors: ErrGuarded, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission, ErrSchema.
+// Errors: ErrOtherGuard, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission, ErrSchema.
 func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
 	c, err := newTableConfig(db, table, opts)
 	if err != nil {
@@ -154,7 +154,7 @@ type TableGuard struct {
 	Problem  string // what is missing, "" when nothing is; GuardTable again adds it
 }
 
-// TableGuards lists the guarded tables of the database. Of the options TableSchema matters.
+// TableGuards lists the guarded tables of the database. Of the options WithSchema matters.
 func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard, error) {
 	c, err := newTableConfig(db, "any", opts)
 	if err != nil {
@@ -178,7 +178,7 @@ func tableError(what, table, schema string, err error) error {
 	if errors.As(err, &pgErr) {
 		switch pgErr.Code {
 		case "42710": // duplicate_object
-			err = fmt.Errorf("%w: %w", ErrGuarded, err)
+			err = fmt.Errorf("%w: %w", ErrOtherGuard, err)
 		case "42704": // undefined_object
 			err = fmt.Errorf("%w: %w", ErrNotGuarded, err)
 		case "42P01", "42809", "42703", "42804", "42602", "42601", "0A000": // no table, not a table, no column, its type, no name

@@ -67,7 +67,7 @@ func (b *bench) write(t *testing.T, l *pglock.Lease, resource, sql string, args 
 	return b.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, sql, args...)
 		return err
-	}, fencedstore.WithResource(resource), fencedstore.AllowSameToken())
+	}, fencedstore.WithResource(resource), fencedstore.WithSameToken())
 }
 
 func (b *bench) number(t *testing.T, sql string, args ...any) (n int) {
@@ -92,7 +92,7 @@ func TestI11_GuardTableRefusesBadInputAndChangesNothing(t *testing.T) {
 	b.exec(t, `CREATE TABLE accounts (id int, a_key_column_of_a_name_that_is_long int, at timestamptz); CREATE VIEW v AS SELECT 1 AS id; CREATE MATERIALIZED VIEW m AS SELECT 1 AS id;
 		CREATE SEQUENCE s; CREATE INDEX i ON accounts (id); CREATE TYPE y AS (id int)`)
 	var none *pgxpool.Pool
-	resource, key, schema := fencedstore.TableResource, fencedstore.TableKey, fencedstore.TableSchema
+	resource, key, schema := fencedstore.WithTableResource, fencedstore.WithTableKey, fencedstore.WithSchema
 	for what, c := range map[string]struct {
 		db    fencedstore.DB
 		table string
@@ -178,17 +178,17 @@ func TestGuardTableTellsWhatStandsInItsWay(t *testing.T) {
 	if err := fencedstore.UnguardTable(t.Context(), b.pool, "accounts"); !errors.Is(err, fencedstore.ErrNotGuarded) {
 		t.Errorf("unguarded before it was guarded: %v", err)
 	}
-	if err := guard(fencedstore.TableKey("id")); err != nil {
+	if err := guard(fencedstore.WithTableKey("id")); err != nil {
 		t.Fatal(err)
 	}
 	for what, opts := range map[string][]fencedstore.TableOption{
-		"another resource": {fencedstore.TableResource("x"), fencedstore.TableKey("id")}, "another key": {fencedstore.TableKey("owner")}, "no key": nil,
+		"another resource": {fencedstore.WithTableResource("x"), fencedstore.WithTableKey("id")}, "another key": {fencedstore.WithTableKey("owner")}, "no key": nil,
 	} {
-		if err := guard(opts...); !errors.Is(err, fencedstore.ErrGuarded) || !strings.Contains(err.Error(), "accounts/<id>") {
+		if err := guard(opts...); !errors.Is(err, fencedstore.ErrOtherGuard) || !strings.Contains(err.Error(), "accounts/<id>") {
 			t.Errorf("guarded again by %s: %v", what, err)
 		}
 	}
-	if err := guard(fencedstore.TableKey("id")); err != nil {
+	if err := guard(fencedstore.WithTableKey("id")); err != nil {
 		t.Errorf("guarded again in the same way: %v", err)
 	}
 	if err := fencedstore.UnguardTable(t.Context(), b.pool, "accounts"); err != nil {
@@ -243,10 +243,10 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 					if given {
 						resource = "of " + name + "'s"
 						wants = resource
-						opts = append(opts, fencedstore.TableResource(resource))
+						opts = append(opts, fencedstore.WithTableResource(resource))
 					}
 					if keyed {
-						opts = append(opts, fencedstore.TableKey(name))
+						opts = append(opts, fencedstore.WithTableKey(name))
 						wants += "/" + name
 					}
 					if err := fencedstore.GuardTable(t.Context(), b.pool, table, opts...); err != nil {
@@ -294,7 +294,7 @@ func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	}
 	b := newBenchOn(t, db, pglock.WithSchema("public"))
 	b.exec(t, `CREATE TABLE accounts (id int)`)
-	schema := fencedstore.TableSchema("public")
+	schema := fencedstore.WithSchema("public")
 	for _, table := range []string{"locks", "fences", "events", "installation", "spent_grants", "sessions", "waiters", "done_keys", "pglock_schema_migrations"} {
 		if err := fencedstore.GuardTable(t.Context(), b.pool, table, schema); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), "a table of pglock") {
 			t.Errorf("%s: %v", table, err)
@@ -319,19 +319,19 @@ func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 	if err := migrations.Up(t.Context(), b.db.URL(), migrations.WithSchema(name)); err != nil {
 		t.Fatal(err)
 	}
-	second, schema := newBenchOn(t, b.db, pglock.WithSchema(name)), fencedstore.TableSchema(name)
+	second, schema := newBenchOn(t, b.db, pglock.WithSchema(name)), fencedstore.WithSchema(name)
 	b.exec(t, `CREATE TABLE a (id int); CREATE TABLE b (id int)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.TableResource("r")); err != nil {
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.WithTableResource("r")); err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "b", fencedstore.TableResource("r"), schema); err != nil {
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "b", fencedstore.WithTableResource("r"), schema); err != nil {
 		t.Fatal(err)
 	}
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.TableResource("r"), schema); !errors.Is(err, fencedstore.ErrGuarded) {
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "a", fencedstore.WithTableResource("r"), schema); !errors.Is(err, fencedstore.ErrOtherGuard) {
 		t.Errorf("one table under the guards of both: %v", err)
 	}
 	for table, of := range map[string]string{"public.a": "pglock", "public.b": name} {
-		guards, err := fencedstore.TableGuards(t.Context(), b.pool, fencedstore.TableSchema(of))
+		guards, err := fencedstore.TableGuards(t.Context(), b.pool, fencedstore.WithSchema(of))
 		if err != nil || len(guards) != 1 || guards[0].Table != table || guards[0].Problem != "" {
 			t.Errorf("the guards of %s: %+v, %v; want %s", of, guards, err, table)
 		}
@@ -397,7 +397,7 @@ func TestI3_KeysOfEveryTypeHaveOneText(t *testing.T) {
 		t.Run(c.sql+" "+c.value, func(t *testing.T) {
 			table := fmt.Sprint("t", i)
 			b.exec(t, fmt.Sprintf(`CREATE TABLE %s (k %s, n int)`, table, c.sql))
-			if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.TableKey("k")); err != nil {
+			if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.WithTableKey("k")); err != nil {
 				t.Fatal(err)
 			}
 			for _, settings := range []string{
@@ -430,7 +430,7 @@ func TestKeysOfOtherTypesAreRefused(t *testing.T) {
 		"inet", "cidr", "macaddr", "point", "bit(3)", "oid", "regclass", "xid8", "pg_lsn", "tsvector", "int[]", "text[]", "int4range", "pair", "span", "moment"} {
 		table := fmt.Sprint("t", i)
 		b.exec(t, fmt.Sprintf(`CREATE TABLE %s (k %s)`, table, kind))
-		if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.TableKey("k")); !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" {
+		if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.WithTableKey("k")); !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" {
 			t.Errorf("%s: %v", kind, err)
 		}
 	}
@@ -446,7 +446,7 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 		CREATE TRIGGER zz BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION change()`)
 	l := b.acquire(t, "holder")
 	for _, key := range []string{"k", "g"} {
-		if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.TableKey(key)); err != nil {
+		if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey(key)); err != nil {
 			t.Fatal(err)
 		}
 		prefix := "t/"
@@ -481,7 +481,7 @@ func TestI3_TheGuardOfRowsGoesByTheRowItself(t *testing.T) {
 						return err
 					}
 					return undo
-				}, fencedstore.AllowSameToken())
+				}, fencedstore.WithSameToken())
 			}
 			for i := range all {
 				missing := append(append([]fencedstore.Fence{}, all[:i]...), all[i+1:]...)
@@ -511,7 +511,7 @@ func TestI3_ColumnsThatComeLaterChangeNoKey(t *testing.T) {
 	for _, column := range []string{"a json", "b json[]", "c pair", "d doc", "e mood", "f jsonb", "g float8"} {
 		for key, value := range map[string]string{"on_time": "true", "day": "2026-03-01"} {
 			b.exec(t, `DROP TABLE t; CREATE TABLE t (on_time bool, day date)`)
-			if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.TableKey(key)); err != nil {
+			if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey(key)); err != nil {
 				t.Fatal(err)
 			}
 			b.exec(t, `ALTER TABLE t ADD `+column)
@@ -548,7 +548,7 @@ func TestBypassReachesRowsWithoutAKey(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE t (k int); INSERT INTO t VALUES (NULL)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.TableKey("k")); err != nil {
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey("k")); err != nil {
 		t.Fatal(err)
 	}
 	err := pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
@@ -568,7 +568,7 @@ func TestI3_KeyThatIsTooLongForAFenceFailsClosed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec(t, `CREATE TABLE t (k text)`)
-	if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.TableKey("k")); err != nil {
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "t", fencedstore.WithTableKey("k")); err != nil {
 		t.Fatal(err)
 	}
 	l := b.acquire(t, "holder")
@@ -606,7 +606,7 @@ func ExampleGuardTable() {
 		return
 	}
 	// Once, where the schema is made: each account has a fence of its own, accounts/1 and so on.
-	if err := fencedstore.GuardTable(ctx, pool, "accounts", fencedstore.TableKey("id")); err != nil {
+	if err := fencedstore.GuardTable(ctx, pool, "accounts", fencedstore.WithTableKey("id")); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -37,17 +37,17 @@ func (e *DoneError) Error() string {
 // Is reports whether target is ErrDone.
 func (e *DoneError) Is(target error) bool { return target == ErrDone }
 
-// Keep gives a key of Once an end: it belongs to the moment of, such as a slot of a schedule or the time at which a message
+// WithRetention gives a key of Once an end: it belongs to the moment of, such as a slot of a schedule or the time at which a message
 // was written, and is kept until d after it, from 1 s to 100 years. Once refuses a key that is older (ErrKeyTooOld), so
 // that forgetting it does not let its work be done again. Everybody who uses the key must give the same moment and d.
-// Without Keep a key is kept for ever, and takes about a hundred bytes.
-func Keep(of time.Time, d time.Duration) Option {
+// Without WithRetention a key is kept for ever, and takes about a hundred bytes.
+func WithRetention(of time.Time, d time.Duration) FenceOption {
 	return func(c *config) error {
 		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
 			return &pglock.ArgumentError{Field: "of", Value: of.String(), Rule: "be the moment that the key belongs to, in the years 1 to 9999"}
 		}
 		if d < time.Second || d > 100*365*24*time.Hour {
-			return &pglock.ArgumentError{Field: "keep", Value: d.String(), Rule: "be from 1s to 100 years"}
+			return &pglock.ArgumentError{Field: "retention", Value: d.String(), Rule: "be from 1s to 100 years"}
 		}
 		c.of, c.keep = of, d
 		return nil
@@ -60,11 +60,11 @@ func Keep(of time.Time, d time.Duration) Option {
 //
 // Whoever asks again gets ErrDone (DoneError); fn is not called and nothing is changed. Whoever asks while another does the
 // work waits for the end of that transaction, and does it if that one was rolled back. The same grant may do the work
-// of many keys, as with AllowSameToken. A lost answer is no matter: ask again, with any lease.
+// of many keys, as with WithSameToken. A lost answer is no matter: ask again, with any lease.
 //
-// Other errors are those of Write, and ErrKeyTooOld. Keys of Keep that have been over for a day are removed by and by, by
+// Other errors are those of Write, and ErrKeyTooOld. Keys whose retention has been over for a day are removed by and by, by
 // clients that have a heartbeat and by pglock-admin prune.
-func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
+func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...FenceOption) error {
 	if err := s.check(fn); err != nil {
 		return err
 	}

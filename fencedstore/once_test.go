@@ -32,25 +32,25 @@ func TestI11_OnceRefusesBadInputBeforeItCallsAnything(t *testing.T) {
 		lease *pglock.Lease
 		key   string
 		fn    func(context.Context, pgx.Tx) error
-		opt   fencedstore.Option
+		opt   fencedstore.FenceOption
 		says  string
 	}{
-		"nil store":            {nil, l, "k", called, fencedstore.AllowSameToken(), "pool"},
-		"nil pool":             {fencedstore.New(nil), l, "k", called, fencedstore.AllowSameToken(), "pool"},
-		"nil lease":            {b.store, nil, "k", called, fencedstore.AllowSameToken(), "lease"},
-		"no work":              {b.store, l, "k", nil, fencedstore.AllowSameToken(), "fn"},
-		"empty key":            {b.store, l, "", called, fencedstore.AllowSameToken(), "key"},
-		"long key":             {b.store, l, strings.Repeat("x", 513), called, fencedstore.AllowSameToken(), "513"},
-		"key not UTF-8":        {b.store, l, "a\xff", called, fencedstore.AllowSameToken(), ""},
-		"key with NUL":         {b.store, l, "a\x00", called, fencedstore.AllowSameToken(), ""},
+		"nil store":            {nil, l, "k", called, fencedstore.WithSameToken(), "pool"},
+		"nil pool":             {fencedstore.New(nil), l, "k", called, fencedstore.WithSameToken(), "pool"},
+		"nil lease":            {b.store, nil, "k", called, fencedstore.WithSameToken(), "lease"},
+		"no work":              {b.store, l, "k", nil, fencedstore.WithSameToken(), "fn"},
+		"empty key":            {b.store, l, "", called, fencedstore.WithSameToken(), "key"},
+		"long key":             {b.store, l, strings.Repeat("x", 513), called, fencedstore.WithSameToken(), "513"},
+		"key not UTF-8":        {b.store, l, "a\xff", called, fencedstore.WithSameToken(), ""},
+		"key with NUL":         {b.store, l, "a\x00", called, fencedstore.WithSameToken(), ""},
 		"nil option":           {b.store, l, "k", called, nil, "option"},
-		"moment that is none":  {b.store, l, "k", called, fencedstore.Keep(time.Time{}, time.Hour), "of"},
-		"kept for nothing":     {b.store, l, "k", called, fencedstore.Keep(now, 0), "keep"},
-		"kept for no time":     {b.store, l, "k", called, fencedstore.Keep(now, -time.Hour), "keep"},
-		"kept for too short":   {b.store, l, "k", called, fencedstore.Keep(now, time.Second-1), "keep"},
-		"kept for too long":    {b.store, l, "k", called, fencedstore.Keep(now, century+1), "keep"},
-		"moment before Christ": {b.store, l, "k", called, fencedstore.Keep(time.Date(-44, 3, 15, 0, 0, 0, 0, time.UTC), century), "of"},
-		"moment out of range":  {b.store, l, "k", called, fencedstore.Keep(time.Date(294276, 12, 31, 0, 0, 0, 0, time.UTC), century), "of"},
+		"moment that is none":  {b.store, l, "k", called, fencedstore.WithRetention(time.Time{}, time.Hour), "of"},
+		"kept for nothing":     {b.store, l, "k", called, fencedstore.WithRetention(now, 0), "retention"},
+		"kept for no time":     {b.store, l, "k", called, fencedstore.WithRetention(now, -time.Hour), "retention"},
+		"kept for too short":   {b.store, l, "k", called, fencedstore.WithRetention(now, time.Second-1), "retention"},
+		"kept for too long":    {b.store, l, "k", called, fencedstore.WithRetention(now, century+1), "retention"},
+		"moment before Christ": {b.store, l, "k", called, fencedstore.WithRetention(time.Date(-44, 3, 15, 0, 0, 0, 0, time.UTC), century), "of"},
+		"moment out of range":  {b.store, l, "k", called, fencedstore.WithRetention(time.Date(294276, 12, 31, 0, 0, 0, 0, time.UTC), century), "of"},
 		"empty resource":       {b.store, l, "k", called, fencedstore.WithResource(""), "resource"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -76,16 +76,16 @@ func TestOnceTakesTheLongestKeyAndTheLongestTime(t *testing.T) {
 	l := b.acquire(t, "job")
 	for what, c := range map[string]struct {
 		key string
-		opt fencedstore.Option
+		opt fencedstore.FenceOption
 	}{
-		"one byte":     {"k", fencedstore.AllowSameToken()},
-		"512 bytes":    {strings.Repeat("é", 256), fencedstore.AllowSameToken()},
-		"odd key":      {`it's "quoted" \ %s 雪` + "\n", fencedstore.AllowSameToken()},
-		"one second":   {"second", fencedstore.Keep(time.Now().Add(time.Minute), time.Second)},
-		"100 years":    {"century", fencedstore.Keep(time.Now(), 100*365*24*time.Hour)},
-		"long ago":     {"1926", fencedstore.Keep(time.Now().AddDate(-99, 0, 0), 100*365*24*time.Hour)},
-		"in the year":  {"9999", fencedstore.Keep(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), time.Second)},
-		"another zone": {"zone", fencedstore.Keep(time.Now().In(time.FixedZone("x", 5*3600+1800)), time.Hour)},
+		"one byte":     {"k", fencedstore.WithSameToken()},
+		"512 bytes":    {strings.Repeat("é", 256), fencedstore.WithSameToken()},
+		"odd key":      {`it's "quoted" \ %s 雪` + "\n", fencedstore.WithSameToken()},
+		"one second":   {"second", fencedstore.WithRetention(time.Now().Add(time.Minute), time.Second)},
+		"100 years":    {"century", fencedstore.WithRetention(time.Now(), 100*365*24*time.Hour)},
+		"long ago":     {"1926", fencedstore.WithRetention(time.Now().AddDate(-99, 0, 0), 100*365*24*time.Hour)},
+		"in the year":  {"9999", fencedstore.WithRetention(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC), time.Second)},
+		"another zone": {"zone", fencedstore.WithRetention(time.Now().In(time.FixedZone("x", 5*3600+1800)), time.Hour)},
 	} {
 		if err := b.store.Once(t.Context(), l, c.key, nothing, c.opt); err != nil {
 			t.Errorf("%s: %v", what, err)

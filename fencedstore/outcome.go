@@ -24,7 +24,7 @@ func (s *Store) resolve(ctx context.Context, receipt Receipt, cause error) (know
 	switch outcome, err := s.Outcome(ctx, receipt); {
 	case err != nil:
 		return false, &OutcomeUnknownError{Receipt: receipt, Err: errors.Join(cause, err)}
-	case outcome == Committed:
+	case outcome == OutcomeCommitted:
 		return true, nil
 	}
 	return true, fmt.Errorf("fencedstore: the write was rolled back: %w", cause)
@@ -35,8 +35,8 @@ type Outcome string
 
 // The outcomes of a write.
 const (
-	Committed  Outcome = "committed"
-	RolledBack Outcome = "rolled back"
+	OutcomeCommitted  Outcome = "committed"
+	OutcomeRolledBack Outcome = "rolled back"
 )
 
 // outcomeLook is how long one look at an outcome waits for a transaction that is still open.
@@ -53,9 +53,9 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 		committed, err := s.look(ctx, receipt)
 		switch {
 		case err == nil && committed:
-			return Committed, nil
+			return OutcomeCommitted, nil
 		case err == nil:
-			return RolledBack, nil
+			return OutcomeRolledBack, nil
 		case ctx.Err() != nil || protocol.State(err) == "42501" || protocol.State(err) == "3F000" || protocol.State(err) == "42883":
 			return "", fmt.Errorf("fencedstore: outcome of write %s: %w", receipt.Write, err)
 		}

@@ -43,7 +43,7 @@ func TestErrorsAnswerForTheirSentinels(t *testing.T) {
 		says    []string
 	}{
 		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 7}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "7"}},
-		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "AllowSameToken"}},
+		{&fencedstore.StaleTokenError{Resource: "r", Token: 3, LastToken: 3}, fencedstore.ErrStaleToken, []string{`"r"`, "3", "WithSameToken"}},
 		{&fencedstore.OutcomeUnknownError{Receipt: fencedstore.Receipt{Write: uuid.MustParse("0000002a-0000-4000-8000-000000000000")}, Err: cause}, pglock.ErrOutcomeUnknown, []string{"0000002a", "reset"}},
 		{&fencedstore.OutcomeUnknownError{Err: cause}, cause, nil},
 	} {
@@ -132,10 +132,10 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 	if err := transaction(first).Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want(first, fencedstore.Committed)
-	want(first, fencedstore.Committed)                // asking changes nothing
-	want(receipt(uuid.New()), fencedstore.RolledBack) // lost in a failover
-	want(receipt(first.ID), fencedstore.RolledBack)   // another write than the one that left it
+	want(first, fencedstore.OutcomeCommitted)
+	want(first, fencedstore.OutcomeCommitted)                // asking changes nothing
+	want(receipt(uuid.New()), fencedstore.OutcomeRolledBack) // lost in a failover
+	want(receipt(first.ID), fencedstore.OutcomeRolledBack)   // another write than the one that left it
 	for _, row := range []uuid.UUID{first.ID, uuid.New()} {
 		open := receipt(row)
 		tx := transaction(open)
@@ -147,7 +147,7 @@ func TestOutcomeTellsWhatBecameOfATransactionUnderAnySearchPath(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		want(open, fencedstore.RolledBack)
+		want(open, fencedstore.OutcomeRolledBack)
 	}
 }
 
@@ -176,20 +176,20 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 	nothing := func(context.Context, pgx.Tx) error { t.Error("called"); return nil }
 	step := func(context.Context) error { t.Error("called"); return nil }
 	serializable := fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})
-	keep := fencedstore.Keep(time.Now(), time.Hour)
+	keep := fencedstore.WithRetention(time.Now(), time.Hour)
 	for what, call := range map[string]struct {
 		err   error
 		field string
 	}{
-		"transaction of Guard":    {fencedstore.Guard(t.Context(), tx, l, serializable), "WithTxOptions"},
-		"none of Guard":           {fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"transaction of GuardAll": {fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, serializable), "WithTxOptions"},
-		"transaction of Run":      {store.Run(t.Context(), l, fencedstore.Reversible{Apply: step, Restore: step}, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
-		"Keep of Write":           {store.Write(t.Context(), l, nothing, keep), "Keep"},
-		"Keep of WriteAll":        {store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}}, nothing, keep), "Keep"},
-		"Keep of Guard":           {fencedstore.Guard(t.Context(), tx, l, keep), "Keep"},
-		"read only":               {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})), "access mode"},
-		"no level":                {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})), "isolation level"},
+		"transaction of Guard":      {fencedstore.Guard(t.Context(), tx, l, serializable), "WithTxOptions"},
+		"none of Guard":             {fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
+		"transaction of GuardAll":   {fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, serializable), "WithTxOptions"},
+		"transaction of Run":        {store.Run(t.Context(), l, fencedstore.Reversible{Apply: step, Restore: step}, fencedstore.WithTxOptions(pgx.TxOptions{})), "WithTxOptions"},
+		"WithRetention of Write":    {store.Write(t.Context(), l, nothing, keep), "WithRetention"},
+		"WithRetention of WriteAll": {store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}}, nothing, keep), "WithRetention"},
+		"WithRetention of Guard":    {fencedstore.Guard(t.Context(), tx, l, keep), "WithRetention"},
+		"read only":                 {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{AccessMode: pgx.ReadOnly})), "access mode"},
+		"no level":                  {store.Write(t.Context(), l, nothing, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: "nonsense; commit"})), "isolation level"},
 	} {
 		var bad *pglock.ArgumentError
 		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {

@@ -62,7 +62,7 @@ func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
 // this very moment: a Restore that puts back blindly what Capture saw destroys the next holder's work. So:
 //
 //   - Restore must be conditional. It undoes only what is still as Apply left it, in one step with the comparison: an
-//     object by If-Match, a file under the lock that all its writers take, a service by the token (fencedhttp.WithToken,
+//     object by If-Match, a file under the lock that all its writers take, a service by the token (fencedhttp.ContextWithToken,
 //     as the lease has ended). Otherwise it changes nothing and returns ErrOvertaken.
 //   - What Apply leaves must differ from what any other writer leaves, by the token or a version in it; equal contents
 //     would be taken for ours.
@@ -99,7 +99,7 @@ func (op Reversible) check() error {
 //
 //  1. It passes the fence of the lease's resource, in a short transaction of its own. So a holder with a lower token is
 //     refused from now on, and this one is refused if a greater token has passed. The same token may pass again, as with
-//     AllowSameToken: one grant can run many operations. A Write under the same token needs AllowSameToken after it.
+//     WithSameToken: one grant can run many operations. A Write under the same token needs WithSameToken after it.
 //  2. Capture, and a look at the local deadline of the lease.
 //  3. Apply.
 //  4. The server is asked whether the lease is still held. It answers yes: Apply ran while it was held from beginning to
@@ -119,7 +119,7 @@ func (op Reversible) check() error {
 // tell what became of an operation that was begun, beside the reason: Apply's error, pglock.ErrLost, pglock.ErrReleased or
 // ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's error, ErrStaleToken, pglock.ErrLost,
 // ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of the fence; it is safe to run again).
-func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opts ...Option) error {
+func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opts ...FenceOption) error {
 	if s == nil || s.pool == nil {
 		return &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
 	}
@@ -134,7 +134,7 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 		return err
 	}
 	pass := func(context.Context, pgx.Tx) error { return nil }
-	err = s.Write(ctx, lease, pass, WithResource(c.resource), AllowSameToken(),
+	err = s.Write(ctx, lease, pass, WithResource(c.resource), WithSameToken(),
 		WithTxOptions(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}))
 	if err != nil {
 		return fmt.Errorf("fencedstore: operation was not begun: %w", err)

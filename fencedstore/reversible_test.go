@@ -319,16 +319,16 @@ func TestRunRefusesBadArgumentsBeforeAnythingIsSent(t *testing.T) {
 		store *fencedstore.Store
 		lease *pglock.Lease
 		op    fencedstore.Reversible
-		opts  []fencedstore.Option
+		opts  []fencedstore.FenceOption
 	}{
 		{"pool", fencedstore.New(nil), s.lease, good, nil},
 		{"lease", s.store, nil, good, nil},
 		{"Apply", s.store, s.lease, fencedstore.Reversible{Restore: f}, nil},
 		{"Restore", s.store, s.lease, fencedstore.Reversible{Apply: f}, nil},
 		{"RestoreTimeout", s.store, s.lease, slow, nil},
-		{"option", s.store, s.lease, good, []fencedstore.Option{nil}},
-		{"resource", s.store, s.lease, good, []fencedstore.Option{fencedstore.WithResource("")}},
-		{"WithTxOptions", s.store, s.lease, good, []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
+		{"option", s.store, s.lease, good, []fencedstore.FenceOption{nil}},
+		{"resource", s.store, s.lease, good, []fencedstore.FenceOption{fencedstore.WithResource("")}},
+		{"WithTxOptions", s.store, s.lease, good, []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: pgx.Serializable})}},
 	} {
 		var argument *pglock.ArgumentError
 		if err := tc.store.Run(t.Context(), tc.lease, tc.op, tc.opts...); !errors.As(err, &argument) || argument.Field != tc.field {

@@ -35,7 +35,7 @@ func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
 // WithTxOptions sets the isolation level and the access mode of the transaction; BeginQuery and CommitQuery must be
 // empty. Defaults to the session's. Under REPEATABLE READ and SERIALIZABLE a write that outlives the expiry which its
 // snapshot shows is refused, also when the lease was renewed meanwhile.
-func WithTxOptions(o pgx.TxOptions) Option {
+func WithTxOptions(o pgx.TxOptions) FenceOption {
 	return func(c *config) error {
 		if o.BeginQuery != "" || o.CommitQuery != "" {
 			return &pglock.ArgumentError{Field: "transaction options", Value: "with a BeginQuery or CommitQuery", Rule: "have neither"}
@@ -65,8 +65,8 @@ func WithTxOptions(o pgx.TxOptions) Option {
 // the lease is lost by then. A nil return means committed. Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, and
 // pglock.ErrOutcomeUnknown (OutcomeUnknownError) when the answer to COMMIT was lost and nobody could be asked. Retrying
 // with the same lease is safe: had the first attempt been committed, the second is refused as stale, unless
-// AllowSameToken is given.
-func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...Option) error {
+// WithSameToken is given.
+func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...FenceOption) error {
 	if err := s.check(fn); err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 	if _, err := pool.Exec(b.Context(), `INSERT INTO guarded SELECT * FROM accounts`); err != nil {
 		b.Fatal(err)
 	}
-	if err := fencedstore.GuardTable(b.Context(), pool, "guarded", fencedstore.TableKey("id")); err != nil {
+	if err := fencedstore.GuardTable(b.Context(), pool, "guarded", fencedstore.WithTableKey("id")); err != nil {
 		b.Fatal(err)
 	}
 	update := func(ctx context.Context, tx pgx.Tx, caller int) error {
@@ -226,13 +226,13 @@ func fencedWrites(b *testing.B, settings map[string]string) {
 		"pglock": func(ctx context.Context, caller int) error {
 			return store.Write(ctx, leases[caller], func(ctx context.Context, tx pgx.Tx) error {
 				return update(ctx, tx, caller)
-			}, fencedstore.AllowSameToken())
+			}, fencedstore.WithSameToken())
 		},
 		"guarded": func(ctx context.Context, caller int) error {
 			return store.Write(ctx, leases[caller], func(ctx context.Context, tx pgx.Tx) error {
 				_, err := tx.Exec(ctx, `UPDATE guarded SET balance = balance + 1 WHERE id = $1`, caller)
 				return err
-			}, fencedstore.AllowSameToken(), fencedstore.WithResource(fmt.Sprint("guarded/", caller)))
+			}, fencedstore.WithSameToken(), fencedstore.WithResource(fmt.Sprint("guarded/", caller)))
 		},
 	})
 }

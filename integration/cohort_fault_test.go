@@ -431,7 +431,7 @@ func TestCallsThatGiveUpLeaveALineAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"))
+	c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("the holder"))
 	held := look.mustAcquire(t, "x", time.Minute)
 	got := make(chan fetched, 12)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -94,7 +94,7 @@ func TestCircleOfTurnsIsFoundWithinASecond(t *testing.T) {
 			t.Parallel()
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
-			a, b := newClient(t, db.Pool(t), longTurns, pglock.WithHolder("a")), newClient(t, db.Pool(t), longTurns, pglock.WithHolder("b"))
+			a, b := newClient(t, db.Pool(t), longTurns, pglock.WithDefaultHolder("a")), newClient(t, db.Pool(t), longTurns, pglock.WithDefaultHolder("b"))
 			x, behindX := take(t, look, a, "x")
 			y, behindY := take(t, look, b, "y")
 			awaitQueue(t, look, "y", 1)

@@ -372,8 +372,8 @@ func TestI1_ALineBesideCallsOfEveryOtherKind(t *testing.T) {
 	var alone, beside atomic.Int32
 	var wg sync.WaitGroup
 	kinds := map[string][]pglock.AcquireOption{
-		"line": nil, "another TTL": {pglock.WithTTL(20 * time.Second)}, "another label": {pglock.WithLabel("another")},
-		"metadata": {pglock.WithMetadata([]byte(`{"a": 1}`))}, "grace": {pglock.WithGrace(time.Second)}, "shared": {pglock.Shared()},
+		"line": nil, "another TTL": {pglock.WithTTL(20 * time.Second)}, "another label": {pglock.WithHolder("another")},
+		"metadata": {pglock.WithMetadata([]byte(`{"a": 1}`))}, "grace": {pglock.WithGrace(time.Second)}, "shared": {pglock.WithShared()},
 	}
 	for range 2 {
 		c := newClient(t, db.Pool(t, maxConnections(6)))

@@ -202,7 +202,7 @@ func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
 				lease := mustTry(t, c, t.Name(), pglock.WithTTL(time.Minute))
 				wantErr, wantRows := fencedstore.ErrLeftFence, stay
 				if guarded {
-					if err := fencedstore.GuardTable(t.Context(), pool, "ledger", fencedstore.TableResource(lease.Resource())); err != nil {
+					if err := fencedstore.GuardTable(t.Context(), pool, "ledger", fencedstore.WithTableResource(lease.Resource())); err != nil {
 						t.Fatal(err)
 					}
 					defer look.exec(t, `SELECT pglock.unguard_table('ledger')`)

@@ -217,7 +217,7 @@ func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	c := newClient(t, db.Pool(t), pglock.WithHolder("the holder"), pglock.WithTurns(1, 0)) // a ticket for each call
+	c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("the holder"), pglock.WithTurns(1, 0)) // a ticket for each call
 	holder, err := c.TryAcquire(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)

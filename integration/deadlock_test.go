@@ -17,7 +17,7 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c, other := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
-	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.Shared()}, "limit": {pglock.Limit(3)}} {
+	for name, mode := range map[string][]pglock.AcquireOption{"exclusive": nil, "shared": {pglock.WithShared()}, "limit": {pglock.WithLimit(3)}} {
 		t.Run(name, func(t *testing.T) {
 			l := mustTry(t, c, name, mode...)
 			mode := append([]pglock.AcquireOption{pglock.WithMaxWait(patience / 4)}, mode...)
@@ -52,7 +52,7 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 			var leases []*pglock.Lease
 			var clients []*pglock.Client
 			for n := range size {
-				c := newClient(t, db.Pool(t), pglock.WithHolder(fmt.Sprint("holder", n)))
+				c := newClient(t, db.Pool(t), pglock.WithDefaultHolder(fmt.Sprint("holder", n)))
 				clients = append(clients, c)
 				leases = append(leases, mustTry(t, c, fmt.Sprint("x", n)))
 			}
@@ -98,14 +98,14 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
-	a, b, c := newClient(t, db.Pool(t), pglock.WithHolder("a")), newClient(t, db.Pool(t), pglock.WithHolder("b")), newClient(t, db.Pool(t), pglock.WithHolder("c"))
-	read := mustTry(t, a, "x", pglock.Shared()) // a reads x, and will wait for y, which b holds
+	a, b, c := newClient(t, db.Pool(t), pglock.WithDefaultHolder("a")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("b")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("c"))
+	read := mustTry(t, a, "x", pglock.WithShared()) // a reads x, and will wait for y, which b holds
 	y := mustTry(t, b, "y")
 	z := mustTry(t, c, "z")
 	got := make(chan fetched, 3)
 	acquireInBackground(z.Context(), c, 2, "x", got) // the writer c waits for a
 	awaitQueue(t, look, "x", 1)
-	acquireInBackground(y.Context(), b, 1, "x", got, pglock.Shared()) // the reader b waits behind c
+	acquireInBackground(y.Context(), b, 1, "x", got, pglock.WithShared()) // the reader b waits behind c
 	awaitQueue(t, look, "x", 2)
 	began := time.Now()
 	_, err := a.Acquire(read.Context(), "y") // a waits for b: b -> c -> a -> b
@@ -142,7 +142,7 @@ func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
 					// Everybody takes its locks in rising order: no circle can close.
 					err := c.Do(t.Context(), fmt.Sprintf("c%02d", n), func(ctx context.Context, _ *pglock.Lease) error {
 						return c.Do(ctx, fmt.Sprintf("c%02d", n+1+chain%2), func(ctx context.Context, _ *pglock.Lease) error {
-							return c.Do(ctx, "pool", func(context.Context, *pglock.Lease) error { return nil }, pglock.Limit(2))
+							return c.Do(ctx, "pool", func(context.Context, *pglock.Lease) error { return nil }, pglock.WithLimit(2))
 						})
 					})
 					if err != nil {
@@ -161,12 +161,12 @@ func TestHolderOfASemaphoreThatIsNotStuckIsNoCircle(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
-	stuck, free := mustTry(t, a, "pool", pglock.Limit(2)), mustTry(t, a, "pool", pglock.Limit(2))
+	stuck, free := mustTry(t, a, "pool", pglock.WithLimit(2)), mustTry(t, a, "pool", pglock.WithLimit(2))
 	y := mustTry(t, b, "y")
 	got := make(chan fetched, 2)
 	acquireInBackground(stuck.Context(), a, 0, "y", got) // a holder of the pool waits for b
 	awaitQueue(t, look, "y", 1)
-	acquireInBackground(y.Context(), b, 1, "pool", got, pglock.Limit(2)) // b waits for the pool
+	acquireInBackground(y.Context(), b, 1, "pool", got, pglock.WithLimit(2)) // b waits for the pool
 	awaitQueue(t, look, "pool", 1)
 	look.exec(t, `SET search_path = pglock, pg_temp`)
 	if n := one[int](t, look, `SELECT count(circle) FROM pglock.waiters w, LATERAL (SELECT pglock.find_circle(w.name, w.ticket) AS circle) c`); n != 0 {
@@ -279,11 +279,11 @@ func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
 // the writer waits for.
 func TestCircleThroughAWriterThatHoldsNothingIsFound(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]pglock.AcquireOption{"shared": pglock.Shared(), "limit": pglock.Limit(2)} {
+	for name, mode := range map[string]pglock.AcquireOption{"shared": pglock.WithShared(), "limit": pglock.WithLimit(2)} {
 		t.Run(name, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look := newPeer(t, db.URL())
-			h, r := newClient(t, db.Pool(t), pglock.WithHolder("h")), newClient(t, db.Pool(t), pglock.WithHolder("r"))
+			h, r := newClient(t, db.Pool(t), pglock.WithDefaultHolder("h")), newClient(t, db.Pool(t), pglock.WithDefaultHolder("r"))
 			reads, holds := mustTry(t, h, "l", mode), mustTry(t, r, "x")
 			got := make(chan fetched, 2)
 			acquireInBackground(t.Context(), newClient(t, db.Pool(t)), 0, "l", got) // the writer

@@ -53,7 +53,7 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(l *pglock.Lease, opts ...fencedstore.Option) error {
+	write := func(l *pglock.Lease, opts ...fencedstore.FenceOption) error {
 		return store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, l.Token())
 			return err
@@ -62,7 +62,7 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err := write(high); err != nil {
 		t.Fatal(err)
 	}
-	for what, opts := range map[string][]fencedstore.Option{"plain": nil, "AllowSameToken": {fencedstore.AllowSameToken()}} {
+	for what, opts := range map[string][]fencedstore.FenceOption{"plain": nil, "AllowSameToken": {fencedstore.WithSameToken()}} {
 		var stale *fencedstore.StaleTokenError
 		if err := write(low, opts...); !errors.Is(err, fencedstore.ErrStaleToken) || !errors.As(err, &stale) ||
 			*stale != (fencedstore.StaleTokenError{Resource: "account", Token: low.Token(), LastToken: high.Token()}) {
@@ -72,7 +72,7 @@ func TestI3_NoWritePassesAfterAGreaterToken(t *testing.T) {
 	if err := write(high); !errors.Is(err, fencedstore.ErrStaleToken) {
 		t.Errorf("I3: the same token wrote twice: %v", err)
 	}
-	if err := write(high, fencedstore.AllowSameToken()); err != nil {
+	if err := write(high, fencedstore.WithSameToken()); err != nil {
 		t.Errorf("AllowSameToken: %v", err)
 	}
 	if tokens := one[string](t, newPeer(t, db.URL()), `SELECT string_agg(token::text, ' ' ORDER BY n) FROM ledger`); tokens != fmt.Sprint(high.Token(), " ", high.Token()) {

@@ -81,7 +81,7 @@ func newCrowd(t *testing.T, url string, connections int32, change ...func(*pgxpo
 	t.Helper()
 	c := &crowd{t: t, stacks: make([]byte, 1<<20), sent: &statements{states: make(map[string]int)}}
 	c.pool = newPool(t, url, append(change, maxConnections(connections), func(p *pgxpool.Config) { p.ConnConfig.Tracer = c.sent })...)
-	c.Client = newClient(t, c.pool, pglock.WithHolder("crowd"))
+	c.Client = newClient(t, c.pool, pglock.WithDefaultHolder("crowd"))
 	c.sent.since()
 	return c
 }
@@ -660,8 +660,8 @@ func TestRequestsOfDifferentKindsTravelTogether(t *testing.T) {
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
 	kinds := map[string][]pglock.AcquireOption{
-		"shared": {pglock.Shared()}, "limit": {pglock.Limit(3)}, "metadata": {pglock.WithMetadata(json.RawMessage(`{"k": [1, "two"]}`))},
-		"both": {pglock.Shared(), pglock.WithMetadata(json.RawMessage(`null`)), pglock.WithTTL(time.Hour), pglock.WithLabel("somebody")},
+		"shared": {pglock.WithShared()}, "limit": {pglock.WithLimit(3)}, "metadata": {pglock.WithMetadata(json.RawMessage(`{"k": [1, "two"]}`))},
+		"both": {pglock.WithShared(), pglock.WithMetadata(json.RawMessage(`null`)), pglock.WithTTL(time.Hour), pglock.WithHolder("somebody")},
 	}
 	calls := c.together(attempts([]string{"both", "limit", "metadata", "shared"}), func(a *attempt) {
 		opts, found := kinds[a.name]
@@ -689,7 +689,7 @@ func TestCallsForOtherTermsAreGrantedTheirOwn(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newCrowd(t, db.URL(), 4)
-	terms := map[string][]pglock.AcquireOption{"long": {pglock.WithTTL(time.Hour)}, "named": {pglock.WithLabel("somebody")},
+	terms := map[string][]pglock.AcquireOption{"long": {pglock.WithTTL(time.Hour)}, "named": {pglock.WithHolder("somebody")},
 		"grace": {pglock.WithTTL(time.Hour), pglock.WithGrace(time.Minute)}, "long too": {pglock.WithTTL(time.Hour)}}
 	calls := c.together(attempts([]string{"plain", "long", "named", "grace", "long too"}), func(a *attempt) {
 		a.lease, a.err = c.TryAcquire(a.ctx, a.name, terms[a.name]...)

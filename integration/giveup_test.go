@@ -128,7 +128,7 @@ func TestCrowdsUseNoMultixacts(t *testing.T) {
 		c := newClient(t, newPool(t, server.URL(), maxConnections(4)))
 		for n := range callers {
 			calls.Go(func() {
-				opts := [][]pglock.AcquireOption{nil, {pglock.Shared()}, {pglock.Limit(2)}}[n%3]
+				opts := [][]pglock.AcquireOption{nil, {pglock.WithShared()}, {pglock.WithLimit(2)}}[n%3]
 				for round := range rounds {
 					l, err := c.Acquire(t.Context(), fmt.Sprint("x", n%3), opts...)
 					if err == nil && round%2 == 0 {

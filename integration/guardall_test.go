@@ -81,12 +81,12 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 		}
 		limited := fmt.Sprint("limited ", round)
 		for range 3 { // tokens in another order than slots
-			leases = append(leases, mustTry(t, c, limited, pglock.Limit(3)))
+			leases = append(leases, mustTry(t, c, limited, pglock.WithLimit(3)))
 		}
 		if err := leases[3].Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		leases[3] = mustTry(t, c, limited, pglock.Limit(3))
+		leases[3] = mustTry(t, c, limited, pglock.WithLimit(3))
 		var wg sync.WaitGroup
 		ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 		for range 8 {
@@ -103,7 +103,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 					err := store.WriteAll(context.Background(), fences, func(ctx context.Context, tx pgx.Tx) error {
 						_, err := tx.Exec(ctx, `INSERT INTO ledger (token) VALUES ($1)`, len(fences))
 						return err
-					}, fencedstore.AllowSameToken())
+					}, fencedstore.WithSameToken())
 					mu.Lock()
 					if err == nil {
 						committed++

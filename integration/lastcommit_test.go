@@ -36,7 +36,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			got := make(chan fetched, clients)
 			var pools []*pglock.Client
 			for n := range clients {
-				c := newClient(t, db.Pool(t, maxConnections(1)), pglock.WithHolder(string(rune('A'+n))))
+				c := newClient(t, db.Pool(t, maxConnections(1)), pglock.WithDefaultHolder(string(rune('A'+n))))
 				pools = append(pools, c)
 				acquireInBackground(t.Context(), c, n, "x", got)
 				awaitQueue(t, look, "x", n+1)

@@ -40,15 +40,15 @@ func TestSharedLockDoesNotStarveAWaitingWriter(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
-	first, second := mustTry(t, c, "x", pglock.Shared()), mustTry(t, c, "x", pglock.Shared())
+	first, second := mustTry(t, c, "x", pglock.WithShared()), mustTry(t, c, "x", pglock.WithShared())
 	got := make(chan fetched, 4)
 	acquireInBackground(t.Context(), c, 0, "x", got) // the writer
 	awaitQueue(t, look, "x", 1)
-	if _, err := c.TryAcquire(t.Context(), "x", pglock.Shared()); !errors.Is(err, pglock.ErrHeld) {
+	if _, err := c.TryAcquire(t.Context(), "x", pglock.WithShared()); !errors.Is(err, pglock.ErrHeld) {
 		t.Errorf("a reader overtook the waiting writer: %v", err)
 	}
 	for n := 1; n <= 3; n++ {
-		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, "x", got, pglock.Shared())
+		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, "x", got, pglock.WithShared())
 		awaitQueue(t, look, "x", n+1)
 	}
 	mustRelease(t, first)
@@ -82,13 +82,13 @@ func TestReadersBehindAWriterThatGaveUpAreGranted(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	c := newClient(t, db.Pool(t))
-	defer mustTry(t, c, "x", pglock.Shared()).Release(t.Context())
+	defer mustTry(t, c, "x", pglock.WithShared()).Release(t.Context())
 	got := make(chan fetched, 3)
 	ctx, cancel := context.WithCancel(t.Context())
 	acquireInBackground(ctx, c, 0, "x", got)
 	awaitQueue(t, look, "x", 1)
 	for n := 1; n <= 2; n++ {
-		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, "x", got, pglock.Shared())
+		acquireInBackground(t.Context(), newClient(t, db.Pool(t)), n, "x", got, pglock.WithShared())
 		awaitQueue(t, look, "x", n+1)
 	}
 	cancel()
@@ -126,7 +126,7 @@ func TestLimitIsNeverExceeded(t *testing.T) {
 						}
 						defer total.Add(-1)
 						return nil
-					}, pglock.Limit(limit))
+					}, pglock.WithLimit(limit))
 					if err != nil {
 						t.Error(err)
 					}
@@ -147,17 +147,17 @@ func TestLimitMustBeTheSameForAll(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c := newClient(t, db.Pool(t))
-	l := mustTry(t, c, "x", pglock.Limit(2))
+	l := mustTry(t, c, "x", pglock.WithLimit(2))
 	for _, ask := range []func() (*pglock.Lease, error){
-		func() (*pglock.Lease, error) { return c.TryAcquire(t.Context(), "x", pglock.Limit(3)) },
-		func() (*pglock.Lease, error) { return c.Acquire(t.Context(), "x", pglock.Limit(3)) },
+		func() (*pglock.Lease, error) { return c.TryAcquire(t.Context(), "x", pglock.WithLimit(3)) },
+		func() (*pglock.Lease, error) { return c.Acquire(t.Context(), "x", pglock.WithLimit(3)) },
 	} {
 		if _, err := ask(); !errors.Is(err, pglock.ErrLimit) || !errors.Is(err, pglock.ErrInvalid) {
 			t.Errorf("%v, want ErrLimit", err)
 		}
 	}
 	mustRelease(t, l)
-	mustRelease(t, mustTry(t, c, "x", pglock.Limit(3))) // nobody uses the other limit any more
+	mustRelease(t, mustTry(t, c, "x", pglock.WithLimit(3))) // nobody uses the other limit any more
 }
 
 // Each slot has a fence of its own: its earlier holder is refused, and the holder of another slot is not in the way.
@@ -174,7 +174,7 @@ func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
 			return err
 		})
 	}
-	one1, two := mustTry(t, c, "x", pglock.Limit(2)), mustTry(t, c, "x", pglock.Limit(2))
+	one1, two := mustTry(t, c, "x", pglock.WithLimit(2)), mustTry(t, c, "x", pglock.WithLimit(2))
 	if one1.Resource() != "x#1" || two.Resource() != "x#2" {
 		t.Errorf("resources %q and %q", one1.Resource(), two.Resource())
 	}
@@ -185,7 +185,7 @@ func TestSlotsHaveFencesOfTheirOwn(t *testing.T) {
 		t.Errorf("the holder of slot 1 after that of slot 2: %v", err)
 	}
 	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s' WHERE name = 'x' AND slot = 1`) // a pause that outlasts the lease
-	next := mustTry(t, newClient(t, pool), "x", pglock.Limit(2))
+	next := mustTry(t, newClient(t, pool), "x", pglock.WithLimit(2))
 	if next.Slot() != 1 || next.Token() <= two.Token() {
 		t.Fatalf("slot %d, token %d", next.Slot(), next.Token())
 	}
@@ -208,7 +208,7 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
 	var wg sync.WaitGroup
-	options := [][]pglock.AcquireOption{nil, {pglock.Shared()}, {pglock.Shared()}, {pglock.Limit(2)}}
+	options := [][]pglock.AcquireOption{nil, {pglock.WithShared()}, {pglock.WithShared()}, {pglock.WithLimit(2)}}
 	for n := range 3 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for m := range 8 {
@@ -280,9 +280,9 @@ func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
 		if writer.err != nil {
 			t.Fatal(writer.err)
 		}
-		mode := pglock.Shared()
+		mode := pglock.WithShared()
 		if n%2 == 0 {
-			mode = pglock.Limit(2)
+			mode = pglock.WithLimit(2)
 		}
 		acquireInBackground(t.Context(), b, n, "x", got, mode)
 		awaitQueue(t, look, "x", 1)

@@ -70,7 +70,7 @@ func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 	for process := range 3 {
 		pool := newPool(t, db.URL(), maxConnections(8))
 		c := newClient(t, pool, pglock.WithDefaultTTL(time.Minute))
-		own, shared := mustTry(t, c, fmt.Sprint("own ", process)), mustTry(t, c, "shared", pglock.Shared())
+		own, shared := mustTry(t, c, fmt.Sprint("own ", process)), mustTry(t, c, "shared", pglock.WithShared())
 		for i := range 6 {
 			lease := own
 			if i%2 == 1 {
@@ -248,7 +248,7 @@ func TestOnceRefusesKeysThatAreOlderThanTheyAreKept(t *testing.T) {
 	lease := mustTry(t, c, "x")
 	now := one[time.Time](t, look, `SELECT clock_timestamp()`)
 	once := func(key string, of time.Time, keep time.Duration) error {
-		return store.Once(t.Context(), lease, key, job(key, "x"), fencedstore.Keep(of, keep))
+		return store.Once(t.Context(), lease, key, job(key, "x"), fencedstore.WithRetention(of, keep))
 	}
 	for what, err := range map[string]error{
 		"long ago": once("long ago", now.Add(-2*time.Hour), time.Hour), "just now": once("just now", now.Add(-time.Hour), time.Hour), "a second ago": once("a second ago", now.Add(-time.Second), time.Second),
@@ -296,7 +296,7 @@ func TestOnceForgetsKeysADayAfterTheirEnd(t *testing.T) {
 		t.Errorf("a call that finds its key: %v, %s", err, counts())
 	}
 	for n, key := range []string{"ends", "never ends"} {
-		if err := store.Once(t.Context(), lease, key, nothing, [][]fencedstore.Option{{fencedstore.Keep(time.Now(), time.Hour)}, nil}[n]...); err != nil || counts() != "25 5 5" {
+		if err := store.Once(t.Context(), lease, key, nothing, [][]fencedstore.FenceOption{{fencedstore.WithRetention(time.Now(), time.Hour)}, nil}[n]...); err != nil || counts() != "25 5 5" {
 			t.Errorf("a call for a key that %s: %v, %s are left", key, err, counts())
 		}
 	}

@@ -49,7 +49,7 @@ func TestI17_ACrashThatReusesTheTransactionIDIsNoCommit(t *testing.T) {
 				}
 			}
 			return nil
-		}, fencedstore.AllowSameToken())
+		}, fencedstore.WithSameToken())
 		rows := one[int](t, look, `SELECT count(*) FROM ledger`)
 		if err == nil || rows != 0 || errors.Is(err, pglock.ErrOutcomeUnknown) {
 			t.Fatalf("I17: round %d: Write answered %v, and the ledger has %d rows", round, err, rows)

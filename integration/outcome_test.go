@@ -90,7 +90,7 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 			look.exec(t, `DELETE FROM ledger`)
 			store := fencedstore.New(newPool(t, line.url, maxConnections(1)))
 			nothing := func(context.Context, pgx.Tx) error { return nil }
-			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithResource("first"), fencedstore.AllowSameToken()); err != nil { // COMMIT is prepared then
+			if err := store.Write(t.Context(), lease, nothing, fencedstore.WithResource("first"), fencedstore.WithSameToken()); err != nil { // COMMIT is prepared then
 				t.Fatal(err)
 			}
 			mended := make(chan struct{})
@@ -106,7 +106,7 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 					line.mend()
 				}()
 				return err
-			}, fencedstore.AllowSameToken())
+			}, fencedstore.WithSameToken())
 			<-mended
 			rows := one[int](t, look, `SELECT count(*) FROM ledger`)
 			if (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
@@ -153,7 +153,7 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 				}
 				mustRelease(t, next)
 			}
-			if outcome, err := store.Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.Committed {
+			if outcome, err := store.Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
 				t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
 			}
 		})
@@ -239,7 +239,7 @@ func TestI17_WriteLostInAFailoverNeverHappened(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	outcome, err := fencedstore.New(db.Pool(t)).Outcome(t.Context(), fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()})
-	if outcome != fencedstore.RolledBack || err != nil {
+	if outcome != fencedstore.OutcomeRolledBack || err != nil {
 		t.Fatalf("%q, %v", outcome, err)
 	}
 }

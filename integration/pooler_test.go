@@ -141,21 +141,21 @@ func (s pooled) turns() {
 
 func (s pooled) modes() {
 	t := s.t
-	r1 := s.must(s.a.Acquire(t.Context(), "readers", pglock.Shared()))
-	r2 := s.must(s.b.Acquire(t.Context(), "readers", pglock.Shared()))
+	r1 := s.must(s.a.Acquire(t.Context(), "readers", pglock.WithShared()))
+	r2 := s.must(s.b.Acquire(t.Context(), "readers", pglock.WithShared()))
 	got := make(chan fetched, 1)
 	acquireInBackground(t.Context(), s.a, 0, "readers", got)
 	awaitQueue(t, s.look, "readers", 1)
-	if _, err := s.b.TryAcquire(t.Context(), "readers", pglock.Shared()); !errors.Is(err, pglock.ErrHeld) {
+	if _, err := s.b.TryAcquire(t.Context(), "readers", pglock.WithShared()); !errors.Is(err, pglock.ErrHeld) {
 		t.Errorf("a reader after a waiting writer: %v, want ErrHeld", err)
 	}
 	s.release(r1, r2)
 	f := await(t, got)
 	s.release(s.must(f.lease, f.err))
 
-	s1 := s.must(s.a.Acquire(t.Context(), "places", pglock.Limit(2)))
-	s2 := s.must(s.b.Acquire(t.Context(), "places", pglock.Limit(2)))
-	acquireInBackground(t.Context(), s.b, 0, "places", got, pglock.Limit(2))
+	s1 := s.must(s.a.Acquire(t.Context(), "places", pglock.WithLimit(2)))
+	s2 := s.must(s.b.Acquire(t.Context(), "places", pglock.WithLimit(2)))
+	acquireInBackground(t.Context(), s.b, 0, "places", got, pglock.WithLimit(2))
 	awaitQueue(t, s.look, "places", 1)
 	s.release(s1)
 	f = await(t, got)
@@ -163,7 +163,7 @@ func (s pooled) modes() {
 	if s3.Slot() != s1.Slot() {
 		t.Errorf("slot %d, want the free one, %d", s3.Slot(), s1.Slot())
 	}
-	if _, err := s.a.TryAcquire(t.Context(), "places", pglock.Limit(3)); !errors.Is(err, pglock.ErrLimit) {
+	if _, err := s.a.TryAcquire(t.Context(), "places", pglock.WithLimit(3)); !errors.Is(err, pglock.ErrLimit) {
 		t.Errorf("another limit: %v", err)
 	}
 	s.release(s2, s3)
@@ -253,7 +253,7 @@ func (s pooled) watchAndBreak() {
 
 func (s pooled) fencedWrite() {
 	t := s.t
-	write := func(l *pglock.Lease, by string, opts ...fencedstore.Option) error {
+	write := func(l *pglock.Lease, by string, opts ...fencedstore.FenceOption) error {
 		return s.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `INSERT INTO written VALUES ($1)`, by)
 			return err
@@ -261,14 +261,14 @@ func (s pooled) fencedWrite() {
 	}
 	old := s.must(s.a.Acquire(t.Context(), "data"))
 	for range 4 {
-		if err := write(old, "old", fencedstore.AllowSameToken()); err != nil {
+		if err := write(old, "old", fencedstore.WithSameToken()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if _, err := s.admin.Break(t.Context(), "data", "a test"); err != nil {
 		t.Fatal(err)
 	}
-	if err := write(old, "broken", fencedstore.AllowSameToken()); !errors.Is(err, pglock.ErrLost) {
+	if err := write(old, "broken", fencedstore.WithSameToken()); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("a write after the break: %v, want ErrLost", err)
 	}
 	l := s.must(s.b.Acquire(t.Context(), "data"))

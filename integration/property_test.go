@@ -384,9 +384,9 @@ func (w *writer) transactByStore(ctx context.Context, p plan, read map[string]in
 	for _, account := range p.accounts {
 		fences = append(fences, fencedstore.Fence{Lease: w.lease, Resource: w.resource(account)})
 	}
-	opts := []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: w.level})}
+	opts := []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: w.level})}
 	if p.again {
-		opts = append(opts, fencedstore.AllowSameToken())
+		opts = append(opts, fencedstore.WithSameToken())
 	}
 	fn := func(ctx context.Context, tx pgx.Tx) error {
 		if err := w.work(context.WithoutCancel(ctx), tx, p, read); err != nil { // the server has to notice, not the callback

@@ -145,7 +145,7 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 			if mode == "limit" {
 				capacity = 1
 			}
-			mustRelease(t, mustTry(t, newClient(t, db.Pool(t)), "x", pglock.Shared())) // from now on it has a slot
+			mustRelease(t, mustTry(t, newClient(t, db.Pool(t)), "x", pglock.WithShared())) // from now on it has a slot
 			pruner.exec(t, "BEGIN")
 			pruner.exec(t, `SELECT removed FROM pglock.prune_locks('0')`)
 			type answer struct {
@@ -183,7 +183,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	look, pruner := newPeer(t, db.URL()), newPeer(t, db.URL())
 	logGrants(t, look)
 	var wg sync.WaitGroup
-	options := [][]pglock.AcquireOption{nil, {pglock.Shared()}, {pglock.Limit(2)}}
+	options := [][]pglock.AcquireOption{nil, {pglock.WithShared()}, {pglock.WithLimit(2)}}
 	for n := range 3 {
 		c := newClient(t, db.Pool(t, maxConnections(4)))
 		for m := range 4 {

@@ -64,7 +64,7 @@ func TestOperationsAreOneRoundTripEach(t *testing.T) {
 					return store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 						_, err := tx.Exec(ctx, `SELECT 1`)
 						return err
-					}, fencedstore.AllowSameToken())
+					}, fencedstore.WithSameToken())
 				}},
 				{"Release", 1, func() error { return lease.Release(t.Context()) }},
 			}

@@ -37,9 +37,9 @@ func soakOptions(name string) []pglock.AcquireOption {
 	opts := []pglock.AcquireOption{pglock.WithTTL(1500*time.Millisecond + 250*time.Millisecond*rand.N[time.Duration](3))} // of which calls share a ticket
 	switch {
 	case name == "three":
-		opts = append(opts, pglock.Limit(3))
+		opts = append(opts, pglock.WithLimit(3))
 	case name == "readers" && rand.N(5) != 0:
-		opts = append(opts, pglock.Shared())
+		opts = append(opts, pglock.WithShared())
 	}
 	return opts
 }
@@ -60,7 +60,7 @@ func soak(ctx context.Context, url string, say func(report)) error {
 	}
 	defer pool.Close()
 	turns := []int{1, 3, pglock.DefaultTurns}[rand.N(3)]
-	c, err := pglock.New(ctx, pool, pglock.WithHolder(os.Getenv(soakLabel)), pglock.WithSessionTTL(soakSessionTTL), pglock.WithTurns(turns, 0))
+	c, err := pglock.New(ctx, pool, pglock.WithDefaultHolder(os.Getenv(soakLabel)), pglock.WithSessionTTL(soakSessionTTL), pglock.WithTurns(turns, 0))
 	if err != nil {
 		return err
 	}

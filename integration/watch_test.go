@@ -59,7 +59,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			db := pgtest.Database(t)
 			watcher := newClient(t, db.Pool(t), opts(t)...)
-			a := newClient(t, db.Pool(t), pglock.WithHolder("a"))
+			a := newClient(t, db.Pool(t), pglock.WithDefaultHolder("a"))
 			changes := watching(t.Context(), watcher, "x")
 			expect := func(kind pglock.ChangeKind, token pglock.Token, holders int) {
 				t.Helper()
@@ -88,9 +88,9 @@ func TestWatchTellsEveryChange(t *testing.T) {
 			crashed.exec(t, `SELECT pglock.announce('{x}', '{NULL}')`)
 			expect(pglock.ChangeGranted, 0, 1)
 			expect(pglock.ChangeExpired, 0, 0)
-			one1, two := mustTry(t, a, "x", pglock.Limit(2)), (*pglock.Lease)(nil)
+			one1, two := mustTry(t, a, "x", pglock.WithLimit(2)), (*pglock.Lease)(nil)
 			expect(pglock.ChangeGranted, one1.Token(), 1)
-			two = mustTry(t, a, "x", pglock.Limit(2))
+			two = mustTry(t, a, "x", pglock.WithLimit(2))
 			expect(pglock.ChangeGranted, two.Token(), 2)
 			mustRelease(t, one1)
 			expect(pglock.ChangeReleased, one1.Token(), 1)

@@ -6,11 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/argument"
 )
 
 var (
-	// ErrInvalid: an argument breaks a rule; nothing was changed.
-	ErrInvalid = errors.New("migrations: invalid argument")
+	// ErrInvalid: an argument breaks a rule; nothing was changed. It is pglock.ErrInvalid.
+	ErrInvalid = argument.ErrInvalid
 	// ErrGuarded: tables are under guard, which without the schema nobody could write to; nothing was changed. errors.As with
 	// **GuardedError tells which.
 	ErrGuarded = errors.New("migrations: tables are under guard")

@@ -123,7 +123,7 @@ func configured(opts []Option) (config, error) {
 	c := config{schema: "pglock", source: files, latest: Latest}
 	for _, o := range opts {
 		if o == nil {
-			return c, fmt.Errorf("%w: option is nil", ErrInvalid)
+			return c, fmt.Errorf("%w: option is nil: it must be an option of this package", ErrInvalid)
 		}
 		if err := o(&c); err != nil {
 			return c, err

@@ -261,7 +261,7 @@ func TestI11_AcquireAllRefusesAListThatMakesNoSenseBeforeAnythingIsSent(t *testi
 			"twice":           {[]string{"a", "b", "a"}, nil, "names[2]", "names[0]"},
 			"an empty name":   {[]string{"a", ""}, nil, "names[1]", "512"},
 			"too long a name": {[]string{strings.Repeat("x", 513), "a"}, nil, "names[0]", "512"},
-			"a bad option":    {[]string{"b", "a"}, []AcquireOption{Limit(0)}, "limit", "1000"},
+			"a bad option":    {[]string{"b", "a"}, []AcquireOption{WithLimit(0)}, "limit", "1000"},
 			"no option":       {[]string{"b", "a"}, []AcquireOption{nil}, "option", "option"},
 		} {
 			leases, err := c.AcquireAll(t.Context(), tc.names, tc.opts...)

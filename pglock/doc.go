@@ -88,7 +88,7 @@
 //
 // # Modes
 //
-// A lock is exclusive unless a request says Shared, for any number of holders together, or Limit(n), for n at most. All
+// A lock is exclusive unless a request says WithShared, for any number of holders together, or WithLimit(n), for n at most. All
 // modes wait in one queue: readers do not overtake a writer that waits. Shared and limited leases have a slot
 // (Lease.Slot), which no two leases of a lock have at the same time, and each slot has a fence of its own
 // (Lease.Resource). Tokens increase over all slots.

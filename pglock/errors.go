@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -20,7 +21,7 @@ var (
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("pglock: client is closed")
 	// ErrInvalid: an argument breaks a rule. errors.As with **ArgumentError tells which; nothing was changed.
-	ErrInvalid = errors.New("pglock: invalid argument")
+	ErrInvalid = argument.ErrInvalid
 	// ErrSchema: the tables and functions are missing, or not of this library's version. errors.As with **SchemaError.
 	ErrSchema = errors.New("pglock: schema does not fit")
 	// ErrPermission: the database user lacks a right; nothing was changed.
@@ -74,12 +75,12 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 // DeadlockError is a circle of owners that wait for each other, beginning with the one that gets this error because its
 // place in a queue is the newest. It is an ErrDeadlock. Release what this owner holds to let the others go on.
 type DeadlockError struct {
-	Circle []Link
+	Circle []DeadlockLink
 }
 
-// Link is one step of a circle: Waiter waits for Lock, which Holder holds, or for which Holder waits too and is served
+// DeadlockLink is one step of a circle: Waiter waits for Lock, which Holder holds, or for which Holder waits too and is served
 // before (Queued). Labels are for people; the circle is closed by owners (Lease.Context), not by labels.
-type Link struct {
+type DeadlockLink struct {
 	Lock   string `json:"lock"`
 	Waiter string `json:"waiter"`
 	Holder string `json:"holder"`

@@ -79,7 +79,7 @@ func ExampleClient_TryAcquire() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -90,7 +90,7 @@ func ExampleClient_TryAcquire() {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.TryAcquire(ctx, "import", pglock.WithLabel("worker 2"))
+	_, err = client.TryAcquire(ctx, "import", pglock.WithHolder("worker 2"))
 	var held *pglock.HeldError
 	if errors.As(err, &held) {
 		fmt.Printf("%s is held by %s\n", held.Name, held.Holder)
@@ -109,7 +109,7 @@ func ExampleClient_Acquire() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -148,7 +148,7 @@ func ExampleWithMaxWait() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -159,7 +159,7 @@ func ExampleWithMaxWait() {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.Acquire(ctx, "ledger", pglock.WithLabel("worker 2"), pglock.WithMaxWait(100*time.Millisecond))
+	_, err = client.Acquire(ctx, "ledger", pglock.WithHolder("worker 2"), pglock.WithMaxWait(100*time.Millisecond))
 	var held *pglock.HeldError
 	if errors.As(err, &held) {
 		fmt.Printf("%s is held by %s; left place %d of the queue\n", held.Name, held.Holder, held.Place)
@@ -170,7 +170,7 @@ func ExampleWithMaxWait() {
 	// true true
 }
 
-func ExampleShared() {
+func ExampleWithShared() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
 	if err != nil {
@@ -178,7 +178,7 @@ func ExampleShared() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -186,7 +186,7 @@ func ExampleShared() {
 	defer client.Close(ctx)
 
 	for range 2 {
-		reader, err := client.Acquire(ctx, "catalogue", pglock.Shared())
+		reader, err := client.Acquire(ctx, "catalogue", pglock.WithShared())
 		if err != nil {
 			fmt.Println(err)
 			return
@@ -201,7 +201,7 @@ func ExampleShared() {
 	// the writer has to wait: true
 }
 
-func ExampleLimit() {
+func ExampleWithLimit() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
 	if err != nil {
@@ -209,7 +209,7 @@ func ExampleLimit() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -217,14 +217,14 @@ func ExampleLimit() {
 	defer client.Close(ctx)
 
 	for range 3 {
-		lease, err := client.TryAcquire(ctx, "printers", pglock.Limit(2))
+		lease, err := client.TryAcquire(ctx, "printers", pglock.WithLimit(2))
 		if err != nil {
 			fmt.Println("no place is free:", errors.Is(err, pglock.ErrHeld))
 			continue
 		}
 		fmt.Println("holding place", lease.Slot(), "with the fence of", lease.Resource())
 	}
-	_, err = client.TryAcquire(ctx, "printers", pglock.Limit(3))
+	_, err = client.TryAcquire(ctx, "printers", pglock.WithLimit(3))
 	fmt.Println("another limit:", errors.Is(err, pglock.ErrLimit))
 	// Output:
 	// holding place 1 with the fence of printers#1
@@ -241,7 +241,7 @@ func ExampleClient_AcquireAll() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -273,7 +273,7 @@ func ExampleClient_Watch() {
 		return
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithHolder("worker 1"))
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
 	if err != nil {
 		fmt.Println(err)
 		return

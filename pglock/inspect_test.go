@@ -24,7 +24,7 @@ import (
 func TestRefusedCallTellsWhoHoldsTheLock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	a := startClient(t, db.Pool(t), pglock.WithHolder("client a"))
+	a := startClient(t, db.Pool(t), pglock.WithDefaultHolder("client a"))
 	b := startClient(t, db.Pool(t))
 	l := mustAcquire(t, a, "report", pglock.WithTTL(time.Minute))
 	_, err := b.TryAcquire(t.Context(), "report")
@@ -88,7 +88,7 @@ func TestReleasedLockIsGrantedAgainWithAGreaterToken(t *testing.T) {
 func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c, admin := startClient(t, db.Pool(t), pglock.WithHolder("client")), newAdmin(t, db.Pool(t))
+	c, admin := startClient(t, db.Pool(t), pglock.WithDefaultHolder("client")), newAdmin(t, db.Pool(t))
 	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
 		"default": {mustAcquire(t, startClient(t, db.Pool(t)), "default"), fmt.Sprintf("[%d]", os.Getpid())},
 		"host":    {mustAcquire(t, startClient(t, db.Pool(t)), "host"), host},
 		"client":  {mustAcquire(t, c, "client"), "client"},
-		"lease":   {mustAcquire(t, c, "lease", pglock.WithLabel("lease")), "lease"},
+		"lease":   {mustAcquire(t, c, "lease", pglock.WithHolder("lease")), "lease"},
 	} {
 		info, err := admin.Get(t.Context(), name)
 		if err != nil || !strings.Contains(info.Holder, tc.want) || tc.lease.Holder() != info.Holder {
@@ -112,7 +112,7 @@ func TestHolderIsTheClientsLabelUnlessTheLeaseHasItsOwn(t *testing.T) {
 func TestGetShowsALockThroughItsLife(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Database(t).Pool(t)
-	c, admin := startClient(t, pool, pglock.WithHolder("h")), newAdmin(t, pool)
+	c, admin := startClient(t, pool, pglock.WithDefaultHolder("h")), newAdmin(t, pool)
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Minute))
 	info, err := admin.Get(t.Context(), "report")
 	if err != nil {
@@ -227,7 +227,7 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	operator := newAdmin(t, db.Pool(t))
-	c := startClient(t, pool, pglock.WithHolder("h"))
+	c := startClient(t, pool, pglock.WithDefaultHolder("h"))
 	l := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	broken, err := operator.Break(t.Context(), "report", "host is gone", lockadmin.WithToken(l.Token()), lockadmin.WithActor("ada"))
 	if err != nil {
@@ -263,10 +263,10 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	c := startClient(t, db.Pool(t), pglock.WithHolder("h"))
+	c := startClient(t, db.Pool(t), pglock.WithDefaultHolder("h"))
 	old := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")
-	next := mustAcquire(t, c, "report", pglock.WithLabel("next"))
+	next := mustAcquire(t, c, "report", pglock.WithHolder("next"))
 	events, err := lockadmin.Collect(newAdmin(t, db.Pool(t)).Events(t.Context(), ""))
 	if err != nil || len(events) != 1 || events[0].Kind != lockadmin.EventTakeover || events[0].Token != old.Token() || events[0].NewToken != next.Token() || events[0].Actor != "next" {
 		t.Errorf("%+v, %v; want the takeover of token %d by %d", events, err, old.Token(), next.Token())

@@ -67,7 +67,7 @@ func (l *Lease) Holder() string { return l.holder }
 // Mode is how the lock is held.
 func (l *Lease) Mode() Mode { return l.mode }
 
-// Slot is the place among the holders of a lock that was asked for with Shared or Limit, from 1, and not above the limit;
+// Slot is the place among the holders of a lock that was asked for with WithShared or WithLimit, from 1, and not above the limit;
 // 0 for an exclusive lease. No two leases have the same slot of a lock at the same time.
 func (l *Lease) Slot() int { return l.slot }
 

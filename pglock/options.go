@@ -50,9 +50,9 @@ func WithSchema(name string) Option {
 	}
 }
 
-// WithHolder sets the label under which this client's leases are shown to people, 1 to MaxHolderBytes bytes. It need
-// not be unique. Defaults to "host/program[pid]".
-func WithHolder(label string) Option {
+// WithDefaultHolder sets the label under which this client's leases are shown to people where they have none of their own
+// (WithHolder), 1 to MaxHolderBytes bytes. It need not be unique. Defaults to "host/program[pid]".
+func WithDefaultHolder(label string) Option {
 	return func(c *config) error {
 		c.holder = label
 		return checkText("holder", label, MaxHolderBytes)
@@ -92,7 +92,7 @@ func WithSessionTTL(ttl time.Duration) Option {
 // releases it: within decides only whether the next one comes from memory.
 //
 // Less than half of the lease left, or a gap in the tokens, ends the turns sooner. Calls with another TTL or label share a
-// place of their own; those that ask with metadata, with a grace, with Shared or Limit, by AcquireAll, or by an owner who
+// place of their own; those that ask with metadata, with a grace, with WithShared or WithLimit, by AcquireAll, or by an owner who
 // holds another lock, have a place each. 1 gives every call its own place. Defaults to DefaultTurns and DefaultTurnsWithin.
 func WithTurns(turns int, within time.Duration) Option {
 	return func(c *config) error {
@@ -170,8 +170,8 @@ func WithGrace(d time.Duration) AcquireOption {
 	}
 }
 
-// WithLabel sets the holder's label for this lease alone. Defaults to the client's.
-func WithLabel(label string) AcquireOption {
+// WithHolder sets the label under which the lease is shown to people, 1 to MaxHolderBytes bytes. Defaults to the client's.
+func WithHolder(label string) AcquireOption {
 	return func(r *request) error {
 		r.Holder = label
 		return checkText("holder", label, MaxHolderBytes)
@@ -199,17 +199,17 @@ func WithMaxWait(d time.Duration) AcquireOption {
 	}
 }
 
-// Shared asks for the lock together with others that ask for it so, as readers do. It is granted when nobody holds the
+// WithShared asks for the lock together with others that ask for it so, as readers do. It is granted when nobody holds the
 // lock in another mode and nobody queued before waits for another mode: later readers do not overtake a writer. The lease
-// has a slot of its own, and its fence's default resource is of that slot (Lease.Resource). Not together with Limit.
-func Shared() AcquireOption {
+// has a slot of its own, and its fence's default resource is of that slot (Lease.Resource). Not together with WithLimit.
+func WithShared() AcquireOption {
 	return func(r *request) error { return r.setMode(ModeShared, 0) }
 }
 
-// Limit asks for one of n places, from 1 to MaxLimit: a semaphore. Every user of the lock must name the same limit; it is
+// WithLimit asks for one of n places, from 1 to MaxLimit: a semaphore. Every user of the lock must name the same limit; it is
 // ErrLimit otherwise, as long as somebody holds or waits for the lock with another. Each place is a slot, 1 to n
-// (Lease.Slot), with a fence of its own (Lease.Resource). Not together with Shared.
-func Limit(n int) AcquireOption {
+// (Lease.Slot), with a fence of its own (Lease.Resource). Not together with WithShared.
+func WithLimit(n int) AcquireOption {
 	return func(r *request) error {
 		if n < 1 || n > MaxLimit {
 			return &ArgumentError{"limit", strconv.Itoa(n), fmt.Sprintf("be from 1 to %d", MaxLimit)}

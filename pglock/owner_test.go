@@ -133,7 +133,7 @@ func TestCircleThatALookFindsEndsTheNewestWaitAndLeavesTheQueue(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		outer := mustAcquire(t, c, "outer")
 		q := queued(s, time.Hour)
-		circle := []Link{{Lock: "b", Waiter: "we", Holder: "they", Ticket: 2}, {Lock: "outer", Waiter: "they", Holder: "we", Queued: true, Ticket: 1}}
+		circle := []DeadlockLink{{Lock: "b", Waiter: "we", Holder: "they", Ticket: 2}, {Lock: "outer", Waiter: "they", Holder: "we", Queued: true, Ticket: 1}}
 		_, other := waiting(t.Context(), t, c, "b")
 		time.Sleep(10 * time.Second)
 		q.closes(2, []protocol.Link{protocol.Link(circle[0]), protocol.Link(circle[1])})

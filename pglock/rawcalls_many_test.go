@@ -47,7 +47,7 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 	if err := mustAcquire(t, c, "free").Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	mustAcquire(t, c, "readers", pglock.Shared())
+	mustAcquire(t, c, "readers", pglock.WithShared())
 	type refused struct {
 		call  string
 		state string // "" for an answer that refuses without an error
@@ -198,7 +198,7 @@ func TestI11_OneBadRequestOfACallForManyUndoesTheOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mustAcquire(t, c, "places", pglock.Limit(2))
+	mustAcquire(t, c, "places", pglock.WithLimit(2))
 	used := grantIDOf(t, conn, "used")
 	but := func(all string) string { // a token that was drawn stays drawn
 		before, after, _ := strings.Cut(all, "pglock.fencing_token_seq:")

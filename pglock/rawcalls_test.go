@@ -140,7 +140,7 @@ func TestI11_RefusedSQLCallsOfTheQueueChangeNothing(t *testing.T) {
 	execute(t, conn, "CREATE TABLE accounts (id int)")
 	c := startClient(t, db.Pool(t), pglock.WithDefaultTTL(time.Hour))
 	mustAcquire(t, c, "held")
-	mustAcquire(t, c, "places", pglock.Limit(2))
+	mustAcquire(t, c, "places", pglock.WithLimit(2))
 	var owner string
 	if err := conn.QueryRow(t.Context(), "SELECT quote_literal(owner_id) || '::uuid' FROM pglock.locks WHERE name = 'held'").Scan(&owner); err != nil {
 		t.Fatal(err)

@@ -186,8 +186,8 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithDefaultTTL(ttl))) }))
 	}
 	option("max wait", "max wait", "-1ns", "not be negative", pglock.WithMaxWait(-1))
-	option("label empty", "holder", "empty", "256", pglock.WithLabel(""))
-	option("label too long", "holder", "257", "256", pglock.WithLabel(strings.Repeat("x", 257)))
+	option("label empty", "holder", "empty", "256", pglock.WithHolder(""))
+	option("label too long", "holder", "257", "256", pglock.WithHolder(strings.Repeat("x", 257)))
 	option("metadata no JSON", "metadata", `{\"a\"`, "valid JSON", pglock.WithMetadata(json.RawMessage(`{"a"`)))
 	option("metadata no UTF-8", "metadata", `"\"\xff\""`, "in UTF-8", pglock.WithMetadata(json.RawMessage("\"\xff\"")))
 	option("metadata too big", "metadata", "8193", "8192", pglock.WithMetadata(json.RawMessage(`"`+strings.Repeat("x", 8191)+`"`)))
@@ -205,7 +205,9 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 				return ignore(pglock.New(ctx, pool, pglock.WithSchema(strings.Repeat("x", 64))))
 			}),
 		argument("New holder with NUL", "holder", `\x00`, "NUL",
-			func(ctx context.Context) error { return ignore(pglock.New(ctx, pool, pglock.WithHolder("a\x00"))) }),
+			func(ctx context.Context) error {
+				return ignore(pglock.New(ctx, pool, pglock.WithDefaultHolder("a\x00")))
+			}),
 		refusal{"New without schema", func(ctx context.Context) error {
 			return ignore(pglock.New(ctx, pool, pglock.WithSchema("nowhere")))
 		}, pglock.ErrSchema, []string{`"nowhere"`, "migrate up"}},
@@ -270,9 +272,9 @@ func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
 	execute(t, conn, "CREATE TABLE accounts (id int PRIMARY KEY, balance int)")
 	c := startClient(t, pool, pglock.WithDefaultTTL(time.Hour))
 	held := mustAcquire(t, c, "held")
-	mustAcquire(t, c, "places", pglock.Limit(2))
-	mustAcquire(t, c, "full", pglock.Limit(1))
-	mustAcquire(t, c, "readers", pglock.Shared())
+	mustAcquire(t, c, "places", pglock.WithLimit(2))
+	mustAcquire(t, c, "full", pglock.WithLimit(1))
+	mustAcquire(t, c, "readers", pglock.WithShared())
 
 	var all []refusal
 	each := func(name string, want error, says []string, lock string, under context.Context, opts ...pglock.AcquireOption) {
@@ -289,30 +291,30 @@ func TestI11_RefusedModesQueuesAndWatchesChangeNothing(t *testing.T) {
 			refusal{"Do " + name, func(ctx context.Context) error { return c.Do(ask(ctx), lock, fnRan, opts...) }, want, says})
 	}
 	for _, n := range []int{0, -1, 1001, 1 << 31} {
-		each(fmt.Sprintf("limit %d", n), pglock.ErrInvalid, []string{"limit", fmt.Sprint(n), "from 1 to 1000"}, "new", nil, pglock.Limit(n))
+		each(fmt.Sprintf("limit %d", n), pglock.ErrInvalid, []string{"limit", fmt.Sprint(n), "from 1 to 1000"}, "new", nil, pglock.WithLimit(n))
 	}
 	both := "be one of them"
-	each("shared and limit", pglock.ErrInvalid, []string{"mode", "shared and limit 2", both}, "new", nil, pglock.Shared(), pglock.Limit(2))
-	each("limit and shared", pglock.ErrInvalid, []string{"mode", "limit 2 and shared", both}, "new", nil, pglock.Limit(2), pglock.Shared())
-	each("two limits", pglock.ErrInvalid, []string{"mode", "limit 2 and limit 3", both}, "new", nil, pglock.Limit(2), pglock.Limit(3))
+	each("shared and limit", pglock.ErrInvalid, []string{"mode", "shared and limit 2", both}, "new", nil, pglock.WithShared(), pglock.WithLimit(2))
+	each("limit and shared", pglock.ErrInvalid, []string{"mode", "limit 2 and shared", both}, "new", nil, pglock.WithLimit(2), pglock.WithShared())
+	each("two limits", pglock.ErrInvalid, []string{"mode", "limit 2 and limit 3", both}, "new", nil, pglock.WithLimit(2), pglock.WithLimit(3))
 	each("nil option", pglock.ErrInvalid, []string{"option", "nil"}, "new", nil, nil)
 	for _, want := range []error{pglock.ErrLimit, pglock.ErrInvalid} {
-		each(fmt.Sprintf("another limit (%v)", want), want, []string{"'places'", "limit", "3", "2"}, "places", nil, pglock.Limit(3))
-		each(fmt.Sprintf("a lower limit (%v)", want), want, []string{"'places'", "limit", "1", "2"}, "places", nil, pglock.Limit(1))
+		each(fmt.Sprintf("another limit (%v)", want), want, []string{"'places'", "limit", "3", "2"}, "places", nil, pglock.WithLimit(3))
+		each(fmt.Sprintf("a lower limit (%v)", want), want, []string{"'places'", "limit", "1", "2"}, "places", nil, pglock.WithLimit(1))
 	}
 	for _, want := range []error{pglock.ErrSelfDeadlock, pglock.ErrHeld} {
 		each(fmt.Sprintf("its own (%v)", want), want, []string{"'held'", fmt.Sprint(held.Token())}, "held", held.Context())
-		each(fmt.Sprintf("its own, shared (%v)", want), want, []string{"'held'"}, "held", held.Context(), pglock.Shared())
+		each(fmt.Sprintf("its own, shared (%v)", want), want, []string{"'held'"}, "held", held.Context(), pglock.WithShared())
 	}
 	for name, opts := range map[string][]pglock.AcquireOption{
-		"places": nil, "readers": nil, "full": {pglock.Limit(1)}, "held": {pglock.Shared()},
+		"places": nil, "readers": nil, "full": {pglock.WithLimit(1)}, "held": {pglock.WithShared()},
 	} {
 		all = append(all, refusal{"TryAcquire " + name, func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, name, opts...)) },
 			pglock.ErrHeld, []string{name}})
 	}
 	all = append(all,
-		refusal{"TryAcquire readers with a limit", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "readers", pglock.Limit(5))) }, pglock.ErrHeld, nil},
-		refusal{"TryAcquire places, shared", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "places", pglock.Shared())) }, pglock.ErrHeld, nil},
+		refusal{"TryAcquire readers with a limit", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "readers", pglock.WithLimit(5))) }, pglock.ErrHeld, nil},
+		refusal{"TryAcquire places, shared", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "places", pglock.WithShared())) }, pglock.ErrHeld, nil},
 		argument("AcquireAll nothing", "names", "empty", "at least one", func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, nil)) }),
 		argument("AcquireAll twice", "names[2]", `"a"`, "not be the same as names[0]",
 			func(ctx context.Context) error { return ignore(c.AcquireAll(ctx, []string{"a", "b", "a"})) }),
@@ -353,16 +355,16 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 
 	var all []refusal
 	store := fencedstore.New(pool)
-	write := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.Option) error {
+	write := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.FenceOption) error {
 		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "UPDATE accounts SET balance = 0")
 			return errors.Join(err, errors.New("fn ran"))
 		}, opts...)
 	}
-	guard := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.Option) error {
+	guard := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.FenceOption) error {
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return fencedstore.Guard(ctx, tx, lease, opts...) })
 	}
-	guardSQL := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.Option) error {
+	guardSQL := func(ctx context.Context, lease *pglock.Lease, opts ...fencedstore.FenceOption) error {
 		tx, err := std.BeginTx(ctx, nil)
 		if err != nil {
 			return err
@@ -373,7 +375,7 @@ func TestI11_RefusedWritesChangeNothing(t *testing.T) {
 		}
 		return tx.Commit()
 	}
-	for how, fenced := range map[string]func(context.Context, *pglock.Lease, ...fencedstore.Option) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
+	for how, fenced := range map[string]func(context.Context, *pglock.Lease, ...fencedstore.FenceOption) error{"Write": write, "Guard": guard, "GuardSQL": guardSQL} {
 		for _, b := range badNames {
 			all = append(all, argument(how+" resource "+b.what, "resource", b.value, b.rule,
 				func(ctx context.Context) error { return fenced(ctx, held, fencedstore.WithResource(b.name)) }))

@@ -136,11 +136,11 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 			pool  *pgxpool.Pool
 			table string
 		}{"another user": {other, o.table()}, "an operator with every right on the table": {all, o.table()}, "the owner without the role": {stranger.pool, stranger.table()}} {
-			for _, opts := range [][]fencedstore.TableOption{nil, {fencedstore.TableKey("id")}} {
+			for _, opts := range [][]fencedstore.TableOption{nil, {fencedstore.WithTableKey("id")}} {
 				err := fencedstore.GuardTable(t.Context(), c.pool, c.table, opts...)
 				switch {
 				case errors.Is(err, pglock.ErrPermission) && strings.Contains(err.Error(), "pglock_user"):
-				case guarded && (err == nil && opts != nil || errors.Is(err, fencedstore.ErrGuarded)): // nothing is missing
+				case guarded && (err == nil && opts != nil || errors.Is(err, fencedstore.ErrOtherGuard)): // nothing is missing
 				default:
 					t.Errorf("%s guards, %s: %v", who, when, err)
 				}
@@ -154,7 +154,7 @@ func TestOwnersGuardTheirTablesAndNobodyElseDoes(t *testing.T) {
 		}
 	}
 	refused("before it is guarded", false)
-	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table(), fencedstore.TableKey("id")); err != nil {
+	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table(), fencedstore.WithTableKey("id")); err != nil {
 		t.Fatal(err)
 	}
 	refused("while it is guarded", true)
@@ -242,7 +242,7 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 				if when == "by hand" {
 					_, err = o.pool.Exec(t.Context(), "CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON "+table+" FOR EACH ROW EXECUTE FUNCTION pglock.guard_row('trap', 'k')")
 				} else {
-					err = fencedstore.GuardTable(t.Context(), o.pool, table, fencedstore.TableResource("trap"), fencedstore.TableKey("k"))
+					err = fencedstore.GuardTable(t.Context(), o.pool, table, fencedstore.WithTableResource("trap"), fencedstore.WithTableKey("k"))
 				}
 				if err != nil && !errors.Is(err, pglock.ErrInvalid) { // a type that is no key
 					t.Fatal(err)

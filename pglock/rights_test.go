@@ -80,7 +80,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 		t.Error(err)
 	}
 
-	places := mustAcquire(t, c, "places", pglock.Limit(2))
+	places := mustAcquire(t, c, "places", pglock.WithLimit(2))
 	if err := fencedstore.New(pool).Write(t.Context(), places, func(context.Context, pgx.Tx) error { return nil }); err != nil {
 		t.Error(err)
 	}

@@ -50,7 +50,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		err := store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "SELECT 1")
 			return err
-		}, fencedstore.AllowSameToken())
+		}, fencedstore.WithSameToken())
 		if err != nil {
 			t.Errorf("Write: %v", err)
 		}
@@ -134,7 +134,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 			cancel() // ends the loop
 		}
 	}
-	for _, mode := range []pglock.AcquireOption{pglock.Shared(), pglock.Limit(2)} {
+	for _, mode := range []pglock.AcquireOption{pglock.WithShared(), pglock.WithLimit(2)} {
 		a, b := mustAcquire(t, c, name, mode), mustAcquire(t, c, name, mode)
 		if a.Slot() == b.Slot() || a.Token() >= b.Token() {
 			t.Errorf("%v and %v, in slots %d and %d", a, b, a.Slot(), b.Slot())

@@ -155,7 +155,7 @@ func TestI7_I10_ABreakEndsThePresentTurnAndTheOthersQueueAgain(t *testing.T) {
 func TestCallThatGivesUpInALineReturnsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
-		c, b := s.client(t, WithHolder("we")), s.client(t, WithHolder("they"))
+		c, b := s.client(t, WithDefaultHolder("we")), s.client(t, WithDefaultHolder("they"))
 		held := mustAcquire(t, b, "report")
 		results := []chan acquired{lined(t.Context(), c)}
 		var cancels []context.CancelFunc

@@ -226,7 +226,7 @@ func TestCallsThatDifferHaveTicketsOfTheirOwn(t *testing.T) {
 		}{
 			{t.Context(), nil, 2},
 			{t.Context(), []AcquireOption{WithTTL(time.Minute)}, 2},
-			{t.Context(), []AcquireOption{WithLabel("another")}, 2},
+			{t.Context(), []AcquireOption{WithHolder("another")}, 2},
 			{t.Context(), []AcquireOption{WithMaxWait(time.Hour)}, 0}, // behind the first ones
 			{t.Context(), []AcquireOption{WithMetadata([]byte(`{}`))}, 3},
 			{t.Context(), []AcquireOption{WithGrace(time.Second)}, 3},

@@ -16,7 +16,7 @@ const (
 	MaxNameBytes     = 512  // of a lock's or a resource's name
 	MaxHolderBytes   = 256  // of a holder's label
 	MaxMetadataBytes = 8192 // of a lease's metadata
-	MaxLimit         = 1000 // of the holders that Limit allows
+	MaxLimit         = 1000 // of the holders that WithLimit allows
 	DefaultTurns     = 64   // of a grant within its client
 	MaxTurns         = 1000
 

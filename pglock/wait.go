@@ -78,10 +78,10 @@ func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket) (g gran
 	}
 }
 
-func circleOf(links []protocol.Link) []Link {
-	circle := make([]Link, len(links))
+func circleOf(links []protocol.Link) []DeadlockLink {
+	circle := make([]DeadlockLink, len(links))
 	for i, l := range links {
-		circle[i] = Link(l)
+		circle[i] = DeadlockLink(l)
 	}
 	return circle
 }

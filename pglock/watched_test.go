@@ -58,7 +58,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	changes := watching(t.Context(), watcher, "report")
 	hear(t, changes, pglock.ChangeNone, 0, false)
 
-	l := mustAcquire(t, a, "report", pglock.WithLabel("first"))
+	l := mustAcquire(t, a, "report", pglock.WithHolder("first"))
 	if got := hear(t, changes, pglock.ChangeGranted, l.Token(), true); got.Lease.Holder != "first" || got.Lease.AcquiredAt.IsZero() {
 		t.Errorf("%+v", got.Lease)
 	}
@@ -95,7 +95,7 @@ func TestWatchFollowsALockThroughItsLife(t *testing.T) {
 	}
 	runsOut()
 
-	for _, mode := range []pglock.AcquireOption{pglock.Shared(), pglock.Limit(3)} {
+	for _, mode := range []pglock.AcquireOption{pglock.WithShared(), pglock.WithLimit(3)} {
 		b, c := mustAcquire(t, a, "report", mode), (*pglock.Lease)(nil)
 		hear(t, changes, pglock.ChangeGranted, b.Token(), true)
 		c = mustAcquire(t, a, "report", mode)

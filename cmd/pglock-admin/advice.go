@@ -108,8 +108,6 @@ func (o *options) migrationAdvice(ctx context.Context, err error) (code int, hin
 		return exitSchema, otherTool
 	case errors.Is(err, migrations.ErrGuarded):
 		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each of them, when no program relies on their guards any more"
-	case errors.Is(err, migrations.ErrInvalid):
-		return exitUsage, "a value within the rule that the message tells"
 	case errors.Is(err, migrations.ErrBusy):
 		return exitUnreachable, again + " when the other one is done, or with a longer --timeout"
 	case errors.As(err, &step) && errors.As(err, &late):

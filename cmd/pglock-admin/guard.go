@@ -82,12 +82,12 @@ It needs the role pglock_user and the ownership of the table.`,
 		Args:        oneTable,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts := []fencedstore.TableOption{fencedstore.TableSchema(o.schema)}
+			opts := []fencedstore.TableOption{fencedstore.WithSchema(o.schema)}
 			if cmd.Flags().Changed("resource") {
-				opts = append(opts, fencedstore.TableResource(resource))
+				opts = append(opts, fencedstore.WithTableResource(resource))
 			}
 			if cmd.Flags().Changed("key") {
-				opts = append(opts, fencedstore.TableKey(key))
+				opts = append(opts, fencedstore.WithTableKey(key))
 			}
 			var view guardedView
 			err := o.changeGuards(cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -159,7 +159,7 @@ the guard lacks, as after a partition was made or a trigger was disabled.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
 				return o.onPool(ctx, pool, func(ctx context.Context, _ *lockadmin.Admin) error {
-					guards, err := readGuards(ctx, pool, fencedstore.TableSchema(o.schema))
+					guards, err := readGuards(ctx, pool, fencedstore.WithSchema(o.schema))
 					if err != nil {
 						return err
 					}
@@ -238,11 +238,11 @@ func addGuard(ctx context.Context, tx pgx.Tx, table string, opts []fencedstore.T
 }
 
 func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardView, error) {
-	before, err := readGuards(ctx, tx, fencedstore.TableSchema(o.schema))
+	before, err := readGuards(ctx, tx, fencedstore.WithSchema(o.schema))
 	if err != nil {
 		return guardView{}, err
 	}
-	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.TableSchema(o.schema)); err != nil {
+	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.WithSchema(o.schema)); err != nil {
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" { // the whole that it is a part of
 			err = &advised{code: exitUsage, err: err, hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
@@ -250,7 +250,7 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 		}
 		return guardView{}, err
 	}
-	name, after, err := afterwards(ctx, tx, table, fencedstore.TableSchema(o.schema))
+	name, after, err := afterwards(ctx, tx, table, fencedstore.WithSchema(o.schema))
 	if err != nil {
 		return guardView{}, err
 	}
@@ -312,7 +312,7 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
 				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
-	case errors.Is(err, fencedstore.ErrGuarded):
+	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &advised{code: exitUsage, err: err,
 			hint: fmt.Sprintf("%s, then the same --resource and --key as there; or first pglock-admin guard drop %s --yes%s", list, argument, o.same())}
 	case errors.Is(err, fencedstore.ErrNotGuarded):

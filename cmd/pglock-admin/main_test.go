@@ -109,7 +109,7 @@ func decode[T any](tb testing.TB, text string) (v T) {
 // hold takes a lock for the length of the test.
 func hold(tb testing.TB, db *pgtest.DB, holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
 	tb.Helper()
-	client, err := pglock.New(tb.Context(), db.Pool(tb), pglock.WithHolder(holder), pglock.WithDefaultTTL(time.Minute))
+	client, err := pglock.New(tb.Context(), db.Pool(tb), pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(time.Minute))
 	if err != nil {
 		tb.Fatal(err)
 	}

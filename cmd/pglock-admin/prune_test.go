@@ -48,10 +48,10 @@ func TestPruneRemovesWhatIsIdleAndKeepsTheRest(t *testing.T) {
 	idleSince(t, db, "23 h", "recent")
 	held := hold(t, db, "worker", "held")
 	execute(t, db, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 month' WHERE name = 'held'`)
-	if err := hold(t, db, "reader", "shared", pglock.Shared()).Release(t.Context()); err != nil {
+	if err := hold(t, db, "reader", "shared", pglock.WithShared()).Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	hold(t, db, "reader", "shared", pglock.Shared()) // its head has been free for ever
+	hold(t, db, "reader", "shared", pglock.WithShared()) // its head has been free for ever
 	execute(t, db, `UPDATE pglock.locks SET ended_at = clock_timestamp() - interval '1 month' WHERE name = 'shared' AND slot = 0`)
 	execute(t, db, deadWaiters, "only the dead wait for it", 2)
 	execute(t, db, `INSERT INTO pglock.events (at, kind, lock_name, token)

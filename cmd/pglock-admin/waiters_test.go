@@ -171,9 +171,9 @@ func TestShowPicturesTheQueueFromTheHolderToTheLast(t *testing.T) {
 func TestShowTellsEveryHolder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	one := hold(t, db, "host/worker[1]", "pool", pglock.Limit(2))
+	one := hold(t, db, "host/worker[1]", "pool", pglock.WithLimit(2))
 	in(t, db.URL(), "show", "pool").want(t, exitOK, "limit 2", "held by 1", "SLOT", "host/worker[1]")
-	two := hold(t, db, "host/worker[2]", "pool", pglock.Limit(2))
+	two := hold(t, db, "host/worker[2]", "pool", pglock.WithLimit(2))
 	ticket := await(t, db, "host/worker[3]", "pool", pglock.ModeLimit, 2)
 	in(t, db.URL(), "show", "pool").want(t, exitOK).narrow(t).inOrder(t, "pool", "limit 2", "held by 2", "SLOT", "EXPIRES-IN  LEASE",
 		fmt.Sprintf("1  host/worker[1]  %5d  ", one.Token()), "█", fmt.Sprintf("2  host/worker[2]  %5d  ", two.Token()), "█",
@@ -212,9 +212,9 @@ func TestListHasALineForEveryHolderAndCountsWhoWaits(t *testing.T) {
 	}
 	await(t, db, "w2", "a", pglock.ModeExclusive, 0)
 	await(t, db, "w3", "a", pglock.ModeShared, 0)
-	hold(t, db, "w4", "pool", pglock.Limit(3))
-	hold(t, db, "w5", "pool", pglock.Limit(3))
-	hold(t, db, "w6", "tree", pglock.Shared())
+	hold(t, db, "w4", "pool", pglock.WithLimit(3))
+	hold(t, db, "w5", "pool", pglock.WithLimit(3))
+	hold(t, db, "w6", "tree", pglock.WithShared())
 	in(t, db.URL(), "list").want(t, exitOK).narrow(t).inOrder(t, "LOCK  MODE", "HOLDER", "WAITING\n", "a     exclusive", "w1", " 2\n",
 		"pool  limit 3 #1  w4", "  -\n", "pool  limit 3 #2  w5", "  -\n", "tree  shared #1   w6", "  -\n")
 	view := decode[listView](t, in(t, db.URL(), "list", "-o", "json").want(t, exitOK).stdout)
@@ -249,8 +249,8 @@ func TestListReadsEveryHolderWhereAPageEndsInsideALock(t *testing.T) {
 func TestBreakOfOneOfSeveralHoldersNamesTheTokens(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	one := hold(t, db, "host/worker[1]", "my pool", pglock.Limit(2))
-	two := hold(t, db, "host/worker[2]", "my pool", pglock.Limit(2))
+	one := hold(t, db, "host/worker[1]", "my pool", pglock.WithLimit(2))
+	two := hold(t, db, "host/worker[2]", "my pool", pglock.WithLimit(2))
 	a := in(t, db.URL(), "break", "my pool", "--reason", "is stuck").want(t, exitUsage, fmt.Sprintf("has 2 holders, with the tokens %d, %d:", one.Token(), two.Token()), "nothing was broken",
 		fmt.Sprintf("try: pglock-admin break 'my pool' --reason 'is stuck' --token %d  # host/worker[1]\n", one.Token()),
 		fmt.Sprintf("--token %d  # host/worker[2]\n", two.Token()))

@@ -18,7 +18,7 @@ type way struct {
 
 // deposit pays the amounts into the account in one fenced transaction, with a statement for each, and then calls last,
 // still inside; an error of last rolls back.
-type deposit func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.Option) error
+type deposit func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error
 
 var ways = []way{
 	gormWay, gormPreparedWay, gormSimpleWay,
@@ -84,7 +84,7 @@ func TestI3_OneGrantWritesOnceUnlessItIsAllowedMore(t *testing.T) {
 			t.Errorf("the second write answered %v, want its own token to be stale", err)
 		}
 		s.has(t, 60)
-		if err := d(t.Context(), lease, []int64{60}, nothing, fencedstore.AllowSameToken()); err != nil {
+		if err := d(t.Context(), lease, []int64{60}, nothing, fencedstore.WithSameToken()); err != nil {
 			t.Errorf("AllowSameToken: %v", err)
 		}
 		s.has(t, 120)

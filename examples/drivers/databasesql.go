@@ -13,7 +13,7 @@ import (
 //
 // An error of fn rolls back. Errors: those of fencedstore.GuardSQL and fencedstore.Explain, fn's and the driver's.
 func WriteSQL(
-	ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(tx *sql.Tx) error, opts ...fencedstore.Option,
+	ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(tx *sql.Tx) error, opts ...fencedstore.FenceOption,
 ) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -21,7 +21,7 @@ var ErrNested = errors.New("drivers: the fence belongs into the outermost transa
 //
 // An error of fn rolls back. Errors: ErrNested, those of fencedstore.GuardSQL and fencedstore.Explain, fn's and GORM's.
 func WriteGORM(
-	ctx context.Context, db *gorm.DB, lease *pglock.Lease, fn func(tx *gorm.DB) error, opts ...fencedstore.Option,
+	ctx context.Context, db *gorm.DB, lease *pglock.Lease, fn func(tx *gorm.DB) error, opts ...fencedstore.FenceOption,
 ) error {
 	if _, nested := db.Statement.ConnPool.(gorm.TxCommitter); nested {
 		return ErrNested

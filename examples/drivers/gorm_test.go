@@ -55,7 +55,7 @@ func add(tx *gorm.DB, account, amount int64) error {
 func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *scene) deposit {
 	return func(t *testing.T, s *scene) deposit {
 		db := openGORM(t, s, dialect, config)
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.Option) error {
+		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
 			return drivers.WriteGORM(ctx, db, lease, func(tx *gorm.DB) error {
 				for _, amount := range amounts {
 					if err := add(tx, s.account, amount); err != nil {

@@ -17,7 +17,7 @@ import (
 // REPEATABLE READ and SERIALIZABLE SQLSTATE 40001 when the lease has ended since the snapshot.
 func WritePool(
 	ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, txOptions pgx.TxOptions,
-	fn func(tx pgx.Tx) error, opts ...fencedstore.Option,
+	fn func(tx pgx.Tx) error, opts ...fencedstore.FenceOption,
 ) error {
 	tx, err := pool.BeginTx(ctx, txOptions)
 	if err != nil {
@@ -39,7 +39,7 @@ func WritePool(
 // WriteFunc is WritePool with pgx.BeginFunc, which commits when its function returns nil and rolls back otherwise. Give
 // pgx.BeginFunc a pool or a connection: of a transaction it would make a savepoint.
 func WriteFunc(
-	ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, fn func(tx pgx.Tx) error, opts ...fencedstore.Option,
+	ctx context.Context, pool *pgxpool.Pool, lease *pglock.Lease, fn func(tx pgx.Tx) error, opts ...fencedstore.FenceOption,
 ) error {
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		if err := fencedstore.Guard(ctx, tx, lease, opts...); err != nil {

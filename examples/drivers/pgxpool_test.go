@@ -16,14 +16,14 @@ import (
 var (
 	poolWay = way{"pgxpool with Begin", func(_ *testing.T, s *scene) deposit { return poolDeposit(s, pgx.TxOptions{}) }}
 	funcWay = way{"pgxpool with pgx.BeginFunc", func(_ *testing.T, s *scene) deposit {
-		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.Option) error {
+		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
 			return drivers.WriteFunc(ctx, s.pool, lease, poolUpdates(ctx, s, amounts, last), opts...)
 		}
 	}}
 )
 
 func poolDeposit(s *scene, o pgx.TxOptions) deposit {
-	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.Option) error {
+	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
 		return drivers.WritePool(ctx, s.pool, lease, o, poolUpdates(ctx, s, amounts, last), opts...)
 	}
 }

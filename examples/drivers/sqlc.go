@@ -15,7 +15,7 @@ import (
 // alone: queries made from a pool go through another connection, which is under no fence. Errors: those of Store.Write.
 func WriteQueries(
 	ctx context.Context, store *fencedstore.Store, lease *pglock.Lease,
-	fn func(ctx context.Context, q *accounts.Queries) error, opts ...fencedstore.Option,
+	fn func(ctx context.Context, q *accounts.Queries) error, opts ...fencedstore.FenceOption,
 ) error {
 	return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		return fn(ctx, accounts.New(tx))
@@ -26,7 +26,7 @@ func WriteQueries(
 // of WriteFunc.
 func GuardQueries(
 	ctx context.Context, pool *pgxpool.Pool, queries *accounts.Queries, lease *pglock.Lease,
-	fn func(q *accounts.Queries) error, opts ...fencedstore.Option,
+	fn func(q *accounts.Queries) error, opts ...fencedstore.FenceOption,
 ) error {
 	return WriteFunc(ctx, pool, lease, func(tx pgx.Tx) error {
 		return fn(queries.WithTx(tx))

@@ -242,7 +242,7 @@ func (s *story) write(ctx context.Context, lease *pglock.Lease, words string, me
 // put puts the words on the page under the lease.
 func (s *story) put(ctx context.Context, lease *pglock.Lease, words string) error {
 	body := strings.NewReader(text(words, lease))
-	r, err := http.NewRequestWithContext(fencedhttp.WithLease(ctx, lease), http.MethodPut, s.page.url, body)
+	r, err := http.NewRequestWithContext(fencedhttp.ContextWithLease(ctx, lease), http.MethodPut, s.page.url, body)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (s *story) breaks(ctx context.Context) error {
 }
 
 func (s *story) acquire(ctx context.Context, who string) (*pglock.Lease, error) {
-	lease, err := s.client.Acquire(ctx, "report", pglock.WithLabel(who), pglock.WithTTL(time.Minute))
+	lease, err := s.client.Acquire(ctx, "report", pglock.WithHolder(who), pglock.WithTTL(time.Minute))
 	if err == nil {
 		s.say(who, "holds the lock, token %d", lease.Token())
 	}

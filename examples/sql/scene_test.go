@@ -37,7 +37,7 @@ func newScene(t *testing.T) *scene {
 	s.exec(t, `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL DEFAULT 0)`)
 	s.exec(t, `INSERT INTO accounts VALUES (16)`)
 	var err error
-	if s.other, err = pglock.New(t.Context(), s.pool, pglock.WithHolder("the other")); err != nil {
+	if s.other, err = pglock.New(t.Context(), s.pool, pglock.WithDefaultHolder("the other")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.other.Close(context.WithoutCancel(t.Context())) })

@@ -2,6 +2,7 @@
 package argument
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +10,9 @@ import (
 	"strings"
 	"unicode/utf8"
 )
+
+// ErrInvalid is pglock.ErrInvalid and migrations.ErrInvalid, which are one.
+var ErrInvalid = errors.New("pglock: invalid argument")
 
 // SchemaBytes is how long the name of a schema may be.
 const SchemaBytes = 63

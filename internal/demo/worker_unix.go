@@ -72,7 +72,7 @@ func (w *worker) work(ctx context.Context, commands <-chan command) (err error) 
 		return err
 	}
 	defer w.pool.Close()
-	w.client, err = pglock.New(ctx, w.pool, pglock.WithSchema(w.Schema), pglock.WithHolder(w.Holder), pglock.WithDefaultTTL(w.TTL))
+	w.client, err = pglock.New(ctx, w.pool, pglock.WithSchema(w.Schema), pglock.WithDefaultHolder(w.Holder), pglock.WithDefaultTTL(w.TTL))
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func openPglock(ctx context.Context, c Config) (Client, error) {
 }
 
 func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool) (Client, error) {
-	client, err := pglock.New(ctx, p, pglock.WithDefaultTTL(c.TTL), pglock.WithHolder("bench"))
+	client, err := pglock.New(ctx, p, pglock.WithDefaultTTL(c.TTL), pglock.WithDefaultHolder("bench"))
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (c *pglockClient) Writer(ctx context.Context, n int) (func(context.Context)
 	}
 	return func(ctx context.Context) error {
 		add := func(ctx context.Context, tx pgx.Tx) error { return addOne(ctx, tx, n) }
-		return c.store.Write(ctx, lease, add, fencedstore.AllowSameToken())
+		return c.store.Write(ctx, lease, add, fencedstore.WithSameToken())
 	}, nil
 }
 

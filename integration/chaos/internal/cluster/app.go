@@ -39,7 +39,7 @@ func makeApp(ctx context.Context, conn *pgx.Conn, user, password string) error {
 		GRANT SELECT, INSERT, UPDATE ON public.cells, public.guarded_rows, public.guarded_whole, public.links TO %[1]s`, name, password)); err != nil {
 		return fmt.Errorf("cluster: make the application's tables: %w", err)
 	}
-	if err := fencedstore.GuardTable(ctx, conn, "public.guarded_rows", fencedstore.TableKey("id")); err != nil {
+	if err := fencedstore.GuardTable(ctx, conn, "public.guarded_rows", fencedstore.WithTableKey("id")); err != nil {
 		return err
 	}
 	return fencedstore.GuardTable(ctx, conn, "public.guarded_whole")

@@ -27,12 +27,12 @@ func (q request) options(label string) []pglock.AcquireOption {
 	opts := []pglock.AcquireOption{pglock.WithTTL(q.ttl)}
 	switch q.mode {
 	case pglock.ModeShared:
-		opts = append(opts, pglock.Shared())
+		opts = append(opts, pglock.WithShared())
 	case pglock.ModeLimit:
-		opts = append(opts, pglock.Limit(q.limit))
+		opts = append(opts, pglock.WithLimit(q.limit))
 	}
 	if q.alone {
-		opts = append(opts, pglock.WithLabel(label))
+		opts = append(opts, pglock.WithHolder(label))
 	}
 	return opts
 }

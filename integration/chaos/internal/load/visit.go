@@ -17,7 +17,7 @@ import (
 func (w *worker) visit(ctx context.Context, r *rand.Rand) {
 	as := fmt.Sprintf("%s+visit%d", w.Label, w.storms.Add(1))
 	attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
-	client, err := pglock.New(attempt, w.pool, pglock.WithHolder(as), pglock.WithSessionTTL(w.SessionTTL))
+	client, err := pglock.New(attempt, w.pool, pglock.WithDefaultHolder(as), pglock.WithSessionTTL(w.SessionTTL))
 	cancel()
 	if err != nil {
 		return // a fault keeps the server away

@@ -162,7 +162,7 @@ func (w *worker) newPool(ctx context.Context, most int32, name string) (*pgxpool
 
 // newClient tries for as long as faults may keep the server away.
 func (w *worker) newClient(ctx context.Context, pool *pgxpool.Pool, label string, opts ...pglock.Option) (c *pglock.Client, err error) {
-	opts = append(opts, pglock.WithHolder(label), pglock.WithSessionTTL(w.SessionTTL))
+	opts = append(opts, pglock.WithDefaultHolder(label), pglock.WithSessionTTL(w.SessionTTL))
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
 		c, err = pglock.New(attempt, pool, opts...)

@@ -125,9 +125,9 @@ func (w *worker) write(ctx context.Context, r *rand.Rand, x write) string {
 }
 
 func (w *worker) send(ctx context.Context, x write, run func(context.Context, pgx.Tx) error) error {
-	opts := []fencedstore.Option{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: x.level})}
+	opts := []fencedstore.FenceOption{fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: x.level})}
 	if x.again && x.key == "" {
-		opts = append(opts, fencedstore.AllowSameToken())
+		opts = append(opts, fencedstore.WithSameToken())
 	}
 	switch {
 	case x.key != "":
@@ -163,7 +163,7 @@ func (w *worker) answered(ctx context.Context, r *rand.Rand, op int64, how strin
 		defer cancel()
 		switch outcome, err := w.store.Outcome(asking, unknown.Receipt); {
 		case err != nil:
-		case outcome == fencedstore.Committed:
+		case outcome == fencedstore.OutcomeCommitted:
 			w.out.say(history.Event{Kind: history.Learns, At: history.Now(), Op: op, Answer: history.Done})
 		default:
 			w.out.say(history.Event{Kind: history.Learns, At: history.Now(), Op: op, Answer: history.Refused, Class: string(outcome)})
