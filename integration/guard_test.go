@@ -72,7 +72,7 @@ var guardProofs = map[string]struct {
 	"tables of the same names": {false, func(t *testing.T, v *vault, p *peer) {
 		p.exec(t, `CREATE TEMP TABLE fences ON COMMIT DROP AS SELECT '`+v.row()+`'::text AS resource, pg_current_xact_id() AS fenced_xact, clock_timestamp() AS advanced_at;
 			CREATE TEMP TABLE events ON COMMIT DROP AS SELECT 1::bigint AS id, ''::text AS resource, pg_current_xact_id() AS xact, 'bypass'::text AS kind, clock_timestamp() AS at;
-			CREATE FUNCTION pg_temp.require_fence(text, text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+			CREATE FUNCTION pg_temp.require_fence(text, text, text, text DEFAULT NULL) RETURNS boolean LANGUAGE sql AS 'SELECT true';
 			SET LOCAL search_path = pg_temp, `+v.schema)
 	}},
 	"subtransaction that rolled back": {false, func(t *testing.T, v *vault, p *peer) {
@@ -373,7 +373,7 @@ func TestI11_ABypassNeedsAReasonAndAnActor(t *testing.T) {
 func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	const pinned = `CREATE OR REPLACE TRIGGER %[1]s %[2]s EXECUTE FUNCTION pglock.guard_%[3]s(%[4]s); ALTER TABLE accounts ENABLE ALWAYS TRIGGER %[1]s`
+	const pinned = `CREATE OR REPLACE TRIGGER %[1]s %[2]s EXECUTE FUNCTION pglock.guard_write(%[3]s); ALTER TABLE accounts ENABLE ALWAYS TRIGGER %[1]s`
 	for what, c := range map[string]struct {
 		keyed     bool
 		sql       string // %s is the guard's arguments
@@ -388,11 +388,11 @@ func TestTheListTellsWhatTheOwnerDidToAGuard(t *testing.T) {
 		"disable all":                         {false, `ALTER TABLE accounts DISABLE TRIGGER ALL`, "trigger pglock_guard of accounts is not ENABLE ALWAYS", `TRUNCATE accounts`},
 		"disable all and enable all":          {false, `ALTER TABLE accounts DISABLE TRIGGER ALL, ENABLE TRIGGER ALL`, "is not ENABLE ALWAYS", `SET LOCAL session_replication_role = replica; ` + guardedWrite},
 		"enable for replicas":                 {true, `ALTER TABLE accounts ENABLE REPLICA TRIGGER pglock_guard_row`, "is not ENABLE ALWAYS", guardedWrite},
-		"a condition":                         {false, fmt.Sprintf(pinned, `pglock_guard`, `BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON accounts WHEN (false)`, `statement`, `%s`), "trigger pglock_guard of accounts is not as guard_table makes it", guardedWrite},
-		"a condition for rows":                {true, fmt.Sprintf(pinned, `pglock_guard_row`, `AFTER INSERT OR UPDATE OR DELETE ON accounts FOR EACH ROW WHEN (false)`, `row`, `%s`), "not as guard_table makes it", guardedWrite},
-		"fewer events":                        {false, fmt.Sprintf(pinned, `pglock_guard`, `BEFORE INSERT OR DELETE ON accounts`, `statement`, `%s`), "not as guard_table makes it", guardedWrite},
-		"UPDATE of some columns":              {true, fmt.Sprintf(pinned, `pglock_guard_row`, `AFTER INSERT OR UPDATE OF owner OR DELETE ON accounts FOR EACH ROW`, `row`, `%s`), "not as guard_table makes it", guardedWrite},
-		"for each row what is for statements": {false, fmt.Sprintf(pinned, `pglock_guard`, `AFTER INSERT OR UPDATE OR DELETE ON accounts FOR EACH ROW`, `statement`, `%s`), "not as guard_table makes it", `TRUNCATE accounts`},
+		"a condition":                         {false, fmt.Sprintf(pinned, `pglock_guard`, `BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON accounts WHEN (false)`, `%s`), "trigger pglock_guard of accounts is not as guard_table makes it", guardedWrite},
+		"a condition for rows":                {true, fmt.Sprintf(pinned, `pglock_guard_row`, `AFTER INSERT OR UPDATE OR DELETE ON accounts FOR EACH ROW WHEN (false)`, `%s`), "not as guard_table makes it", guardedWrite},
+		"fewer events":                        {false, fmt.Sprintf(pinned, `pglock_guard`, `BEFORE INSERT OR DELETE ON accounts`, `%s`), "not as guard_table makes it", guardedWrite},
+		"UPDATE of some columns":              {true, fmt.Sprintf(pinned, `pglock_guard_row`, `AFTER INSERT OR UPDATE OF owner OR DELETE ON accounts FOR EACH ROW`, `%s`), "not as guard_table makes it", guardedWrite},
+		"for each row what is for statements": {false, fmt.Sprintf(pinned, `pglock_guard`, `AFTER INSERT OR UPDATE OR DELETE ON accounts FOR EACH ROW`, `%s`), "not as guard_table makes it", `TRUNCATE accounts`},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -420,17 +420,15 @@ END $$;
 
 -- ==== 03_session
 
--- Sessions. A client proves that a session is its own by a key; what others see is a digest of it.
+-- Sessions. A client proves that a session is its own by a key; what others see is a digest of it. Where a session
+-- hears of its grants is a channel that has the digest in its name: pglock_, and the digest without hyphens.
 
+-- session_of is the ID of the session with this key. It reads nothing.
 CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 
--- session_channel is where a session hears of its grants: pglock_ and the digest without hyphens.
-CREATE FUNCTION session_channel(p_session_key uuid) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT
-AS $$ SELECT 'pglock_' || left(encode(sha256(uuid_send(p_session_key)), 'hex'), 32) $$;   -- whoever calls it may not call session_of
-
+-- session_alive tells whether a session has said so of late. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -438,8 +436,8 @@ BEGIN
   RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());
 END $$;
 
--- touch_session says that the session is alive. It comes before any other lock, and waits for nobody who has locked the
--- row: they say the same.
+-- touch_session says that the session is alive, and answers true. It locks the session's row, before anything else is
+-- locked (I25), and waits for nobody who has locked it: they say the same.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -448,8 +446,8 @@ DECLARE
 BEGIN
   SELECT s.alive_until INTO until FROM sessions s WHERE s.session_id = p_session_id;
   IF until IS NULL THEN
-    INSERT INTO sessions (session_id, holder, alive_until) VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl)
-      ON CONFLICT (session_id) DO NOTHING;
+    INSERT INTO sessions (session_id, holder, alive_until)
+      VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
     UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl FROM (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
@@ -458,67 +456,50 @@ BEGIN
   RETURN true;
 END $$;
 
--- end_session ends the session and its tickets at once, instead of letting them run out. Give its waits up first: whoever
--- they keep waiting is served then.
+-- end_session ends the session and its tickets at once, instead of letting them run out, and answers whether there
+-- was one. It locks the session, then its tickets (I25), and no lock's head: give its waits up first, so that
+-- whoever they keep waiting is served.
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   known boolean;
 BEGIN
-  DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);   -- a session before its tickets, as everywhere
+  DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
   known := FOUND;
   DELETE FROM waiters q WHERE q.session_id = session_of(p_session_key);
   RETURN known;
 END $$;
 
--- sweep removes what nobody needs any more, p_limit rows of each kind at most: tickets and sessions that have been dead for
--- a minute, notes of grant IDs that were given up an hour ago, receipts of a week ago, and keys of work done once that
--- are kept no longer (a day longer than they are accepted, in case the clock is set back). Whatever somebody has locked
--- stays for the next time. Answers how many rows went.
+-- sweep removes what nobody needs any more, p_limit rows of each kind at most: tickets and sessions that have been
+-- dead for a minute, notes of grant IDs that were given up an hour ago, receipts of a week ago, and keys of work
+-- done once that are kept no longer (a day longer than they are accepted, in case the clock is set back). Whatever
+-- somebody has locked stays for the next time: it waits for nobody (I25). Answers how many rows went.
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  ok  boolean := require_read_committed();
-  n   bigint;
-  all_of bigint := 0;
+  ok    boolean := require_read_committed()
+    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+  dead  record;
+  n     bigint;
+  total bigint := 0;
 BEGIN
-  IF p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 100000 THEN
-    ok := refuse('limit', p_limit::text, 'be from 1 to 100000');
-  END IF;
-  DELETE FROM waiters q USING (
-      SELECT o.name, o.ticket FROM waiters o
-      WHERE o.enqueued_at < clock_timestamp() - interval '1 minute' AND NOT EXISTS (
-        SELECT FROM sessions s WHERE s.session_id = o.session_id AND s.alive_until > clock_timestamp() - interval '1 minute')
-      LIMIT p_limit FOR UPDATE SKIP LOCKED) dead
-    WHERE q.name = dead.name AND q.ticket = dead.ticket;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  all_of := all_of + n;
-  DELETE FROM sessions s USING (
-      SELECT o.session_id FROM sessions o WHERE o.alive_until < clock_timestamp() - interval '1 minute'
-      LIMIT p_limit FOR UPDATE SKIP LOCKED) dead
-    WHERE s.session_id = dead.session_id;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  all_of := all_of + n;
-  DELETE FROM spent_grants s USING (
-      SELECT o.grant_id FROM spent_grants o WHERE o.at < clock_timestamp() - interval '1 hour'
-      ORDER BY o.at LIMIT p_limit FOR UPDATE SKIP LOCKED) old
-    WHERE s.grant_id = old.grant_id;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  all_of := all_of + n;
-  DELETE FROM receipts r USING (
-      SELECT o.receipt_id FROM receipts o WHERE o.at < clock_timestamp() - interval '7 days'
-      LIMIT p_limit FOR UPDATE SKIP LOCKED) old
-    WHERE r.receipt_id = old.receipt_id;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  all_of := all_of + n;
-  DELETE FROM done_keys d USING (
-      SELECT o.key FROM done_keys o WHERE o.keep_until < clock_timestamp() - interval '1 day'
-      ORDER BY o.keep_until LIMIT p_limit FOR UPDATE SKIP LOCKED) old
-    WHERE d.key = old.key;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  RETURN all_of + n;
+  FOR dead IN SELECT * FROM (VALUES
+    ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND NOT EXISTS (SELECT FROM sessions s
+                       WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') $of$),
+    ('sessions', $of$ o.alive_until < $1 - interval '1 minute' $of$),
+    ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
+    ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
+    ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)
+  LOOP
+    EXECUTE format('DELETE FROM %1$I WHERE ctid = ANY (ARRAY(
+                      SELECT o.ctid FROM %1$I o WHERE %2$s LIMIT $2 FOR UPDATE SKIP LOCKED))', dead.kind, dead.which)
+      USING clock_timestamp(), p_limit;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    total := total + n;
+  END LOOP;
+  RETURN total;
 END $$;
 
 
@@ -1710,9 +1691,9 @@ END $$;
 
 -- Looks: how the waits of a session stand, and circles of owners that wait for each other.
 
--- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that are
--- first with the time until they should ask again, and for those named in p_nested the circle that they close, if there
--- is one and they are its newest.
+-- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that
+-- are first with the time until they should ask again, and for those named in p_nested the circle that they close,
+-- if there is one and they are its newest. It locks the session, and nothing of a lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -1721,12 +1702,12 @@ AS $$
 DECLARE
   me uuid := session_of(p_session_key);
   ok boolean := require_read_committed() AND has_bytes('holder', p_holder, 256) AND is_ttl('session ttl', p_session_ttl)
-                AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
+    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
     WITH mine AS MATERIALIZED (
       SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = me),
-    firsts AS MATERIALIZED (   -- next_waiter, written out for many locks
+    firsts AS MATERIALIZED (   -- the next of each lock, as serve sees it
       SELECT f.ticket FROM (SELECT m.name, min(m.ticket) AS ticket FROM mine m GROUP BY m.name) n
         CROSS JOIN LATERAL (
           SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket <= n.ticket
@@ -1735,103 +1716,91 @@ BEGIN
           ORDER BY q.ticket LIMIT 1) f
       WHERE f.ticket = n.ticket)
     SELECT m.ticket, f.ticket IS NOT NULL,
-           CASE WHEN f.ticket IS NULL THEN NULL ELSE coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
+           CASE WHEN f.ticket > 0 THEN coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
            CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END
     FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
 END $$;
 
--- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told of and that
--- no call of the session waits for, as after a failover that has lost their giving up.
+-- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told
+-- of and that no call of the session waits for, as after a failover that has lost their giving up. It locks nothing.
 CREATE FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]) RETURNS TABLE (name text, grant_id uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT q.name, q.grant_id FROM waiters q WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
+  SELECT q.name, q.grant_id FROM waiters q
+  WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
 $$;
 
--- The owners that keep a waiter waiting, and how: those who hold the lock, and those of waiters before it that hold
--- locks themselves. any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another
--- mode all holders are in the way, as they are in its way.
-CREATE FUNCTION kept_waiting_by(p_name text, p_ticket bigint, p_mode text)
-RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)
-LANGUAGE sql STABLE
-AS $$
-  SELECT l.owner_id, l.holder, p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false
-  FROM locks l, (SELECT EXISTS (SELECT FROM waiters o WHERE o.name = p_name AND o.ticket < p_ticket AND o.mode <> p_mode
-                                AND session_alive(o.session_id)) AS behind) b
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND NOT (p_mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
-  UNION ALL
-  SELECT q.owner_id, q.holder, false, true FROM waiters q
-  WHERE q.name = p_name AND q.ticket < p_ticket AND q.nested AND NOT (p_mode = 'shared' AND q.mode = 'shared') AND session_alive(q.session_id)
-$$;
+-- Who keeps a waiter waiting, and how: those who hold the lock, and waiters before it that hold locks themselves.
+-- any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another mode all
+-- holders are in the way, as they are in its way.
+CREATE VIEW waits AS
+  SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
+  FROM waiters q CROSS JOIN LATERAL (
+    SELECT l.owner_id AS for_owner, l.holder, q.mode = 'limit' AND l.mode = 'limit' AND NOT b.behind AS any_of,
+           false AS queued
+    FROM locks l, (SELECT EXISTS (
+        SELECT FROM waiters o WHERE o.name = q.name AND o.ticket < q.ticket AND o.mode <> q.mode
+          AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
+    WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+      AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
+    UNION ALL
+    SELECT w.owner_id, w.holder, false, true FROM waiters w
+    WHERE w.name = q.name AND w.ticket < q.ticket AND w.nested AND NOT (q.mode = 'shared' AND w.mode = 'shared')
+      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
+  WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
--- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON; NULL when
--- there is none. It is STABLE, and so is what it calls, so that all of it is read in the one snapshot of its caller: steps
--- of different moments could close a circle that never was.
+-- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
+-- waits, one after the other; NULL when there is none. It locks nothing. It is STABLE, so that all of it is read in
+-- the one snapshot of its caller: steps of different moments could close a circle that never was.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
-LANGUAGE plpgsql STABLE SET jit = off   -- the planner thinks a recursion worth compiling: 160 ms
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  start   uuid;
-  edges   jsonb := '[]';
-  more    jsonb;
-  reached uuid[];
-  front   uuid[];
+  start   uuid := (SELECT q.owner_id FROM waiters q WHERE q.name = p_name AND q.ticket = p_ticket);
+  edges   waits[];
+  more    waits[];
+  reached uuid[] := ARRAY[start];
+  front   uuid[] := reached;
   stuck   uuid[];
   before  uuid[];
-  way     jsonb;
+  way     jsonb := jsonb_build_array(jsonb_build_object('at', start, 'path', '[]'::jsonb));
   seen    uuid[] := '{}';
   circle  text;
 BEGIN
-  SELECT q.owner_id INTO start FROM waiters q WHERE q.name = p_name AND q.ticket = p_ticket;
-  IF start IS NULL THEN
-    RETURN NULL;
-  END IF;
   -- Every wait that can be reached from here, owner by owner: OFFSET 0 keeps the planner to that order.
-  reached := ARRAY[start];
-  front := reached;
-  LOOP
-    SELECT jsonb_agg(jsonb_build_object('from', q.owner_id, 'to', k.owner_id, 'ticket', q.ticket, 'lock', q.name,
-                                        'waiter', q.holder, 'holder', k.holder, 'any_of', k.any_of, 'queued', k.queued)),
-           array_agg(DISTINCT k.owner_id) FILTER (WHERE NOT k.owner_id = ANY (reached))
-      INTO more, front
-      FROM unnest(front) f (owner_id)
-        CROSS JOIN LATERAL (SELECT w.* FROM waiters w WHERE w.owner_id = f.owner_id AND session_alive(w.session_id) OFFSET 0) q
-        CROSS JOIN LATERAL (SELECT w.* FROM kept_waiting_by(q.name, q.ticket, q.mode) w OFFSET 0) k;
-    edges := edges || coalesce(more, '[]');
-    EXIT WHEN front IS NULL;
+  WHILE front IS NOT NULL LOOP
+    SELECT array_agg(k.w), array_agg(DISTINCT (k.w).for_owner) FILTER (WHERE NOT (k.w).for_owner = ANY (reached))
+      INTO more, front FROM unnest(front) f (owner_id)
+        CROSS JOIN LATERAL (SELECT w FROM waits w WHERE w.owner_id = f.owner_id OFFSET 0) k;
+    edges := edges || more;
     reached := reached || front;
     IF cardinality(reached) > 10000 THEN
       RETURN NULL;
     END IF;
   END LOOP;
   -- Who is stuck: everybody, until it is shown that all that they wait for can go on.
-  SELECT array_agg(DISTINCT (e ->> 'from')::uuid) INTO stuck FROM jsonb_array_elements(edges) e;
+  SELECT array_agg(DISTINCT e.owner_id) INTO stuck FROM unnest(edges) e;
   LOOP
     before := stuck;
     SELECT array_agg(DISTINCT s.owner_id) INTO stuck FROM (
-      SELECT (e ->> 'from')::uuid AS owner_id FROM jsonb_array_elements(edges) e
-      GROUP BY e ->> 'from', e ->> 'ticket'
-      HAVING bool_or((e ->> 'to')::uuid = ANY (before)) FILTER (WHERE NOT (e ->> 'any_of')::boolean)
-          OR bool_and(coalesce((e ->> 'to')::uuid = ANY (before), false)) FILTER (WHERE (e ->> 'any_of')::boolean)) s;
-    EXIT WHEN stuck IS NULL OR NOT start = ANY (stuck);
+      SELECT e.owner_id FROM unnest(edges) e GROUP BY e.owner_id, e.ticket
+      HAVING bool_or(e.for_owner = ANY (before)) FILTER (WHERE NOT e.any_of)
+          OR bool_and(coalesce(e.for_owner = ANY (before), false)) FILTER (WHERE e.any_of)) s;
+    IF (start = ANY (stuck)) IS NOT TRUE THEN
+      RETURN NULL;
+    END IF;
     EXIT WHEN cardinality(stuck) = cardinality(before);
   END LOOP;
-  IF stuck IS NULL OR NOT start = ANY (stuck) THEN
-    RETURN NULL;
-  END IF;
   -- The shortest way from the ticket back to its owner over tickets that are older, breadth first.
-  way := jsonb_build_array(jsonb_build_object('at', start, 'path', '[]'::jsonb));
-  LOOP
-    SELECT jsonb_agg(jsonb_build_object('at', n.b, 'path', n.path)) INTO way FROM (
-      SELECT DISTINCT ON (e ->> 'to') e ->> 'to' AS b, w -> 'path' || jsonb_build_array(e) AS path
-      FROM jsonb_array_elements(way) w JOIN jsonb_array_elements(edges) e ON e ->> 'from' = w ->> 'at'
-      WHERE (e ->> 'to')::uuid = ANY (stuck) AND NOT (e ->> 'to')::uuid = ANY (seen)
-        AND CASE WHEN w ->> 'at' = start::text THEN (e ->> 'ticket')::bigint = p_ticket ELSE (e ->> 'ticket')::bigint < p_ticket END
-      ORDER BY e ->> 'to', (e ->> 'queued')::boolean) n;
-    EXIT WHEN way IS NULL;
-    SELECT seen || array_agg((w ->> 'at')::uuid), max((w -> 'path')::text) FILTER (WHERE w ->> 'at' = start::text)
-      INTO seen, circle FROM jsonb_array_elements(way) w;
-    EXIT WHEN circle IS NOT NULL;
+  WHILE way IS NOT NULL AND circle IS NULL LOOP
+    SELECT jsonb_agg(jsonb_build_object('at', n.at, 'path', n.path)), seen || array_agg(n.at),
+           max(n.path::text) FILTER (WHERE n.at = start)
+      INTO way, seen, circle FROM (
+        SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || to_jsonb(e) AS path
+        FROM jsonb_array_elements(way) w JOIN unnest(edges) e ON e.owner_id = (w ->> 'at')::uuid
+        WHERE e.for_owner = ANY (stuck) AND NOT e.for_owner = ANY (seen)
+          AND CASE WHEN e.owner_id = start THEN e.ticket = p_ticket ELSE e.ticket < p_ticket END
+        ORDER BY e.for_owner, e.queued) n;
   END LOOP;
   RETURN circle;
 END $$;
@@ -2136,316 +2105,279 @@ END $$;
 
 -- ==== 10_guard
 
--- Guards. What proves that a transaction has passed a fence is the fence's row, which only fence() writes: it carries the
--- transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought from a server whose
--- IDs were others is older than the transaction.
+-- Guards. What proves that a transaction has passed a fence is the fence's row, which only fence() writes: it
+-- carries the transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought
+-- from a server whose IDs were others is older than the transaction.
 
--- bypassed says whether an operator lets this transaction write without a fence, and notes the table.
-CREATE FUNCTION bypassed(p_schema text, p_table text) RETURNS boolean
+-- require_fence answers true when this transaction has passed the fence of p_resource, or an operator lets it write
+-- without one, which notes the table; else it raises (I3). p_column: the row has no key there, and so no fence. It
+-- locks nothing but the operator's event, which is this transaction's own.
+CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   mine xid8 := pg_current_xact_id_if_assigned();
+  name text;
   e    record;
 BEGIN
-  SELECT b.id, b.resource INTO e FROM events b WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
-  IF NOT FOUND THEN
-    RETURN false;
-  END IF;
-  IF position(' ' || p_schema || '.' || p_table || ' ' IN ' ' || coalesce(e.resource, '') || ' ') = 0 AND octet_length(coalesce(e.resource, '')) < 4096 THEN
-    UPDATE events b SET resource = concat_ws(' ', b.resource, p_schema || '.' || p_table) WHERE b.id = e.id;
-  END IF;
-  RETURN true;
-END $$;
-
-CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  mine xid8 := pg_current_xact_id_if_assigned();
-BEGIN
-  IF EXISTS (SELECT FROM fences f WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp())
-     OR bypassed(p_schema, p_table) THEN
+  IF p_column IS NULL AND EXISTS (
+      SELECT FROM fences f
+      WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN
     RETURN true;
   END IF;
-  IF octet_length(p_resource) > 512 THEN
-    RAISE EXCEPTION 'table %.% is guarded, and the resource of this row has % bytes: fences have at most 512, so nobody can write it without a bypass',
-        quote_ident(p_schema), quote_ident(p_table), octet_length(p_resource)
-      USING ERRCODE = 'LK011', DETAIL = 'resource=' || left(p_resource, 200), SCHEMA = p_schema, TABLE = p_table;
+  name := p_schema || '.' || p_table;
+  SELECT b.id, coalesce(b.resource, '') AS tables INTO e FROM events b
+    WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
+  IF FOUND THEN
+    IF position(' ' || name || ' ' IN ' ' || e.tables || ' ') = 0 AND octet_length(e.tables) < 4096 THEN
+      UPDATE events b SET resource = concat_ws(' ', b.resource, name) WHERE b.id = e.id;
+    END IF;
+    RETURN true;
   END IF;
-  RAISE EXCEPTION 'table %.% is guarded: this transaction has not passed the fence of %', quote_ident(p_schema), quote_ident(p_table),
-      quote_literal(p_resource)
-    USING ERRCODE = 'LK011', DETAIL = 'resource=' || p_resource, SCHEMA = p_schema, TABLE = p_table,
-          HINT = format('Acquire the lock that protects it and pass its fence first, in the same transaction: SELECT %I.fence(..., p_resource => %L). '
-                        'Operators: SELECT %1$I.bypass_guards(reason, actor).', current_schema(), p_resource);
+  RAISE EXCEPTION USING ERRCODE = 'LK011', SCHEMA = p_schema, TABLE = p_table, COLUMN = coalesce(p_column, ''),
+    DETAIL = 'resource=' || left(p_resource, 512),
+    MESSAGE = CASE
+      WHEN p_column IS NOT NULL
+      THEN format('key column %I of guarded table %I.%I is NULL or missing, or of a type that cannot be a key: '
+                  'a row without a key has no fence', p_column, p_schema, p_table)
+      WHEN octet_length(p_resource) > 512
+      THEN format('table %I.%I is guarded, and the resource of this row has %s bytes: fences have at most 512, '
+                  'so nobody can write it without a bypass', p_schema, p_table, octet_length(p_resource))
+      ELSE format('table %I.%I is guarded: this transaction has not passed the fence of %L',
+                  p_schema, p_table, p_resource) END,
+    HINT = CASE WHEN p_column IS NULL AND octet_length(p_resource) <= 512
+      THEN format('Acquire the lock that protects it and pass its fence first, in the same transaction: '
+                  'SELECT %I.fence(..., p_resource => %L). ', current_schema(), p_resource) ELSE '' END
+      || format('Operators: SELECT %I.bypass_guards(reason, actor).', current_schema());
 END $$;
 
--- guard_statement(resource) is for a table with one resource; it costs the same however many rows a statement writes.
-CREATE FUNCTION guard_statement() RETURNS trigger
+-- guard_write(resource) is the trigger of a table with one resource: for each statement, which costs the same
+-- however many rows that writes. guard_write(resource, key column) is for each row; so is either on partitioned
+-- tables, whose partitions inherit row triggers alone. For rows it runs AFTER the write, on the row as the other
+-- triggers have left it, with the rights of the owner of this schema: so it must run no code of the table's owner
+-- (I5). It asks for the fence of the key that a row had and of the one that it has (I3). It locks nothing, and its
+-- result means nothing.
+CREATE FUNCTION guard_write() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  ok boolean := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
+  ok      boolean;
+  reading text;
+  before  text;
+  after   text;
 BEGIN
-  RETURN NULL;
-END $$;
-
--- guard_row(resource[, key column]) is for a resource for each row, and for partitioned tables, whose partitions inherit
--- row triggers alone. It runs AFTER the write, on the row as the other triggers have left it, with the rights of the owner
--- of this schema: so it must run no code of the table's owner. It reads a column that the catalog has for this table, so
--- that no function can stand in for it, of a type whose output function is the server's own, and goes through no cast.
-CREATE FUNCTION guard_row() RETURNS trigger
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET datestyle = 'ISO, YMD'
-AS $$
-DECLARE
-  ok     boolean;
-  key    text;
-  before text;
-  after  text;
-BEGIN
-  IF TG_NARGS < 2 THEN
+  IF TG_NARGS < 2 OR TG_LEVEL = 'STATEMENT' THEN
     ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
     RETURN NULL;
   END IF;
-  key := key_text(TG_RELID, TG_ARGV[1]);
-  IF key IS NOT NULL THEN
-    IF TG_OP <> 'INSERT' THEN EXECUTE key INTO before USING OLD; END IF;
-    IF TG_OP <> 'DELETE' THEN EXECUTE key INTO after USING NEW; END IF;
+  reading := (key_column(TG_RELID, TG_ARGV[1])).reading;
+  IF reading IS NOT NULL THEN
+    IF TG_OP <> 'INSERT' THEN EXECUTE reading INTO before USING OLD; END IF;
+    IF TG_OP <> 'DELETE' THEN EXECUTE reading INTO after USING NEW; END IF;
   END IF;
-  IF (TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL) AND NOT bypassed(TG_TABLE_SCHEMA, TG_TABLE_NAME) THEN
-    RAISE EXCEPTION 'key column % of guarded table %.% is NULL or missing, or of a type that cannot be a key: a row without a key has no fence',
-        quote_ident(TG_ARGV[1]), quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)
-      USING ERRCODE = 'LK011', DETAIL = 'resource=' || TG_ARGV[0], SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = TG_ARGV[1];
+  IF TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL THEN
+    ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[1]);
   END IF;
   ok := (before IS NULL OR before = after OR require_fence(TG_ARGV[0] || '/' || before, TG_TABLE_SCHEMA, TG_TABLE_NAME))
     AND (after IS NULL OR require_fence(TG_ARGV[0] || '/' || after, TG_TABLE_SCHEMA, TG_TABLE_NAME));
   RETURN NULL;
 END $$;
 
--- key_text is the statement that tells the key of a row as text: format goes by the type's output function. NULL when the
--- table has no such column, or one of a type that cannot be a key.
-CREATE FUNCTION key_text(p_table oid, p_column text) RETURNS text
-LANGUAGE plpgsql STABLE
+-- key_column tells the type of a table's column, NULL when there is none of this name, and the statement that tells
+-- the key of a row as text, NULL when the type cannot be a key. One value must have one text, whatever the session's
+-- settings, and no code of the table's owner may run (I5): so the column is one that the catalog has for this table,
+-- and no function can stand in for it; the type, or what it is a domain over, is the server's own or an enum; and
+-- nothing goes through a cast.
+CREATE FUNCTION key_column(p_table oid, p_column text, OUT of_type oid, OUT reading text)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 AS $$
-DECLARE
-  base oid;
 BEGIN
-  SELECT coalesce(nullif(t.typbasetype, 0), t.oid) INTO base FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped AND can_be_key(a.atttypid);
-  IF FOUND THEN
-    RETURN format(CASE base WHEN 'bool'::regtype
-                    THEN 'SELECT CASE ($1).%1$I WHEN true THEN ''true'' WHEN false THEN ''false'' END'
-                    ELSE 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, p_column);
-  END IF;
-  RETURN NULL;
+  SELECT t.oid, format(CASE
+      WHEN b.oid IN ('bool'::regtype, 'date'::regtype) THEN 'SELECT to_jsonb(($1).%1$I) #>> ''{}'''
+      WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])
+      THEN 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, a.attname)
+    INTO of_type, reading FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+      JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+    WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped;
 END $$;
 
--- The arguments of a trigger, from the catalog's bytes, each of which ends with a zero.
-CREATE FUNCTION trigger_arguments(p_bytes bytea, p_count int) RETURNS text[]
+-- guard_triggers tells the triggers of guards, of one table or of all, with their arguments from the catalog's
+-- bytes, each of which ends with a zero; given a resource and a key also those that the table lacks for it, which
+-- have no arguments yet. problem is what is wrong with each, and mend is what puts it right, in this order. A sound
+-- one is as it is made here. A write through a parent fires row triggers alone; and what is not ENABLE ALWAYS,
+-- session_replication_role goes past (I3).
+CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL, p_resource text DEFAULT NULL, p_key text DEFAULT NULL)
+RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], problem text, mend text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
-  SELECT ARRAY(SELECT convert_from(decode(replace(a, ' ', ''), 'hex'), getdatabaseencoding())
-               FROM unnest(string_to_array(regexp_replace(encode(p_bytes, 'hex'), '..', E'\\& ', 'g'), '00 ')) WITH ORDINALITY AS x (a, n)
-               WHERE n <= p_count ORDER BY n)
+  WITH there AS MATERIALIZED (
+    SELECT t.tgrelid, t.tgname, t.tgparentid <> 0 AS inherited, t.tgenabled = 'A' AS always,
+           t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62
+             WHEN 'pglock_guard_row' THEN 29 WHEN 'pglock_guard_truncate' THEN 34 ELSE 0 END AS sound,
+           ARRAY(SELECT convert_from(decode(replace(x.a, ' ', ''), 'hex'), getdatabaseencoding())
+                 FROM unnest(string_to_array(regexp_replace(encode(t.tgargs, 'hex'), '..', E'\\& ', 'g'), '00 '))
+                   WITH ORDINALITY AS x (a, n) WHERE x.n <= t.tgnargs ORDER BY x.n) AS args
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE (p_table IS NULL OR t.tgrelid = p_table) AND n.nspname = current_schema() AND p.proname = 'guard_write'),
+  has AS (
+    SELECT f.by_row, EXISTS (SELECT FROM there t WHERE t.sound AND t.tgname <> 'pglock_guard_row') AS truncate,
+           EXISTS (SELECT FROM there t WHERE (t.sound OR t.inherited) AND t.tgname = 'pglock_guard_row'
+                                          OR t.sound AND t.tgname = 'pglock_guard' AND NOT f.by_row) AS rows
+    FROM pg_class c CROSS JOIN LATERAL (SELECT p_key IS NOT NULL OR c.relkind <> 'r'
+      OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS by_row) f
+    WHERE c.oid = p_table AND p_resource IS NOT NULL)
+  SELECT t.tgrelid, t.tgname, t.inherited, t.args,
+         format('trigger %s of %s is not ', t.tgname, t.tgrelid::regclass)
+           || CASE WHEN NOT t.sound THEN 'as guard_table makes it' WHEN NOT t.always THEN 'ENABLE ALWAYS' END,
+         format(CASE WHEN NOT t.sound AND NOT t.inherited THEN 'DROP TRIGGER %I ON %s'
+                     WHEN NOT t.always THEN 'ALTER TABLE %2$s ENABLE ALWAYS TRIGGER %1$I' END,
+                t.tgname, t.tgrelid::regclass)
+  FROM there t
+  UNION ALL
+  SELECT p_table, l.name, false, NULL, format('%s has no guard for %s', p_table::regclass, l.what),
+         format('CREATE TRIGGER %1$s %2$s ON %3$s FOR EACH %4$s EXECUTE FUNCTION %5$I.guard_write(%6$s);
+                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s', l.name, l.events, p_table::regclass, l.each,
+                current_schema(), concat_ws(', ', quote_literal(p_resource), quote_literal(p_key)))
+  FROM has h CROSS JOIN LATERAL (VALUES
+    (NOT h.rows AND h.by_row, 'pglock_guard_row', 'rows', 'AFTER INSERT OR UPDATE OR DELETE', 'ROW'),
+    (NOT h.rows AND NOT h.by_row, 'pglock_guard', 'rows', 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT'),
+    (NOT h.truncate AND (h.by_row OR h.rows), 'pglock_guard_truncate', 'TRUNCATE', 'BEFORE TRUNCATE', 'STATEMENT'))
+      AS l (lacks, name, what, events, each)
+  WHERE l.lacks
 $$;
 
--- guard_triggers are the triggers of this schema's guards, of one table or of all. A sound one is as guard_table makes it.
-CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL)
-RETURNS TABLE (on_table oid, name name, enabled "char", inherited boolean, by_row boolean, sound boolean, args text[])
-LANGUAGE sql STABLE SET search_path FROM CURRENT
-AS $$
-  SELECT t.tgrelid, t.tgname, t.tgenabled, t.tgparentid <> 0, p.proname = 'guard_row',
-         t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END,
-         trigger_arguments(t.tgargs, t.tgnargs)
-  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-  WHERE (p_table IS NULL OR t.tgrelid = p_table) AND n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')
-$$;
-
--- One value of a key must have one text, whatever the session's settings.
-CREATE FUNCTION can_be_key(p_type oid) RETURNS boolean
-LANGUAGE sql STABLE SET search_path FROM CURRENT
-AS $$
-  SELECT EXISTS (SELECT FROM pg_type t JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
-                 WHERE t.oid = p_type AND (b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid,bool,date}'::regtype[])))
-$$;
-
--- The guards of the database: one row for each table that was put under guard, partitions and children with it. problem
--- says what is missing; guard_table again adds it.
+-- list_guards tells the guards of the database: one row for each table that was put under guard, partitions and
+-- children with it. problem says what is missing, and guard_table again adds it. It locks nothing.
 CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
-  WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM guard_triggers()),
-  guarded AS (SELECT o.on_table AS oid, coalesce(max(o.args[1]), '') AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
+  WITH RECURSIVE guarded AS MATERIALIZED (
+    SELECT t.on_table AS oid, coalesce(max(t.args[1]), '') AS resource, max(t.args[2]) AS key
+    FROM guard_triggers() t GROUP BY 1),
   below AS (
-    SELECT g.oid AS top, g.oid, g.resource, g.key_column FROM guarded g
-    UNION SELECT b.top, i.inhrelid, b.resource, b.key_column FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-  SELECT format('%I.%I', s.nspname, c.relname), g.resource, g.key_column, (SELECT count(*)::int FROM below b WHERE b.top = g.oid),
-         (SELECT string_agg(w.what, '; ' ORDER BY w.what) FROM (
-            SELECT format('trigger %s of %s is not ENABLE ALWAYS', o.name, o.on_table::regclass) AS what
-              FROM below b JOIN ours o ON o.on_table = b.oid WHERE b.top = g.oid AND o.enabled <> 'A'
+    SELECT g.oid AS top, g.oid, g.resource, g.key FROM guarded g
+    UNION SELECT b.top, i.inhrelid, b.resource, b.key FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+  SELECT format('%I.%I', s.nspname, c.relname), g.resource, g.key,
+         (SELECT count(*)::int FROM below b WHERE b.top = g.oid),
+         (SELECT string_agg(w.problem, '; ' ORDER BY w.problem) FROM below b CROSS JOIN LATERAL (
+            SELECT t.problem FROM guard_triggers(b.oid, b.resource, b.key) t
             UNION ALL
-            SELECT format('trigger %s of %s is not as guard_table makes it', o.name, o.on_table::regclass)
-              FROM below b JOIN ours o ON o.on_table = b.oid WHERE b.top = g.oid AND NOT o.sound
-            UNION ALL
-            SELECT format('%s has no guard for TRUNCATE', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.on_table = b.oid AND NOT o.by_row)
-            UNION ALL
-            SELECT format('%s has no guard for rows', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.on_table = b.oid
-                AND (o.by_row OR o.name = 'pglock_guard' AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = b.oid)))
-            UNION ALL
-            SELECT format('%s has no column %I', b.oid::regclass, g.key_column) FROM below b
-              WHERE b.top = g.oid AND g.key_column IS NOT NULL AND NOT EXISTS (
-                SELECT FROM pg_attribute a WHERE a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped)
-            UNION ALL
-            SELECT format('key column %I of %s is of type %s: drop the guard', a.attname, b.oid::regclass, format_type(a.atttypid, NULL))
-              FROM below b JOIN pg_attribute a ON a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped
-              WHERE b.top = g.oid AND NOT can_be_key(a.atttypid)) w)
+            SELECT CASE WHEN k.of_type IS NULL THEN format('%s has no column %I', b.oid::regclass, b.key)
+                        WHEN k.reading IS NULL THEN format('key column %I of %s is of type %s: drop the guard', b.key,
+                                                           b.oid::regclass, format_type(k.of_type, NULL)) END
+            FROM key_column(b.oid, b.key) k WHERE b.key IS NOT NULL) w
+          WHERE b.top = g.oid)
   FROM guarded g JOIN pg_class c ON c.oid = g.oid JOIN pg_namespace s ON s.oid = c.relnamespace
   WHERE NOT EXISTS (SELECT FROM below b WHERE b.oid = g.oid AND b.top <> g.oid
-                    AND b.resource = g.resource AND b.key_column IS NOT DISTINCT FROM g.key_column)
+                    AND b.resource = g.resource AND b.key IS NOT DISTINCT FROM g.key)
   ORDER BY 1
 $$;
 
--- hold_schema keeps the schema from being taken away until the transaction ends.
-CREATE FUNCTION hold_schema() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-BEGIN
-  LOCK TABLE fences IN ACCESS SHARE MODE;
-END $$;
-
--- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs with the
--- rights of its caller, who must own the table. Answers how many triggers it made.
+-- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs
+-- with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
+-- taken away meanwhile, then what it guards, the uppermost first. Answers how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  c    record;
-  rel  record;
-  g    record;
-  args text;
-  n    int := 0;
+  c   record;
+  g   record;
+  rel regclass;
+  n   int := 0;
 BEGIN
-  SELECT k.oid, k.relkind, k.relnamespace, k.relname, format('%I.%I', s.nspname, k.relname) AS name, s.nspname INTO c
-    FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace WHERE k.oid = p_table;
+  SELECT k.relkind, k.relname, k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
+      AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts',
+                        'done_keys', 'pglock_schema_migrations') AS ours
+    INTO c FROM pg_class k WHERE k.oid = p_table;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = 'undefined_table';
-  END IF;
-  IF c.relkind NOT IN ('r', 'p') OR c.nspname = current_schema()
-     AND c.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts', 'done_keys', 'pglock_schema_migrations') THEN
-    RAISE EXCEPTION 'table is %, which is %: a guard needs a table of the application', c.name,
-        CASE c.relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table' WHEN 'r' THEN 'a table of pglock'
-                       ELSE 'no table' END
-      USING ERRCODE = 'wrong_object_type';
+    RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = '42P01';
+  ELSIF c.ours OR c.relkind NOT IN ('r', 'p') THEN
+    RAISE EXCEPTION 'table is %, which is %: a guard needs a table of the application', p_table, CASE c.relkind
+        WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table'
+        WHEN 'r' THEN 'a table of pglock' ELSE 'no table' END USING ERRCODE = 'wrong_object_type';
   END IF;
   p_resource := coalesce(p_resource, c.relname);
   IF octet_length(p_resource) NOT BETWEEN 1 AND 512 - 2 * (p_key IS NOT NULL)::int THEN
     RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512, and with a key to 510', octet_length(p_resource)
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  IF p_key IS NOT NULL THEN
-    SELECT a.atttypid INTO g FROM pg_attribute a
-      WHERE a.attrelid = c.oid AND a.attname = p_key AND a.attnum > 0 AND NOT a.attisdropped;
-    IF NOT FOUND THEN
-      RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), c.name USING ERRCODE = 'undefined_column';
-    END IF;
-    IF NOT can_be_key(g.atttypid) THEN
-      RAISE EXCEPTION 'key column % of % is of type %: it must be an integer, numeric, text, varchar, uuid, bool, date or an enum', quote_ident(p_key), c.name,
-          format_type(g.atttypid, NULL)
-        USING ERRCODE = 'datatype_mismatch';
-    END IF;
+  g := key_column(p_table, p_key);
+  IF p_key IS NOT NULL AND g.of_type IS NULL THEN
+    RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), p_table
+      USING ERRCODE = 'undefined_column';
+  ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
+    RAISE EXCEPTION 'key column % of % is of type %: it must be %', quote_ident(p_key), p_table,
+        format_type(g.of_type, NULL), 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
+      USING ERRCODE = 'datatype_mismatch';
   END IF;
-  PERFORM hold_schema();
-  args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key));
-
+  PERFORM list_fences(p_resource);   -- whoever has read the fences holds the schema until the transaction ends
   FOR rel IN
     WITH RECURSIVE below AS (
-      SELECT c.oid AS oid, 0 AS depth UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT k.oid, format('%I.%I', s.nspname, k.relname) AS name, k.relkind,
-           EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = k.oid) AS inherits   -- a write through a parent fires row triggers alone
-    FROM (SELECT oid, min(depth) AS depth FROM below GROUP BY oid) b JOIN pg_class k ON k.oid = b.oid JOIN pg_namespace s ON s.oid = k.relnamespace
-    ORDER BY b.depth, k.oid
+      SELECT p_table::oid AS oid, 0 AS depth
+      UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+    SELECT b.oid FROM below b GROUP BY b.oid ORDER BY min(b.depth), b.oid
   LOOP
-    SELECT l.resource, l.key_column INTO g FROM (
-        SELECT max(o.args[1]) AS resource, max(o.args[2]) AS key_column, count(*) AS n FROM guard_triggers(rel.oid) o) l WHERE l.n > 0;
-    IF FOUND AND (g.resource <> p_resource OR g.key_column IS DISTINCT FROM p_key) THEN
-      RAISE EXCEPTION 'table % is guarded already, by resource %', rel.name, quote_literal(g.resource || coalesce('/<' || g.key_column || '>', ''))
-        USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
-    END IF;
-    FOR g IN SELECT t.name FROM guard_triggers(rel.oid) t WHERE NOT t.sound AND NOT t.inherited LOOP
-      EXECUTE format('DROP TRIGGER %I ON %s', g.name, rel.name);
-    END LOOP;
-    IF p_key IS NULL AND rel.relkind = 'r' AND NOT rel.inherits AND NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard') THEN
-      EXECUTE format('CREATE TRIGGER pglock_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %I.guard_statement(%s)',
-                     rel.name, current_schema(), quote_literal(p_resource));
-      n := n + 1;
-    ELSIF p_key IS NOT NULL OR rel.relkind <> 'r' OR rel.inherits THEN
-      IF NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard_row') THEN
-        EXECUTE format('CREATE TRIGGER pglock_guard_row AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION %I.guard_row(%s)',
-                       rel.name, current_schema(), args);
-        n := n + 1;
+    FOR g IN SELECT * FROM guard_triggers(rel, p_resource, p_key) LOOP
+      IF g.args[1] <> p_resource OR g.args[1] = p_resource AND g.args[2] IS DISTINCT FROM p_key THEN
+        RAISE EXCEPTION 'table % is guarded already, by resource %', rel,
+            quote_literal(concat(g.args[1], '/<' || g.args[2] || '>'))
+          USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
+      ELSIF g.mend IS NOT NULL THEN
+        EXECUTE g.mend;
+        n := n + (g.args IS NULL)::int;
       END IF;
-      IF NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard_truncate') THEN
-        EXECUTE format('CREATE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %I.guard_statement(%s)',
-                       rel.name, current_schema(), args);
-        n := n + 1;
-      END IF;
-    END IF;
-    FOR g IN SELECT t.name FROM guard_triggers(rel.oid) t WHERE t.enabled <> 'A' LOOP
-      EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', rel.name, g.name);   -- session_replication_role opens no hole
     END LOOP;
   END LOOP;
   RETURN n;
 END $$;
 
--- unguard_table takes the guard away, from partitions and children too. Answers how many triggers it dropped.
+-- unguard_table takes the guard away, from partitions and children too. It runs with the rights of its caller, who
+-- must own the table, and locks what it was taken from. Answers how many triggers it dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  t record;
-  n int := 0;
+  whole regclass;
+  t     record;
+  n     int := 0;
 BEGIN
-  SELECT format('%I.%I', s.nspname, k.relname) AS part, w.whole INTO t
-    FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace, LATERAL (
-      WITH RECURSIVE up AS (
-        SELECT g.tgrelid, g.tgparentid FROM pg_trigger g WHERE g.tgrelid = k.oid AND g.tgparentid <> 0
-          AND g.tgname IN (SELECT o.name FROM guard_triggers(k.oid) o WHERE o.inherited)
-        UNION SELECT g.tgrelid, g.tgparentid FROM up u JOIN pg_trigger g ON g.oid = u.tgparentid)
-      SELECT format('%I.%I', n.nspname, c.relname) AS whole FROM up u JOIN pg_class c ON c.oid = u.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-      WHERE u.tgparentid = 0 LIMIT 1) w
-    WHERE k.oid = p_table;
+  SELECT a.relid INTO whole
+    FROM guard_triggers(p_table) o CROSS JOIN pg_partition_ancestors(p_table) WITH ORDINALITY AS a (relid, n)
+      CROSS JOIN LATERAL guard_triggers(a.relid) g
+    WHERE o.inherited AND g.name = o.name AND NOT g.inherited ORDER BY a.n LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'table % is guarded as a part of table %, whose guard would be left with a hole; nothing was changed', t.part, t.whole
-      USING ERRCODE = 'wrong_object_type', HINT = format('Drop the guard of %s, or detach %s from it first.', t.whole, t.part), TABLE = t.whole;
+    RAISE EXCEPTION USING ERRCODE = 'wrong_object_type', TABLE = whole,
+      MESSAGE = format('table %s is guarded as a part of table %s, whose guard would be left with a hole; '
+                       'nothing was changed', p_table, whole),
+      HINT = format('Drop the guard of %s, or detach %s from it first.', whole, p_table);
   END IF;
   FOR t IN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT g.name, format('%I.%I', s.nspname, k.relname) AS on_table
-    FROM below b JOIN pg_class k ON k.oid = b.oid JOIN pg_namespace s ON s.oid = k.relnamespace
-      CROSS JOIN LATERAL guard_triggers(b.oid) g WHERE NOT g.inherited
+    SELECT g.name, g.on_table::regclass AS rel FROM below b CROSS JOIN LATERAL guard_triggers(b.oid) g
+    WHERE g.on_table = b.oid AND NOT g.inherited
   LOOP
-    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.on_table);
+    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.rel);
     n := n + 1;
   END LOOP;
   IF n = 0 THEN
-    RAISE EXCEPTION 'table % is not guarded: there is nothing to drop', coalesce(p_table::text, 'NULL') USING ERRCODE = 'undefined_object';
+    RAISE EXCEPTION 'table % is not guarded: there is nothing to drop', coalesce(p_table::text, 'NULL')
+      USING ERRCODE = 'undefined_object';
   END IF;
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence. The audit says who did it and why, and to
--- which tables; a rollback, also to a savepoint, takes it back.
+-- bypass_guards lets this transaction write to guarded tables without a fence, and answers its ID. The audit says
+-- who did it and why, and to which tables; a rollback, also to a savepoint, takes it back. It locks nothing.
 CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok boolean := is_operator(p_reason, p_actor);
 BEGIN
-  INSERT INTO events (kind, lock_name, token, actor, reason, xact) VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
+  INSERT INTO events (kind, lock_name, token, actor, reason, xact)
+    VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
   RETURN pg_current_xact_id();
 END $$;
 
@@ -2454,8 +2386,9 @@ END $$;
 
 -- Work that is done once.
 
--- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before, and
--- nothing was changed. Whoever asks while another does it waits for the end of that transaction.
+-- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done
+-- before, and nothing was changed. It locks what fence locks, and then the key: whoever asks while another does it
+-- waits for the end of that transaction. A key that is known is answered without a lock.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
@@ -2467,51 +2400,59 @@ AS $$
 DECLARE
   ok boolean := has_bytes('key', p_key, 512);
 BEGIN
-  IF (p_of IS NULL) <> (p_keep IS NULL) OR NOT isfinite(p_of) OR p_keep < interval '1 s' OR p_keep > interval '36525 days' THEN
-    RAISE EXCEPTION 'of and keep are % and %: both or neither, a finite time and 1 s to 100 years', coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL')
-      USING ERRCODE = 'invalid_parameter_value';
+  IF (p_of IS NULL) <> (p_keep IS NULL) OR NOT isfinite(p_of)
+     OR p_keep NOT BETWEEN interval '1 s' AND interval '36525 days' THEN
+    RAISE EXCEPTION 'of and keep are % and %: both or neither, a finite time and 1 s to 100 years',
+        coalesce(p_of::text, 'NULL'), coalesce(p_keep::text, 'NULL') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   once.is_first := false;
-  SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at FROM done_keys d WHERE d.key = p_key;
+  SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+    FROM done_keys d WHERE d.key = p_key;
   IF FOUND THEN
     RETURN;
-  END IF;
-  IF p_of + p_keep <= clock_timestamp() THEN
-    RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more', quote_literal(p_key), p_of, p_keep
+  ELSIF p_of + p_keep <= clock_timestamp() THEN
+    RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more',
+        quote_literal(p_key), p_of, p_keep
       USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
   END IF;
-  SELECT f.xact INTO once.xact FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id) f;
-  INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until) VALUES (p_key, p_name, p_token, clock_timestamp(), p_of + p_keep)
-    ON CONFLICT (key) DO NOTHING RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
+  SELECT f.xact INTO once.xact
+    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id) f;
+  INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until)
+    VALUES (p_key, p_name, p_token, clock_timestamp(), p_of + p_keep)
+    ON CONFLICT (key) DO NOTHING
+    RETURNING d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at;
   once.is_first := FOUND;
   IF NOT FOUND THEN
-    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at FROM done_keys d WHERE d.key = p_key;
+    SELECT d.lock_name, d.token, d.done_at INTO once.lock_name, once.token, once.done_at
+      FROM done_keys d WHERE d.key = p_key;
   END IF;
 END $$;
 
 
 -- ==== 12_inspect
 
--- What people look at. For everybody who may use locks; nobody reads a grant ID. A lock with several holders has a row for
--- each.
+-- What people look at. For everybody who may use locks; nobody reads a grant ID. A lock with several holders has a
+-- row for each. Nothing here locks anything, but for a watch.
 
+-- What is told of a lock. channel is where its changes are announced while somebody watches it.
 CREATE VIEW described AS
   SELECT l.name, l.expires_at > clock_timestamp() AS held, l.holder, l.session_id, l.token,
          (extract(epoch FROM l.ttl) * 1000000)::bigint AS ttl_us, l.acquired_at, l.renewed_at,
-         nullif(l.expires_at, '-infinity') AS expires_at, CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END AS ended_at,
+         nullif(l.expires_at, '-infinity') AS expires_at,
+         CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END AS ended_at,
          microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (
-           SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w) ELSE 0 END AS waiting
+           SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
+           ELSE 0 END AS waiting, watch_channel(l.name) AS channel
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
--- list_locks tells of locks in the byte order of their names, p_limit holders after p_after, and never half of a lock's. It
--- walks the index: a plan for a page of unknown size would read and sort the whole table.
+-- list_locks tells of locks in the byte order of their names, p_limit holders after p_after, and never half of a
+-- lock's; with p_free also of those that nobody holds, by their last holder. It walks the index: a plan for a page
+-- of unknown size would read and sort the whole table.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
-RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
-               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
-               slot int, mode text, capacity int, waiting bigint)
+RETURNS SETOF described
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
@@ -2524,82 +2465,86 @@ AS $$
   ORDER BY page.name, page.slot
 $$;
 
--- get_lock tells of one lock: its holders, or who held it last.
-CREATE FUNCTION get_lock(p_name text)
-RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
-               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
-               slot int, mode text, capacity int, waiting bigint)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  SELECT * FROM described d
-  WHERE d.name = p_name AND (d.held OR NOT EXISTS (
-    SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
-  ORDER BY d.slot
-$$;
+-- get_lock tells of one lock: its holders, or who held it last. It is the first of all whose names begin like this,
+-- if any.
+CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$ SELECT l.* FROM list_locks(p_name, true, '', 1) l WHERE l.name = p_name ORDER BY l.slot $$;
 
--- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the ticket
--- p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter before it for the others.
-CREATE FUNCTION list_waiters(
-  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
-RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid, alive boolean,
-               ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint, behind_holder text, metadata jsonb)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after THEN (
-           SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket) ELSE 0 END, q.mode, q.capacity, q.holder, q.session_id, q.alive,
-         (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
-         GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
-         b.ticket, coalesce(b.holder, (SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
-                                       ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
-  FROM (SELECT w.*, session_alive(w.session_id) AS alive FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
-          AND (w.name, w.ticket) > (p_after, p_after_ticket)
-        ORDER BY w.name, w.ticket LIMIT p_limit) q
-  LEFT JOIN LATERAL (SELECT p.ticket, p.holder FROM waiters p
-                     WHERE p.name = q.name AND p.ticket < q.ticket AND session_alive(p.session_id) ORDER BY p.ticket DESC LIMIT 1) b ON true
-  ORDER BY q.name, q.ticket
-$$;
-
--- watch asks to be told of every change of a lock on watch_channel, for so long, and tells its state now. Asking again
--- before the half of that has passed writes nothing.
-CREATE FUNCTION watch(p_name text, p_for interval)
-RETURNS TABLE (name text, held boolean, holder text, session_id uuid, token bigint, ttl_us bigint, acquired_at timestamptz,
-               renewed_at timestamptz, expires_at timestamptz, ended_at timestamptz, remaining_us bigint, metadata jsonb,
-               slot int, mode text, capacity int, waiting bigint, channel text)
+-- watch asks to be told of every change of a lock on its channel, for so long, and tells its state now, with every
+-- slot that there ever was. It locks the head, and makes one where there is none; asking again before the half of
+-- p_for has passed locks and writes nothing.
+CREATE FUNCTION watch(p_name text, p_for interval) RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-#variable_conflict use_column
 DECLARE
-  ok    boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
-  until timestamptz;
-  head  locks;
+  ok   boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
+  head locks;
 BEGIN
-  SELECT l.watched_until INTO until FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  IF NOT FOUND OR until IS NULL OR until < clock_timestamp() + p_for / 2 THEN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.watched_until >= clock_timestamp() + p_for / 2;
+  IF NOT FOUND THEN
     head := lock_head(p_name, true, true);
     UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
   END IF;
-  RETURN QUERY SELECT d.*, watch_channel(p_name) FROM described d WHERE d.name = p_name ORDER BY d.slot;
+  RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_fences tells the fences that a lock's tokens have passed, and that of the resource with its name; '' lists every fence.
--- In byte order of the resources, p_limit of them after p_after.
+-- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
+-- ticket p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter before it
+-- for the others.
+CREATE FUNCTION list_waiters(
+  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
+RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
+               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
+               behind_holder text, metadata jsonb)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after THEN (
+           SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket) ELSE 0 END,
+         q.mode, q.capacity, q.holder, q.session_id,
+         (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
+         (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
+         b.ticket, coalesce(b.holder, (
+           SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+           ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+  FROM (SELECT * FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
+          AND (w.name, w.ticket) > (p_after, p_after_ticket)
+        ORDER BY w.name, w.ticket LIMIT p_limit) q
+  LEFT JOIN LATERAL (
+    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
+    ORDER BY p.ticket DESC LIMIT 1) b ON true
+  ORDER BY q.name, q.ticket
+$$;
+
+CREATE INDEX fences_lock ON fences (lock_name, resource);
+
+-- list_fences tells the fences that a lock's tokens have passed, and that of the resource with its name; '' lists every
+-- fence. In byte order of the resources, p_limit of them after p_after. It goes by indexes, as list_locks does.
 CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
-  SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM fences f
-  WHERE f.resource > p_after AND (p_lock_name = '' OR f.resource = p_lock_name OR f.lock_name = p_lock_name)
+  SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
+    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)
+    UNION
+    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after
+    UNION
+    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
 $$;
 
--- For operators: the audit, newest first, p_limit events before the one with the id p_before; '' lists every lock's.
+-- list_events tells operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
+-- every lock's.
 CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
                actor text, db_user text, reason text, resource text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
-  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807) ORDER BY e.id DESC LIMIT p_limit
+  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
+  ORDER BY e.id DESC LIMIT p_limit
 $$;
 
 
@@ -2607,69 +2552,76 @@ $$;
 
 -- For operators.
 
--- diagnose tells what this server can and cannot do for the locks: ok is NULL where it depends on what is wanted.
+-- diagnose tells what this server can and cannot do for the locks: ok is NULL where it depends on what is wanted. It
+-- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-DECLARE
-  i         record;
-  line      int := current_timeline();
-  drawn     bigint := (SELECT s.last_value FROM fencing_token_seq s);
-  greatest_ bigint := coalesce(GREATEST((SELECT max(l.token) FROM locks l), (SELECT max(f.last_token) FROM fences f)), 0);
-  multis    bigint := (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database());
-BEGIN
-  SELECT * INTO i FROM installation;
-  RETURN QUERY
-    SELECT 'owner', NOT r.rolsuper, quote_ident(r.rolname) || CASE WHEN r.rolsuper THEN ', a superuser' ELSE '' END,
-           CASE WHEN r.rolsuper THEN 'The functions run with the rights of their owner. One that is no superuser limits what a hole in them could do.'
-                ELSE 'The functions run with its rights, and it is no superuser.' END
-    FROM pg_roles r WHERE r.rolname = current_user;   -- this function runs with the rights of its owner too
-  RETURN QUERY VALUES
-    ('timeline', CASE WHEN NOT pg_is_in_recovery() THEN line IS NOT NULL END,
-     CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE coalesce(line::text, 'not visible') END,
-     CASE WHEN pg_is_in_recovery() THEN 'Ask the primary.' WHEN line IS NULL THEN 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace after it does nothing. '
-       || 'Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).'
-     ELSE 'Tokens ascend over a failover that loses commits.' END),
-    ('epoch', NULL, i.epoch::text || coalesce(', since ' || to_char(i.timeline_since AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC', ''),
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  WITH f AS MATERIALIZED (
+    SELECT i.epoch, i.timeline_since AT TIME ZONE 'UTC' AS since, current_timeline() AS line,
+      pg_is_in_recovery() AS standby, r.rolname, r.rolsuper, s.seqcache, s.seqincrement,
+      CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
+      (i.epoch << 44) + (SELECT q.last_value FROM fencing_token_seq q) AS drawn,
+      coalesce(GREATEST((SELECT max(l.token) FROM locks l), (SELECT max(f.last_token) FROM fences f)), 0) AS granted,
+      (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database()) AS multis,
+      (SELECT count(*) FROM pg_prepared_xacts p
+       WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') AS prepared,
+      (SELECT clock_timestamp() - min(a.xact_start) FROM pg_stat_activity a
+       WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()) AS oldest,
+      pg_has_role('pg_read_all_stats', 'USAGE') AS sees, pg_notification_queue_usage()::numeric AS heard,
+      can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds
+    FROM installation i JOIN pg_roles r ON r.rolname = current_user   -- who is the owner here
+      JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass)
+  SELECT v.* FROM f CROSS JOIN LATERAL (VALUES
+    ('owner', NOT f.rolsuper, quote_ident(f.rolname) || CASE WHEN f.rolsuper THEN ', a superuser' ELSE '' END,
+     'The functions run with the rights of their owner' || CASE WHEN f.rolsuper
+       THEN '. One that is no superuser limits what a hole in them could do.' ELSE ', and it is no superuser.' END),
+    ('timeline', CASE WHEN NOT f.standby THEN f.line IS NOT NULL END,
+     CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.line::text, 'not visible') END, CASE
+       WHEN f.standby THEN 'Ask the primary.' WHEN f.line > 0 THEN 'Tokens ascend over a failover that loses commits.'
+       ELSE 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace does '
+         'nothing. Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).' END),
+    ('epoch', NULL, f.epoch || coalesce(to_char(f.since, '", since "YYYY-MM-DD HH24:MI:SS" UTC"'), ''),
      'The high bits of new tokens (2^44 and up); it grows with each change of the timeline.'),
-    ('token sequence', (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1 FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
-     (SELECT format('cache %s, increment %s, %s', s.seqcache, s.seqincrement, CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END)
-      FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+    ('token sequence', f.seqcache = 1 AND f.seqincrement = 1 AND f.cycles <> 'cycles',
+     format('cache %s, increment %s, %s', f.seqcache, f.seqincrement, f.cycles),
      'Anything but cache 1, increment 1 and no cycle hands tokens out of order.'),
-    ('tokens', greatest_ <= (i.epoch << 44) + drawn, format('%s drawn, %s granted', (i.epoch << 44) + drawn, greatest_),
-     CASE WHEN greatest_ <= (i.epoch << 44) + drawn THEN 'The sequence is ahead of every token that was granted.'
-          ELSE 'The sequence is behind tokens that were granted, as after a restore: names that are new would begin below them, and fences refuse that. Advance the epoch.' END),
-    ('multixacts', multis < 1000000000, multis || ' of 2147483648',
+    ('tokens', f.granted <= f.drawn, format('%s drawn, %s granted', f.drawn, f.granted), CASE
+       WHEN f.granted <= f.drawn THEN 'The sequence is ahead of every token that was granted.'
+       ELSE 'The sequence is behind tokens that were granted, as after a restore: names that are new would begin below '
+         'them, and fences refuse that. Advance the epoch.' END),
+    ('multixacts', f.multis < 1000000000, f.multis || ' of 2147483648',
      'They are used where several transactions hold a row at once. Vacuum brings the number down.'),
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,
-     'fsync ' || current_setting('fsync') || ', full_page_writes ' || current_setting('full_page_writes'),
+     format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
      'With either off, a crash of the machine can lose grants that were answered.'),
     ('synchronous standby', NULL, coalesce(nullif(current_setting('synchronous_standby_names'), ''), 'none'),
      'Without one, a failover may lose the last grants and writes; tokens ascend all the same.'),
-    ('client_connection_check_interval', can_check_connection(), CASE WHEN can_check_connection() THEN 'available' ELSE 'not available' END,
-     'Without it, a holder that was killed while its statement runs blocks the next at the fence until the statement ends.'),
-    ('transaction_timeout', current_setting('server_version_num')::int >= 170000,
-     CASE WHEN current_setting('server_version_num')::int >= 170000 THEN 'available' ELSE 'not available before PostgreSQL 17' END,
-     'Without it, a fenced transaction that sends one short statement after the other may outlast its lease. It cannot commit.'),
-    ('prepared transactions', NOT EXISTS (SELECT FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute'),
-     (SELECT count(*)::text FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') || ' older than a minute',
+    ('client_connection_check_interval', f.checks, CASE WHEN f.checks THEN 'available' ELSE 'not available' END,
+     'Without it, a holder that was killed while its statement runs blocks the next at the fence until that ends.'),
+    ('transaction_timeout', f.bounds, CASE WHEN f.bounds THEN 'available' ELSE 'not available before PostgreSQL 17' END,
+     'Without it, a fenced transaction that sends one short statement after the other may outlast its lease. '
+     'It cannot commit.'),
+    ('prepared transactions', f.prepared = 0, f.prepared || ' older than a minute',
      'One that was fenced keeps its lock and its fence for ever, until it is committed or rolled back.'),
-    ('oldest transaction', CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN
-        coalesce((SELECT min(a.xact_start) > clock_timestamp() - interval '10 minutes' FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()), true) END,
-     CASE WHEN NOT pg_has_role('pg_read_all_stats', 'USAGE') THEN 'not visible without pg_read_all_stats' ELSE coalesce((SELECT date_trunc('second', clock_timestamp() - min(a.xact_start))::text FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()), 'none') END,
-     'One that is open for long makes each renewal a little slower than the one before: one that has read here, or has written in any database.'),
-    ('notification queue', pg_notification_queue_usage() < 0.5, round(pg_notification_queue_usage()::numeric * 100, 1) || ' % full',
-     'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.');
-  RETURN QUERY
-    SELECT 'guard of ' || g.table_name, g.problem IS NULL, g.resource || coalesce('/<' || g.key_column || '>', ''),
-           coalesce(g.problem || '. Guard the table again.', 'Every write needs the fence of this resource.') FROM list_guards() g;
-END $$;
+    ('oldest transaction', CASE WHEN f.sees THEN (f.oldest > interval '10 minutes') IS NOT TRUE END, CASE
+       WHEN NOT f.sees THEN 'not visible without pg_read_all_stats'
+       ELSE coalesce(date_trunc('second', f.oldest)::text, 'none') END,
+     'One that is open for long, and has read here or written anywhere, slows each renewal a little more.'),
+    ('notification queue', f.heard < 0.5, round(f.heard * 100, 1) || ' % full',
+     'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.')) AS v
+  UNION ALL
+  SELECT 'guard of ' || g.table_name, g.problem IS NULL, g.resource || coalesce('/<' || g.key_column || '>', ''),
+    coalesce(g.problem || '. Guard the table again.', 'Every write needs the fence of this resource.')
+  FROM list_guards() g
+$$;
 
--- prune_locks removes locks with all their slots that have been free for longer than p_idle and that nobody queues for. A
--- call is one step: at most p_limit names after p_after, in the order of names. Give it next until that is NULL, each time
--- in a transaction of its own. It looks for them without a lock, and takes the table's only to remove them: it keeps tokens
--- in order, as an INSERT takes its own lock of the table before it draws a token, so that none was drawn before the row went
--- and used after. What the rows knew of the greatest token goes into the epoch, where the sequence does not know it.
+-- prune_locks removes locks with all their slots that have been free for longer than p_idle and that nobody queues
+-- for. A call is one step: at most p_limit names after p_after, in the order of names. Answers how many locks went,
+-- and next: give it that until it is NULL, each time in a transaction of its own. It looks for them without a lock,
+-- and takes the table's only to remove them, waiting a tenth of a second: then it locks the heads, and waits for
+-- nobody. That keeps tokens in order (I21), as an INSERT takes its own lock of the table before it draws a token, so
+-- that none was drawn before the row went and used after. What the rows knew of the greatest token goes into the
+-- epoch, where the sequence does not know it.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2677,31 +2629,28 @@ SET search_path FROM CURRENT SET lock_timeout = '100ms' SET jit = off
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
-  ok    boolean := require_read_committed();
-  since timestamptz;
+  ok    boolean := require_read_committed()
+    AND (p_idle >= interval '0' IS TRUE OR refuse('idle', p_idle::text, 'not be negative'))
+    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+  since timestamptz := clock_timestamp() - p_idle;
   names text[];
   top   bigint;
 BEGIN
-  IF p_idle IS NULL OR p_idle < interval '0' OR p_limit IS NULL OR p_limit NOT BETWEEN 1 AND 100000 THEN
-    ok := refuse(CASE WHEN p_idle >= interval '0' THEN 'limit' ELSE 'idle' END,
-                 CASE WHEN p_idle >= interval '0' THEN p_limit::text ELSE p_idle::text END,
-                 CASE WHEN p_idle >= interval '0' THEN 'be from 1 to 100000' ELSE 'not be negative' END);
-  END IF;
-  since := clock_timestamp() - p_idle;
-  removed := 0;
   SELECT array_agg(c.name ORDER BY c.name) INTO names FROM (
-    SELECT i.name FROM locks i
-    WHERE i.name > coalesce(p_after, '') AND i.slot = 0 AND i.expires_at <= since AND GREATEST(i.ended_at, i.expires_at) <= since
+    SELECT i.name FROM locks i WHERE i.name > coalesce(p_after, '') AND i.slot = 0
+      AND i.expires_at <= since AND GREATEST(i.ended_at, i.expires_at) <= since
     ORDER BY i.name LIMIT p_limit) c;
+  removed := 0;
   IF names IS NULL THEN
     RETURN;
   END IF;
   PERFORM settle(n) FROM unnest(names) n;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
-  WITH idle AS MATERIALIZED (                            -- whoever has locked a head waits for our table lock: never wait for them
-      SELECT f.name FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one, so that no plan reads the whole table
+  WITH idle AS MATERIALIZED (            -- whoever has locked a head waits for our table lock: never wait for them
+      SELECT f.name FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
         SELECT i.name FROM locks i
-        WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at) AND GREATEST(i.ended_at, i.expires_at) <= since
+        WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at)
+          AND GREATEST(i.ended_at, i.expires_at) <= since
           AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
                           AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))
           AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
@@ -2716,59 +2665,50 @@ BEGIN
   END IF;
 END $$;
 
+-- prune_events removes events that are older, and answers how many. It locks them alone.
 CREATE FUNCTION prune_events(p_older interval DEFAULT '90 days') RETURNS bigint
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-DECLARE
-  n bigint;
-BEGIN
-  IF p_older IS NULL OR p_older < interval '0' THEN
-    n := refuse('older', p_older::text, 'not be negative')::int;
-  END IF;
-  DELETE FROM events e WHERE e.at < clock_timestamp() - p_older;
-  GET DIAGNOSTICS n = ROW_COUNT;
-  RETURN n;
-END $$;
+  WITH gone AS (DELETE FROM events e WHERE e.at < (SELECT clock_timestamp() - p_older) RETURNING e.id)
+  SELECT CASE WHEN p_older >= interval '0' THEN (SELECT count(*) FROM gone)
+              ELSE refuse('older', p_older::text, 'not be negative')::int END
+$$;
 
 
 -- ==== 99_rights
 
--- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the audit.
--- A function that is not named here is called by others alone. Roles belong to the whole cluster, so another database may
--- create or drop them at this very moment: try again then.
+-- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the
+-- audit. A function that is not named here is called by others alone. Roles belong to the whole cluster, so another
+-- database may create or drop them at this very moment: try again then.
 DO $do$
 DECLARE
-  f text;
+  ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
+  theirs oid[] := current_setting('pglock.before');
+  users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
+    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, give_up, own_lease,
+    look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
+    guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
+    list_locks, get_lock, list_waiters, list_fences}';
+  admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
+  f      record;
 BEGIN
-  FOR f IN SELECT c.oid::regclass::text FROM pg_class c
-           WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND c.relname = ANY (ARRAY[
-             'installation', 'locks', 'sessions', 'waiters', 'spent_grants', 'fences', 'receipts', 'done_keys', 'events']) LOOP
-    EXECUTE 'REVOKE ALL ON ' || f || ' FROM PUBLIC';
+  FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[
+      'installation', 'locks', 'sessions', 'waiters', 'spent_grants', 'fences', 'receipts', 'done_keys', 'events']) LOOP
+    EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', f.name);
   END LOOP;
-  FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p
-           WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
-    EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
+  FOR f IN SELECT p.oid::regprocedure AS name FROM pg_proc p
+           WHERE p.pronamespace = ours AND NOT p.oid = ANY (theirs) LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name);
   END LOOP;
   FOR attempt IN 1..100 LOOP
     BEGIN
       IF to_regrole('pglock_user') IS NULL THEN CREATE ROLE pglock_user NOLOGIN; END IF;
       IF to_regrole('pglock_admin') IS NULL THEN CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; END IF;
       EXECUTE format('GRANT USAGE ON SCHEMA %I TO pglock_user, pglock_admin', current_schema());
-      FOR f IN SELECT p.oid::regprocedure::text || CASE WHEN p.proname = ANY (ARRAY[
-                 'break_lock', 'bypass_guards', 'advance_epoch', 'list_events', 'prune_locks', 'prune_events'])
-                 THEN ' TO pglock_admin' ELSE ' TO pglock_user, pglock_admin' END
-               FROM pg_proc p
-               WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[])
-                 AND p.proname = ANY (ARRAY[
-        'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
-        'acquire_lease', 'acquire_leases', 'renew_leases', 'check_leases', 'release_lease',
-        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_channel', 'end_session',
-        'fence', 'fence_all', 'once', 'seal', 'outcome',
-        'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',
-        'unguard_table',
-        'list_guards', 'list_locks', 'get_lock', 'list_waiters', 'list_fences',
-        'break_lock', 'bypass_guards', 'advance_epoch', 'list_events', 'prune_locks', 'prune_events']) LOOP
-        EXECUTE 'GRANT EXECUTE ON FUNCTION ' || f;
+      FOR f IN SELECT p.oid::regprocedure AS name,
+                 CASE WHEN p.proname = ANY (users) THEN 'pglock_user, ' ELSE '' END AS also FROM pg_proc p
+               WHERE p.pronamespace = ours AND NOT p.oid = ANY (theirs) AND p.proname = ANY (users || admins) LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %spglock_admin', f.name, f.also);
       END LOOP;
       EXIT;
     EXCEPTION
@@ -2778,7 +2718,8 @@ BEGIN
       WHEN insufficient_privilege THEN
         RAISE EXCEPTION 'user % cannot create the roles pglock_user and pglock_admin', current_user
           USING ERRCODE = 'insufficient_privilege', DETAIL = SQLERRM,
-                HINT = 'Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;';
+                HINT = 'Let an administrator run: CREATE ROLE pglock_user NOLOGIN; '
+                       'CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;';
     END;
   END LOOP;
 END $do$;

@@ -24,7 +24,7 @@ func TestDownIsRefusedWhileATableIsGuardedAndChangesNothing(t *testing.T) {
 		"partitions":           `CREATE TABLE t (id int) PARTITION BY LIST (id); CREATE TABLE t1 PARTITION OF t DEFAULT; SELECT %s.guard_table('t')`,
 		"a detached partition": `CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE t PARTITION OF p DEFAULT; SELECT %[1]s.guard_table('p'); ALTER TABLE p DETACH PARTITION t; SELECT %[1]s.unguard_table('p')`,
 		"a disabled guard":     `CREATE TABLE t (id int); SELECT %s.guard_table('t'); ALTER TABLE t DISABLE TRIGGER ALL`,
-		"a trigger by hand":    `CREATE TABLE t (id int); CREATE TRIGGER mine AFTER INSERT ON t EXECUTE FUNCTION %s.guard_statement()`,
+		"a trigger by hand":    `CREATE TABLE t (id int); CREATE TRIGGER mine AFTER INSERT ON t EXECUTE FUNCTION %s.guard_write()`,
 	} {
 		for _, schema := range []string{"pglock", `My "odd" Schema`} {
 			if schema != "pglock" && what != "a detached partition" { // one with the most SQL is enough

@@ -90,18 +90,16 @@ func TestNobodyTouchesTheTablesThatProveAFence(t *testing.T) {
 			"SELECT * FROM pglock.fences", "INSERT INTO pglock.fences VALUES ('accounts', 1, 'l', 0, gen_random_uuid(), pg_current_xact_id(), now())", "UPDATE pglock.fences SET fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()",
 			"DELETE FROM pglock.fences", "TRUNCATE pglock.fences", "BEGIN; LOCK TABLE pglock.fences IN SHARE MODE; COMMIT",
 			"SELECT * FROM pglock.events", "INSERT INTO pglock.events (kind, lock_name, token, xact) VALUES ('bypass', '', 0, pg_current_xact_id())", "UPDATE pglock.events SET xact = pg_current_xact_id()",
-			"DELETE FROM pglock.events", "TRUNCATE pglock.events", "ALTER TABLE pglock.fences DISABLE TRIGGER ALL", "CREATE TRIGGER t AFTER INSERT ON pglock.fences EXECUTE FUNCTION pglock.guard_statement('x')",
-			"SELECT pglock.require_fence('accounts', 'public', 'accounts')", "SELECT pglock.fence_commit()", "CREATE OR REPLACE FUNCTION pglock.guard_statement() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
-			"DROP FUNCTION pglock.guard_row() CASCADE", "SET session_replication_role = replica",
+			"DELETE FROM pglock.events", "TRUNCATE pglock.events", "ALTER TABLE pglock.fences DISABLE TRIGGER ALL", "CREATE TRIGGER t AFTER INSERT ON pglock.fences EXECUTE FUNCTION pglock.guard_write('x')",
+			"SELECT pglock.require_fence('accounts', 'public', 'accounts')", "SELECT pglock.fence_commit()", "CREATE OR REPLACE FUNCTION pglock.guard_write() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+			"DROP FUNCTION pglock.guard_write() CASCADE", "SET session_replication_role = replica",
 		} {
 			if _, err := pool.Exec(t.Context(), sql); !denied(err) {
 				t.Errorf("%s as %s: %v, want permission denied", sql, role, err)
 			}
 		}
-		for _, f := range []string{"guard_statement", "guard_row"} {
-			if _, err := pool.Exec(t.Context(), "SELECT pglock."+f+"()"); sqlState(err) != "0A000" {
-				t.Errorf("%s() as %s: %v, want to be refused but for a trigger", f, role, err)
-			}
+		if _, err := pool.Exec(t.Context(), "SELECT pglock.guard_write()"); sqlState(err) != "0A000" {
+			t.Errorf("guard_write() as %s: %v, want to be refused but for a trigger", role, err)
 		}
 		if after := rows(t, conn); after != before {
 			t.Fatalf("as %s, rows before:\n%s\nafter:\n%s", role, before, after)
@@ -240,7 +238,7 @@ func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 				}
 				var err error
 				if when == "by hand" {
-					_, err = o.pool.Exec(t.Context(), "CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON "+table+" FOR EACH ROW EXECUTE FUNCTION pglock.guard_row('trap', 'k')")
+					_, err = o.pool.Exec(t.Context(), "CREATE TRIGGER g AFTER INSERT OR UPDATE OR DELETE ON "+table+" FOR EACH ROW EXECUTE FUNCTION pglock.guard_write('trap', 'k')")
 				} else {
 					err = fencedstore.GuardTable(t.Context(), o.pool, table, fencedstore.WithTableResource("trap"), fencedstore.WithTableKey("k"))
 				}
@@ -282,9 +280,8 @@ func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, arguments := range []string{``, `''`, `'a\000b'`, `'\'`, `'\\000', '\', ''`, `'a', 'b', 'c', 'd'`, `'ü%s'`, `'` + strings.Repeat("x", 600) + `'`, `42, id`, `'a', 'NOSUCH'`} {
-		for _, f := range []string{"guard_statement", "guard_row"} {
-			when := map[string]string{"guard_statement": "BEFORE TRUNCATE ON %s FOR EACH STATEMENT", "guard_row": "AFTER INSERT ON %s FOR EACH ROW"}[f]
-			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("CREATE TRIGGER %s_%d "+when+" EXECUTE FUNCTION pglock.%s(%s)", f, i, o.table(), f, arguments)); err != nil {
+		for f, when := range map[string]string{"of_statements": "BEFORE TRUNCATE ON %s FOR EACH STATEMENT", "of_rows": "AFTER INSERT ON %s FOR EACH ROW"} {
+			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("CREATE TRIGGER %s_%d "+when+" EXECUTE FUNCTION pglock.guard_write(%s)", f, i, o.table(), arguments)); err != nil {
 				t.Fatal(err)
 			}
 			guards, err := fencedstore.TableGuards(t.Context(), other.pool)
@@ -298,7 +295,7 @@ func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 			if _, err := other.pool.Exec(t.Context(), "SELECT * FROM pglock.diagnose()"); err != nil {
 				t.Errorf("%s(%s): diagnose: %v", f, arguments, err)
 			}
-			if _, err := o.pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); err == nil && f == "guard_row" {
+			if _, err := o.pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); err == nil && f == "of_rows" {
 				t.Errorf("%s(%s) lets everything pass", f, arguments)
 			}
 			if _, err := o.pool.Exec(t.Context(), fmt.Sprintf("DROP TRIGGER %s_%d ON %s", f, i, o.table())); err != nil {
@@ -322,14 +319,14 @@ func TestHole_WhoMayMakeTriggersCanReplaceTheGuard(t *testing.T) {
 	if _, err := mallory.pool.Exec(t.Context(), insert); sqlState(err) != "LK011" {
 		t.Fatalf("before: %v", err)
 	}
-	if _, err := mallory.pool.Exec(t.Context(), "CREATE OR REPLACE TRIGGER pglock_guard BEFORE INSERT ON "+o.table()+" WHEN (false) EXECUTE FUNCTION pglock.guard_statement('accounts')"); err != nil {
+	if _, err := mallory.pool.Exec(t.Context(), "CREATE OR REPLACE TRIGGER pglock_guard BEFORE INSERT ON "+o.table()+" WHEN (false) EXECUTE FUNCTION pglock.guard_write('accounts')"); err != nil {
 		t.Fatalf("the hole is closed: strike it from the documentation: %v", err)
 	}
 	if _, err := mallory.pool.Exec(t.Context(), insert); err != nil {
 		t.Fatalf("the hole is closed: strike it from the documentation: %v", err)
 	}
 	guards, err := fencedstore.TableGuards(t.Context(), o.pool)
-	if err != nil || len(guards) != 1 || !strings.Contains(guards[0].Problem, "not ENABLE ALWAYS") {
+	if err != nil || len(guards) != 1 || !strings.Contains(guards[0].Problem, "not as guard_table makes it") {
 		t.Errorf("the list: %+v, %v", guards, err)
 	}
 	if err := fencedstore.GuardTable(t.Context(), o.pool, o.table()); err != nil {

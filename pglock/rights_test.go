@@ -2,8 +2,6 @@ package pglock_test
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -149,28 +147,13 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 	}
 }
 
-// Whoever uses SQL alone hears of their grants: the channel of a session needs no more than the role.
-func TestAUserIsToldTheChannelOfTheirSession(t *testing.T) {
-	t.Parallel()
-	db := pgtest.Database(t)
-	key := uuid.New()
-	sum := sha256.Sum256(key[:])
-	for _, role := range []string{"pglock_user", "pglock_admin"} {
-		var channel string
-		if err := db.Pool(t, login(t, db, role)).QueryRow(t.Context(), "SELECT pglock.session_channel($1)", key.String()).Scan(&channel); err != nil ||
-			channel != "pglock_"+hex.EncodeToString(sum[:16]) {
-			t.Errorf("%s: %q, %v", role, channel, err)
-		}
-	}
-}
-
 // The functions that users may call, and no others: what a migration adds is granted on purpose.
 func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	user := []string{"acquire_lease", "acquire_leases", "announce", "can_be_key", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
-		"get_lock", "give_up", "guard_row", "guard_statement", "guard_table", "guard_triggers", "hold_schema", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease", "own_tickets",
-		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_channel", "start_client", "sweep", "timeline", "trigger_arguments", "unguard_table", "watch"}
+	user := []string{"acquire_lease", "acquire_leases", "announce", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
+		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "key_column", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease", "own_tickets",
+		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "start_client", "sweep", "timeline", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {

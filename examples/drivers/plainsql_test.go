@@ -77,7 +77,7 @@ func TestI8_ReleaseOfASQLProgramIsAnnouncedToTheNextInTheQueue(t *testing.T) {
 	}
 	defer listener.Release()
 	key, channel := uuid.New(), ""
-	if err := listener.QueryRow(t.Context(), `SELECT pglock.session_channel($1)`, key).Scan(&channel); err != nil {
+	if err := listener.QueryRow(t.Context(), `SELECT 'pglock_' || left(encode(sha256(uuid_send($1)), 'hex'), 32)`, key).Scan(&channel); err != nil {
 		t.Fatal(err)
 	}
 	for _, query := range []string{

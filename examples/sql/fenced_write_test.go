@@ -164,7 +164,7 @@ func TestI8_ReleaseOfTheScriptIsAnnounced(t *testing.T) {
 			if who == "to who watches" {
 				channel = one[string](t, s, `SELECT channel FROM pglock.watch($1, '1 min')`, lock)
 			} else {
-				channel = one[string](t, s, `SELECT pglock.session_channel($1)`, key)
+				channel = one[string](t, s, `SELECT 'pglock_' || left(encode(sha256(uuid_send($1)), 'hex'), 32)`, key)
 				s.exec(t, `SELECT pglock.acquire_lease($1, $2, $3, 'waits', '30 s', p_wait => true, p_session_ttl => '1 min')`,
 					lock, uuid.New(), key)
 			}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -85,29 +86,25 @@ func qualified(up string) string {
 }
 
 var (
-	whole     = regexp.MustCompile(`(?ms)^CREATE FUNCTION .*?\$\$;$`)
-	functions = regexp.MustCompile(`CREATE FUNCTION (\w+)\(`)
-	views     = regexp.MustCompile(`(?m)^CREATE VIEW (\w+) `)
-	types     = regexp.MustCompile(`(?m)^CREATE TYPE (\w+) `)
-	triggers  = regexp.MustCompile(`(?ms)^CREATE CONSTRAINT TRIGGER (\w+) .*? ON (\w+)$`)
-	defaults  = regexp.MustCompile(`(?i)\s+DEFAULT\s.*$`)
+	whole    = regexp.MustCompile(`(?ms)^CREATE FUNCTION .*?\$\$;$`)
+	made     = regexp.MustCompile(`CREATE (FUNCTION|VIEW|TYPE) (\w+)( AS|\()`)
+	triggers = regexp.MustCompile(`(?ms)^CREATE CONSTRAINT TRIGGER (\w+) .*? ON (\w+)$`)
+	defaults = regexp.MustCompile(`(?i)\s+DEFAULT\s.*$`)
 )
 
-// drops is the statements that drop triggers, views, functions and types, the latest first of each.
+// drops is the statements that drop triggers, and then functions, views and types, the latest first: what was made later may
+// need what was made before.
 func drops(up string) string {
 	var b strings.Builder
 	for _, t := range triggers.FindAllStringSubmatch(up, -1) {
 		fmt.Fprintf(&b, "DROP TRIGGER %s ON %s;\n", t[1], t[2])
 	}
-	for _, t := range views.FindAllStringSubmatch(up, -1) {
-		fmt.Fprintf(&b, "DROP VIEW %s;\n", t[1])
-	}
-	found := functions.FindAllStringSubmatchIndex(up, -1)
-	for i := len(found) - 1; i >= 0; i-- {
-		fmt.Fprintf(&b, "DROP FUNCTION %s(%s);\n", up[found[i][2]:found[i][3]], arguments(up[found[i][1]:]))
-	}
-	for _, t := range types.FindAllStringSubmatch(up, -1) {
-		fmt.Fprintf(&b, "DROP TYPE %s;\n", t[1])
+	for _, m := range slices.Backward(made.FindAllStringSubmatchIndex(up, -1)) {
+		kind, name, of := up[m[2]:m[3]], up[m[4]:m[5]], ""
+		if kind == "FUNCTION" {
+			of = "(" + arguments(up[m[1]:]) + ")"
+		}
+		fmt.Fprintf(&b, "DROP %s %s%s;\n", kind, name, of)
 	}
 	return b.String()
 }

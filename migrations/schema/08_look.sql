@@ -1,8 +1,8 @@
 -- Looks: how the waits of a session stand, and circles of owners that wait for each other.
 
--- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that are
--- first with the time until they should ask again, and for those named in p_nested the circle that they close, if there
--- is one and they are its newest.
+-- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that
+-- are first with the time until they should ask again, and for those named in p_nested the circle that they close,
+-- if there is one and they are its newest. It locks the session, and nothing of a lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -11,12 +11,12 @@ AS $$
 DECLARE
   me uuid := session_of(p_session_key);
   ok boolean := require_read_committed() AND has_bytes('holder', p_holder, 256) AND is_ttl('session ttl', p_session_ttl)
-                AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
+    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
     WITH mine AS MATERIALIZED (
       SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = me),
-    firsts AS MATERIALIZED (   -- next_waiter, written out for many locks
+    firsts AS MATERIALIZED (   -- the next of each lock, as serve sees it
       SELECT f.ticket FROM (SELECT m.name, min(m.ticket) AS ticket FROM mine m GROUP BY m.name) n
         CROSS JOIN LATERAL (
           SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket <= n.ticket
@@ -25,103 +25,91 @@ BEGIN
           ORDER BY q.ticket LIMIT 1) f
       WHERE f.ticket = n.ticket)
     SELECT m.ticket, f.ticket IS NOT NULL,
-           CASE WHEN f.ticket IS NULL THEN NULL ELSE coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
+           CASE WHEN f.ticket > 0 THEN coalesce(microseconds_until(free_at(m.name, m.mode, m.capacity)), 0) END,
            CASE WHEN m.ticket = ANY (p_nested) THEN find_circle(m.name, m.ticket) END
     FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
 END $$;
 
--- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told of and that
--- no call of the session waits for, as after a failover that has lost their giving up.
+-- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told
+-- of and that no call of the session waits for, as after a failover that has lost their giving up. It locks nothing.
 CREATE FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]) RETURNS TABLE (name text, grant_id uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT q.name, q.grant_id FROM waiters q WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
+  SELECT q.name, q.grant_id FROM waiters q
+  WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
 $$;
 
--- The owners that keep a waiter waiting, and how: those who hold the lock, and those of waiters before it that hold
--- locks themselves. any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another
--- mode all holders are in the way, as they are in its way.
-CREATE FUNCTION kept_waiting_by(p_name text, p_ticket bigint, p_mode text)
-RETURNS TABLE (owner_id uuid, holder text, any_of boolean, queued boolean)
-LANGUAGE sql STABLE
-AS $$
-  SELECT l.owner_id, l.holder, p_mode = 'limit' AND l.mode = 'limit' AND NOT b.behind, false
-  FROM locks l, (SELECT EXISTS (SELECT FROM waiters o WHERE o.name = p_name AND o.ticket < p_ticket AND o.mode <> p_mode
-                                AND session_alive(o.session_id)) AS behind) b
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND NOT (p_mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
-  UNION ALL
-  SELECT q.owner_id, q.holder, false, true FROM waiters q
-  WHERE q.name = p_name AND q.ticket < p_ticket AND q.nested AND NOT (p_mode = 'shared' AND q.mode = 'shared') AND session_alive(q.session_id)
-$$;
+-- Who keeps a waiter waiting, and how: those who hold the lock, and waiters before it that hold locks themselves.
+-- any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another mode all
+-- holders are in the way, as they are in its way.
+CREATE VIEW waits AS
+  SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
+  FROM waiters q CROSS JOIN LATERAL (
+    SELECT l.owner_id AS for_owner, l.holder, q.mode = 'limit' AND l.mode = 'limit' AND NOT b.behind AS any_of,
+           false AS queued
+    FROM locks l, (SELECT EXISTS (
+        SELECT FROM waiters o WHERE o.name = q.name AND o.ticket < q.ticket AND o.mode <> q.mode
+          AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
+    WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+      AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
+    UNION ALL
+    SELECT w.owner_id, w.holder, false, true FROM waiters w
+    WHERE w.name = q.name AND w.ticket < q.ticket AND w.nested AND NOT (q.mode = 'shared' AND w.mode = 'shared')
+      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
+  WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
--- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON; NULL when
--- there is none. It is STABLE, and so is what it calls, so that all of it is read in the one snapshot of its caller: steps
--- of different moments could close a circle that never was.
+-- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
+-- waits, one after the other; NULL when there is none. It locks nothing. It is STABLE, so that all of it is read in
+-- the one snapshot of its caller: steps of different moments could close a circle that never was.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
-LANGUAGE plpgsql STABLE SET jit = off   -- the planner thinks a recursion worth compiling: 160 ms
+LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  start   uuid;
-  edges   jsonb := '[]';
-  more    jsonb;
-  reached uuid[];
-  front   uuid[];
+  start   uuid := (SELECT q.owner_id FROM waiters q WHERE q.name = p_name AND q.ticket = p_ticket);
+  edges   waits[];
+  more    waits[];
+  reached uuid[] := ARRAY[start];
+  front   uuid[] := reached;
   stuck   uuid[];
   before  uuid[];
-  way     jsonb;
+  way     jsonb := jsonb_build_array(jsonb_build_object('at', start, 'path', '[]'::jsonb));
   seen    uuid[] := '{}';
   circle  text;
 BEGIN
-  SELECT q.owner_id INTO start FROM waiters q WHERE q.name = p_name AND q.ticket = p_ticket;
-  IF start IS NULL THEN
-    RETURN NULL;
-  END IF;
   -- Every wait that can be reached from here, owner by owner: OFFSET 0 keeps the planner to that order.
-  reached := ARRAY[start];
-  front := reached;
-  LOOP
-    SELECT jsonb_agg(jsonb_build_object('from', q.owner_id, 'to', k.owner_id, 'ticket', q.ticket, 'lock', q.name,
-                                        'waiter', q.holder, 'holder', k.holder, 'any_of', k.any_of, 'queued', k.queued)),
-           array_agg(DISTINCT k.owner_id) FILTER (WHERE NOT k.owner_id = ANY (reached))
-      INTO more, front
-      FROM unnest(front) f (owner_id)
-        CROSS JOIN LATERAL (SELECT w.* FROM waiters w WHERE w.owner_id = f.owner_id AND session_alive(w.session_id) OFFSET 0) q
-        CROSS JOIN LATERAL (SELECT w.* FROM kept_waiting_by(q.name, q.ticket, q.mode) w OFFSET 0) k;
-    edges := edges || coalesce(more, '[]');
-    EXIT WHEN front IS NULL;
+  WHILE front IS NOT NULL LOOP
+    SELECT array_agg(k.w), array_agg(DISTINCT (k.w).for_owner) FILTER (WHERE NOT (k.w).for_owner = ANY (reached))
+      INTO more, front FROM unnest(front) f (owner_id)
+        CROSS JOIN LATERAL (SELECT w FROM waits w WHERE w.owner_id = f.owner_id OFFSET 0) k;
+    edges := edges || more;
     reached := reached || front;
     IF cardinality(reached) > 10000 THEN
       RETURN NULL;
     END IF;
   END LOOP;
   -- Who is stuck: everybody, until it is shown that all that they wait for can go on.
-  SELECT array_agg(DISTINCT (e ->> 'from')::uuid) INTO stuck FROM jsonb_array_elements(edges) e;
+  SELECT array_agg(DISTINCT e.owner_id) INTO stuck FROM unnest(edges) e;
   LOOP
     before := stuck;
     SELECT array_agg(DISTINCT s.owner_id) INTO stuck FROM (
-      SELECT (e ->> 'from')::uuid AS owner_id FROM jsonb_array_elements(edges) e
-      GROUP BY e ->> 'from', e ->> 'ticket'
-      HAVING bool_or((e ->> 'to')::uuid = ANY (before)) FILTER (WHERE NOT (e ->> 'any_of')::boolean)
-          OR bool_and(coalesce((e ->> 'to')::uuid = ANY (before), false)) FILTER (WHERE (e ->> 'any_of')::boolean)) s;
-    EXIT WHEN stuck IS NULL OR NOT start = ANY (stuck);
+      SELECT e.owner_id FROM unnest(edges) e GROUP BY e.owner_id, e.ticket
+      HAVING bool_or(e.for_owner = ANY (before)) FILTER (WHERE NOT e.any_of)
+          OR bool_and(coalesce(e.for_owner = ANY (before), false)) FILTER (WHERE e.any_of)) s;
+    IF (start = ANY (stuck)) IS NOT TRUE THEN
+      RETURN NULL;
+    END IF;
     EXIT WHEN cardinality(stuck) = cardinality(before);
   END LOOP;
-  IF stuck IS NULL OR NOT start = ANY (stuck) THEN
-    RETURN NULL;
-  END IF;
   -- The shortest way from the ticket back to its owner over tickets that are older, breadth first.
-  way := jsonb_build_array(jsonb_build_object('at', start, 'path', '[]'::jsonb));
-  LOOP
-    SELECT jsonb_agg(jsonb_build_object('at', n.b, 'path', n.path)) INTO way FROM (
-      SELECT DISTINCT ON (e ->> 'to') e ->> 'to' AS b, w -> 'path' || jsonb_build_array(e) AS path
-      FROM jsonb_array_elements(way) w JOIN jsonb_array_elements(edges) e ON e ->> 'from' = w ->> 'at'
-      WHERE (e ->> 'to')::uuid = ANY (stuck) AND NOT (e ->> 'to')::uuid = ANY (seen)
-        AND CASE WHEN w ->> 'at' = start::text THEN (e ->> 'ticket')::bigint = p_ticket ELSE (e ->> 'ticket')::bigint < p_ticket END
-      ORDER BY e ->> 'to', (e ->> 'queued')::boolean) n;
-    EXIT WHEN way IS NULL;
-    SELECT seen || array_agg((w ->> 'at')::uuid), max((w -> 'path')::text) FILTER (WHERE w ->> 'at' = start::text)
-      INTO seen, circle FROM jsonb_array_elements(way) w;
-    EXIT WHEN circle IS NOT NULL;
+  WHILE way IS NOT NULL AND circle IS NULL LOOP
+    SELECT jsonb_agg(jsonb_build_object('at', n.at, 'path', n.path)), seen || array_agg(n.at),
+           max(n.path::text) FILTER (WHERE n.at = start)
+      INTO way, seen, circle FROM (
+        SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || to_jsonb(e) AS path
+        FROM jsonb_array_elements(way) w JOIN unnest(edges) e ON e.owner_id = (w ->> 'at')::uuid
+        WHERE e.for_owner = ANY (stuck) AND NOT e.for_owner = ANY (seen)
+          AND CASE WHEN e.owner_id = start THEN e.ticket = p_ticket ELSE e.ticket < p_ticket END
+        ORDER BY e.for_owner, e.queued) n;
   END LOOP;
   RETURN circle;
 END $$;

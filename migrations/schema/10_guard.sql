@@ -1,312 +1,275 @@
--- Guards. What proves that a transaction has passed a fence is the fence's row, which only fence() writes: it carries the
--- transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought from a server whose
--- IDs were others is older than the transaction.
+-- Guards. What proves that a transaction has passed a fence is the fence's row, which only fence() writes: it
+-- carries the transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought
+-- from a server whose IDs were others is older than the transaction.
 
--- bypassed says whether an operator lets this transaction write without a fence, and notes the table.
-CREATE FUNCTION bypassed(p_schema text, p_table text) RETURNS boolean
+-- require_fence answers true when this transaction has passed the fence of p_resource, or an operator lets it write
+-- without one, which notes the table; else it raises (I3). p_column: the row has no key there, and so no fence. It
+-- locks nothing but the operator's event, which is this transaction's own.
+CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   mine xid8 := pg_current_xact_id_if_assigned();
+  name text;
   e    record;
 BEGIN
-  SELECT b.id, b.resource INTO e FROM events b WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
-  IF NOT FOUND THEN
-    RETURN false;
-  END IF;
-  IF position(' ' || p_schema || '.' || p_table || ' ' IN ' ' || coalesce(e.resource, '') || ' ') = 0 AND octet_length(coalesce(e.resource, '')) < 4096 THEN
-    UPDATE events b SET resource = concat_ws(' ', b.resource, p_schema || '.' || p_table) WHERE b.id = e.id;
-  END IF;
-  RETURN true;
-END $$;
-
-CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
-AS $$
-DECLARE
-  mine xid8 := pg_current_xact_id_if_assigned();
-BEGIN
-  IF EXISTS (SELECT FROM fences f WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp())
-     OR bypassed(p_schema, p_table) THEN
+  IF p_column IS NULL AND EXISTS (
+      SELECT FROM fences f
+      WHERE f.resource = p_resource AND f.fenced_xact = mine AND f.advanced_at >= transaction_timestamp()) THEN
     RETURN true;
   END IF;
-  IF octet_length(p_resource) > 512 THEN
-    RAISE EXCEPTION 'table %.% is guarded, and the resource of this row has % bytes: fences have at most 512, so nobody can write it without a bypass',
-        quote_ident(p_schema), quote_ident(p_table), octet_length(p_resource)
-      USING ERRCODE = 'LK011', DETAIL = 'resource=' || left(p_resource, 200), SCHEMA = p_schema, TABLE = p_table;
+  name := p_schema || '.' || p_table;
+  SELECT b.id, coalesce(b.resource, '') AS tables INTO e FROM events b
+    WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
+  IF FOUND THEN
+    IF position(' ' || name || ' ' IN ' ' || e.tables || ' ') = 0 AND octet_length(e.tables) < 4096 THEN
+      UPDATE events b SET resource = concat_ws(' ', b.resource, name) WHERE b.id = e.id;
+    END IF;
+    RETURN true;
   END IF;
-  RAISE EXCEPTION 'table %.% is guarded: this transaction has not passed the fence of %', quote_ident(p_schema), quote_ident(p_table),
-      quote_literal(p_resource)
-    USING ERRCODE = 'LK011', DETAIL = 'resource=' || p_resource, SCHEMA = p_schema, TABLE = p_table,
-          HINT = format('Acquire the lock that protects it and pass its fence first, in the same transaction: SELECT %I.fence(..., p_resource => %L). '
-                        'Operators: SELECT %1$I.bypass_guards(reason, actor).', current_schema(), p_resource);
+  RAISE EXCEPTION USING ERRCODE = 'LK011', SCHEMA = p_schema, TABLE = p_table, COLUMN = coalesce(p_column, ''),
+    DETAIL = 'resource=' || left(p_resource, 512),
+    MESSAGE = CASE
+      WHEN p_column IS NOT NULL
+      THEN format('key column %I of guarded table %I.%I is NULL or missing, or of a type that cannot be a key: '
+                  'a row without a key has no fence', p_column, p_schema, p_table)
+      WHEN octet_length(p_resource) > 512
+      THEN format('table %I.%I is guarded, and the resource of this row has %s bytes: fences have at most 512, '
+                  'so nobody can write it without a bypass', p_schema, p_table, octet_length(p_resource))
+      ELSE format('table %I.%I is guarded: this transaction has not passed the fence of %L',
+                  p_schema, p_table, p_resource) END,
+    HINT = CASE WHEN p_column IS NULL AND octet_length(p_resource) <= 512
+      THEN format('Acquire the lock that protects it and pass its fence first, in the same transaction: '
+                  'SELECT %I.fence(..., p_resource => %L). ', current_schema(), p_resource) ELSE '' END
+      || format('Operators: SELECT %I.bypass_guards(reason, actor).', current_schema());
 END $$;
 
--- guard_statement(resource) is for a table with one resource; it costs the same however many rows a statement writes.
-CREATE FUNCTION guard_statement() RETURNS trigger
+-- guard_write(resource) is the trigger of a table with one resource: for each statement, which costs the same
+-- however many rows that writes. guard_write(resource, key column) is for each row; so is either on partitioned
+-- tables, whose partitions inherit row triggers alone. For rows it runs AFTER the write, on the row as the other
+-- triggers have left it, with the rights of the owner of this schema: so it must run no code of the table's owner
+-- (I5). It asks for the fence of the key that a row had and of the one that it has (I3). It locks nothing, and its
+-- result means nothing.
+CREATE FUNCTION guard_write() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  ok boolean := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
+  ok      boolean;
+  reading text;
+  before  text;
+  after   text;
 BEGIN
-  RETURN NULL;
-END $$;
-
--- guard_row(resource[, key column]) is for a resource for each row, and for partitioned tables, whose partitions inherit
--- row triggers alone. It runs AFTER the write, on the row as the other triggers have left it, with the rights of the owner
--- of this schema: so it must run no code of the table's owner. It reads a column that the catalog has for this table, so
--- that no function can stand in for it, of a type whose output function is the server's own, and goes through no cast.
-CREATE FUNCTION guard_row() RETURNS trigger
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET datestyle = 'ISO, YMD'
-AS $$
-DECLARE
-  ok     boolean;
-  key    text;
-  before text;
-  after  text;
-BEGIN
-  IF TG_NARGS < 2 THEN
+  IF TG_NARGS < 2 OR TG_LEVEL = 'STATEMENT' THEN
     ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
     RETURN NULL;
   END IF;
-  key := key_text(TG_RELID, TG_ARGV[1]);
-  IF key IS NOT NULL THEN
-    IF TG_OP <> 'INSERT' THEN EXECUTE key INTO before USING OLD; END IF;
-    IF TG_OP <> 'DELETE' THEN EXECUTE key INTO after USING NEW; END IF;
+  reading := (key_column(TG_RELID, TG_ARGV[1])).reading;
+  IF reading IS NOT NULL THEN
+    IF TG_OP <> 'INSERT' THEN EXECUTE reading INTO before USING OLD; END IF;
+    IF TG_OP <> 'DELETE' THEN EXECUTE reading INTO after USING NEW; END IF;
   END IF;
-  IF (TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL) AND NOT bypassed(TG_TABLE_SCHEMA, TG_TABLE_NAME) THEN
-    RAISE EXCEPTION 'key column % of guarded table %.% is NULL or missing, or of a type that cannot be a key: a row without a key has no fence',
-        quote_ident(TG_ARGV[1]), quote_ident(TG_TABLE_SCHEMA), quote_ident(TG_TABLE_NAME)
-      USING ERRCODE = 'LK011', DETAIL = 'resource=' || TG_ARGV[0], SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = TG_ARGV[1];
+  IF TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL THEN
+    ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[1]);
   END IF;
   ok := (before IS NULL OR before = after OR require_fence(TG_ARGV[0] || '/' || before, TG_TABLE_SCHEMA, TG_TABLE_NAME))
     AND (after IS NULL OR require_fence(TG_ARGV[0] || '/' || after, TG_TABLE_SCHEMA, TG_TABLE_NAME));
   RETURN NULL;
 END $$;
 
--- key_text is the statement that tells the key of a row as text: format goes by the type's output function. NULL when the
--- table has no such column, or one of a type that cannot be a key.
-CREATE FUNCTION key_text(p_table oid, p_column text) RETURNS text
-LANGUAGE plpgsql STABLE
+-- key_column tells the type of a table's column, NULL when there is none of this name, and the statement that tells
+-- the key of a row as text, NULL when the type cannot be a key. One value must have one text, whatever the session's
+-- settings, and no code of the table's owner may run (I5): so the column is one that the catalog has for this table,
+-- and no function can stand in for it; the type, or what it is a domain over, is the server's own or an enum; and
+-- nothing goes through a cast.
+CREATE FUNCTION key_column(p_table oid, p_column text, OUT of_type oid, OUT reading text)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 AS $$
-DECLARE
-  base oid;
 BEGIN
-  SELECT coalesce(nullif(t.typbasetype, 0), t.oid) INTO base FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
-    WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped AND can_be_key(a.atttypid);
-  IF FOUND THEN
-    RETURN format(CASE base WHEN 'bool'::regtype
-                    THEN 'SELECT CASE ($1).%1$I WHEN true THEN ''true'' WHEN false THEN ''false'' END'
-                    ELSE 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, p_column);
-  END IF;
-  RETURN NULL;
+  SELECT t.oid, format(CASE
+      WHEN b.oid IN ('bool'::regtype, 'date'::regtype) THEN 'SELECT to_jsonb(($1).%1$I) #>> ''{}'''
+      WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])
+      THEN 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, a.attname)
+    INTO of_type, reading FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+      JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
+    WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped;
 END $$;
 
--- The arguments of a trigger, from the catalog's bytes, each of which ends with a zero.
-CREATE FUNCTION trigger_arguments(p_bytes bytea, p_count int) RETURNS text[]
+-- guard_triggers tells the triggers of guards, of one table or of all, with their arguments from the catalog's
+-- bytes, each of which ends with a zero; given a resource and a key also those that the table lacks for it, which
+-- have no arguments yet. problem is what is wrong with each, and mend is what puts it right, in this order. A sound
+-- one is as it is made here. A write through a parent fires row triggers alone; and what is not ENABLE ALWAYS,
+-- session_replication_role goes past (I3).
+CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL, p_resource text DEFAULT NULL, p_key text DEFAULT NULL)
+RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], problem text, mend text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
-  SELECT ARRAY(SELECT convert_from(decode(replace(a, ' ', ''), 'hex'), getdatabaseencoding())
-               FROM unnest(string_to_array(regexp_replace(encode(p_bytes, 'hex'), '..', E'\\& ', 'g'), '00 ')) WITH ORDINALITY AS x (a, n)
-               WHERE n <= p_count ORDER BY n)
+  WITH there AS MATERIALIZED (
+    SELECT t.tgrelid, t.tgname, t.tgparentid <> 0 AS inherited, t.tgenabled = 'A' AS always,
+           t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62
+             WHEN 'pglock_guard_row' THEN 29 WHEN 'pglock_guard_truncate' THEN 34 ELSE 0 END AS sound,
+           ARRAY(SELECT convert_from(decode(replace(x.a, ' ', ''), 'hex'), getdatabaseencoding())
+                 FROM unnest(string_to_array(regexp_replace(encode(t.tgargs, 'hex'), '..', E'\\& ', 'g'), '00 '))
+                   WITH ORDINALITY AS x (a, n) WHERE x.n <= t.tgnargs ORDER BY x.n) AS args
+    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE (p_table IS NULL OR t.tgrelid = p_table) AND n.nspname = current_schema() AND p.proname = 'guard_write'),
+  has AS (
+    SELECT f.by_row, EXISTS (SELECT FROM there t WHERE t.sound AND t.tgname <> 'pglock_guard_row') AS truncate,
+           EXISTS (SELECT FROM there t WHERE (t.sound OR t.inherited) AND t.tgname = 'pglock_guard_row'
+                                          OR t.sound AND t.tgname = 'pglock_guard' AND NOT f.by_row) AS rows
+    FROM pg_class c CROSS JOIN LATERAL (SELECT p_key IS NOT NULL OR c.relkind <> 'r'
+      OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS by_row) f
+    WHERE c.oid = p_table AND p_resource IS NOT NULL)
+  SELECT t.tgrelid, t.tgname, t.inherited, t.args,
+         format('trigger %s of %s is not ', t.tgname, t.tgrelid::regclass)
+           || CASE WHEN NOT t.sound THEN 'as guard_table makes it' WHEN NOT t.always THEN 'ENABLE ALWAYS' END,
+         format(CASE WHEN NOT t.sound AND NOT t.inherited THEN 'DROP TRIGGER %I ON %s'
+                     WHEN NOT t.always THEN 'ALTER TABLE %2$s ENABLE ALWAYS TRIGGER %1$I' END,
+                t.tgname, t.tgrelid::regclass)
+  FROM there t
+  UNION ALL
+  SELECT p_table, l.name, false, NULL, format('%s has no guard for %s', p_table::regclass, l.what),
+         format('CREATE TRIGGER %1$s %2$s ON %3$s FOR EACH %4$s EXECUTE FUNCTION %5$I.guard_write(%6$s);
+                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s', l.name, l.events, p_table::regclass, l.each,
+                current_schema(), concat_ws(', ', quote_literal(p_resource), quote_literal(p_key)))
+  FROM has h CROSS JOIN LATERAL (VALUES
+    (NOT h.rows AND h.by_row, 'pglock_guard_row', 'rows', 'AFTER INSERT OR UPDATE OR DELETE', 'ROW'),
+    (NOT h.rows AND NOT h.by_row, 'pglock_guard', 'rows', 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT'),
+    (NOT h.truncate AND (h.by_row OR h.rows), 'pglock_guard_truncate', 'TRUNCATE', 'BEFORE TRUNCATE', 'STATEMENT'))
+      AS l (lacks, name, what, events, each)
+  WHERE l.lacks
 $$;
 
--- guard_triggers are the triggers of this schema's guards, of one table or of all. A sound one is as guard_table makes it.
-CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL)
-RETURNS TABLE (on_table oid, name name, enabled "char", inherited boolean, by_row boolean, sound boolean, args text[])
-LANGUAGE sql STABLE SET search_path FROM CURRENT
-AS $$
-  SELECT t.tgrelid, t.tgname, t.tgenabled, t.tgparentid <> 0, p.proname = 'guard_row',
-         t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62 WHEN 'pglock_guard_row' THEN 29 ELSE 34 END,
-         trigger_arguments(t.tgargs, t.tgnargs)
-  FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-  WHERE (p_table IS NULL OR t.tgrelid = p_table) AND n.nspname = current_schema() AND p.proname IN ('guard_statement', 'guard_row')
-$$;
-
--- One value of a key must have one text, whatever the session's settings.
-CREATE FUNCTION can_be_key(p_type oid) RETURNS boolean
-LANGUAGE sql STABLE SET search_path FROM CURRENT
-AS $$
-  SELECT EXISTS (SELECT FROM pg_type t JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
-                 WHERE t.oid = p_type AND (b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid,bool,date}'::regtype[])))
-$$;
-
--- The guards of the database: one row for each table that was put under guard, partitions and children with it. problem
--- says what is missing; guard_table again adds it.
+-- list_guards tells the guards of the database: one row for each table that was put under guard, partitions and
+-- children with it. problem says what is missing, and guard_table again adds it. It locks nothing.
 CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS $$
-  WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM guard_triggers()),
-  guarded AS (SELECT o.on_table AS oid, coalesce(max(o.args[1]), '') AS resource, max(o.args[2]) AS key_column FROM ours o GROUP BY 1),
+  WITH RECURSIVE guarded AS MATERIALIZED (
+    SELECT t.on_table AS oid, coalesce(max(t.args[1]), '') AS resource, max(t.args[2]) AS key
+    FROM guard_triggers() t GROUP BY 1),
   below AS (
-    SELECT g.oid AS top, g.oid, g.resource, g.key_column FROM guarded g
-    UNION SELECT b.top, i.inhrelid, b.resource, b.key_column FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-  SELECT format('%I.%I', s.nspname, c.relname), g.resource, g.key_column, (SELECT count(*)::int FROM below b WHERE b.top = g.oid),
-         (SELECT string_agg(w.what, '; ' ORDER BY w.what) FROM (
-            SELECT format('trigger %s of %s is not ENABLE ALWAYS', o.name, o.on_table::regclass) AS what
-              FROM below b JOIN ours o ON o.on_table = b.oid WHERE b.top = g.oid AND o.enabled <> 'A'
+    SELECT g.oid AS top, g.oid, g.resource, g.key FROM guarded g
+    UNION SELECT b.top, i.inhrelid, b.resource, b.key FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+  SELECT format('%I.%I', s.nspname, c.relname), g.resource, g.key,
+         (SELECT count(*)::int FROM below b WHERE b.top = g.oid),
+         (SELECT string_agg(w.problem, '; ' ORDER BY w.problem) FROM below b CROSS JOIN LATERAL (
+            SELECT t.problem FROM guard_triggers(b.oid, b.resource, b.key) t
             UNION ALL
-            SELECT format('trigger %s of %s is not as guard_table makes it', o.name, o.on_table::regclass)
-              FROM below b JOIN ours o ON o.on_table = b.oid WHERE b.top = g.oid AND NOT o.sound
-            UNION ALL
-            SELECT format('%s has no guard for TRUNCATE', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.on_table = b.oid AND NOT o.by_row)
-            UNION ALL
-            SELECT format('%s has no guard for rows', b.oid::regclass) FROM below b
-              WHERE b.top = g.oid AND NOT EXISTS (SELECT FROM ours o WHERE o.on_table = b.oid
-                AND (o.by_row OR o.name = 'pglock_guard' AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = b.oid)))
-            UNION ALL
-            SELECT format('%s has no column %I', b.oid::regclass, g.key_column) FROM below b
-              WHERE b.top = g.oid AND g.key_column IS NOT NULL AND NOT EXISTS (
-                SELECT FROM pg_attribute a WHERE a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped)
-            UNION ALL
-            SELECT format('key column %I of %s is of type %s: drop the guard', a.attname, b.oid::regclass, format_type(a.atttypid, NULL))
-              FROM below b JOIN pg_attribute a ON a.attrelid = b.oid AND a.attname = g.key_column AND a.attnum > 0 AND NOT a.attisdropped
-              WHERE b.top = g.oid AND NOT can_be_key(a.atttypid)) w)
+            SELECT CASE WHEN k.of_type IS NULL THEN format('%s has no column %I', b.oid::regclass, b.key)
+                        WHEN k.reading IS NULL THEN format('key column %I of %s is of type %s: drop the guard', b.key,
+                                                           b.oid::regclass, format_type(k.of_type, NULL)) END
+            FROM key_column(b.oid, b.key) k WHERE b.key IS NOT NULL) w
+          WHERE b.top = g.oid)
   FROM guarded g JOIN pg_class c ON c.oid = g.oid JOIN pg_namespace s ON s.oid = c.relnamespace
   WHERE NOT EXISTS (SELECT FROM below b WHERE b.oid = g.oid AND b.top <> g.oid
-                    AND b.resource = g.resource AND b.key_column IS NOT DISTINCT FROM g.key_column)
+                    AND b.resource = g.resource AND b.key IS NOT DISTINCT FROM g.key)
   ORDER BY 1
 $$;
 
--- hold_schema keeps the schema from being taken away until the transaction ends.
-CREATE FUNCTION hold_schema() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-BEGIN
-  LOCK TABLE fences IN ACCESS SHARE MODE;
-END $$;
-
--- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs with the
--- rights of its caller, who must own the table. Answers how many triggers it made.
+-- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs
+-- with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
+-- taken away meanwhile, then what it guards, the uppermost first. Answers how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  c    record;
-  rel  record;
-  g    record;
-  args text;
-  n    int := 0;
+  c   record;
+  g   record;
+  rel regclass;
+  n   int := 0;
 BEGIN
-  SELECT k.oid, k.relkind, k.relnamespace, k.relname, format('%I.%I', s.nspname, k.relname) AS name, s.nspname INTO c
-    FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace WHERE k.oid = p_table;
+  SELECT k.relkind, k.relname, k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
+      AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts',
+                        'done_keys', 'pglock_schema_migrations') AS ours
+    INTO c FROM pg_class k WHERE k.oid = p_table;
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = 'undefined_table';
-  END IF;
-  IF c.relkind NOT IN ('r', 'p') OR c.nspname = current_schema()
-     AND c.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts', 'done_keys', 'pglock_schema_migrations') THEN
-    RAISE EXCEPTION 'table is %, which is %: a guard needs a table of the application', c.name,
-        CASE c.relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table' WHEN 'r' THEN 'a table of pglock'
-                       ELSE 'no table' END
-      USING ERRCODE = 'wrong_object_type';
+    RAISE EXCEPTION 'table is %: it must be an existing table', coalesce(p_table::text, 'NULL') USING ERRCODE = '42P01';
+  ELSIF c.ours OR c.relkind NOT IN ('r', 'p') THEN
+    RAISE EXCEPTION 'table is %, which is %: a guard needs a table of the application', p_table, CASE c.relkind
+        WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view' WHEN 'f' THEN 'a foreign table'
+        WHEN 'r' THEN 'a table of pglock' ELSE 'no table' END USING ERRCODE = 'wrong_object_type';
   END IF;
   p_resource := coalesce(p_resource, c.relname);
   IF octet_length(p_resource) NOT BETWEEN 1 AND 512 - 2 * (p_key IS NOT NULL)::int THEN
     RAISE EXCEPTION 'resource is % bytes long: it must have 1 to 512, and with a key to 510', octet_length(p_resource)
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  IF p_key IS NOT NULL THEN
-    SELECT a.atttypid INTO g FROM pg_attribute a
-      WHERE a.attrelid = c.oid AND a.attname = p_key AND a.attnum > 0 AND NOT a.attisdropped;
-    IF NOT FOUND THEN
-      RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), c.name USING ERRCODE = 'undefined_column';
-    END IF;
-    IF NOT can_be_key(g.atttypid) THEN
-      RAISE EXCEPTION 'key column % of % is of type %: it must be an integer, numeric, text, varchar, uuid, bool, date or an enum', quote_ident(p_key), c.name,
-          format_type(g.atttypid, NULL)
-        USING ERRCODE = 'datatype_mismatch';
-    END IF;
+  g := key_column(p_table, p_key);
+  IF p_key IS NOT NULL AND g.of_type IS NULL THEN
+    RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), p_table
+      USING ERRCODE = 'undefined_column';
+  ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
+    RAISE EXCEPTION 'key column % of % is of type %: it must be %', quote_ident(p_key), p_table,
+        format_type(g.of_type, NULL), 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
+      USING ERRCODE = 'datatype_mismatch';
   END IF;
-  PERFORM hold_schema();
-  args := concat_ws(', ', quote_literal(p_resource), quote_literal(p_key));
-
+  PERFORM list_fences(p_resource);   -- whoever has read the fences holds the schema until the transaction ends
   FOR rel IN
     WITH RECURSIVE below AS (
-      SELECT c.oid AS oid, 0 AS depth UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT k.oid, format('%I.%I', s.nspname, k.relname) AS name, k.relkind,
-           EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = k.oid) AS inherits   -- a write through a parent fires row triggers alone
-    FROM (SELECT oid, min(depth) AS depth FROM below GROUP BY oid) b JOIN pg_class k ON k.oid = b.oid JOIN pg_namespace s ON s.oid = k.relnamespace
-    ORDER BY b.depth, k.oid
+      SELECT p_table::oid AS oid, 0 AS depth
+      UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
+    SELECT b.oid FROM below b GROUP BY b.oid ORDER BY min(b.depth), b.oid
   LOOP
-    SELECT l.resource, l.key_column INTO g FROM (
-        SELECT max(o.args[1]) AS resource, max(o.args[2]) AS key_column, count(*) AS n FROM guard_triggers(rel.oid) o) l WHERE l.n > 0;
-    IF FOUND AND (g.resource <> p_resource OR g.key_column IS DISTINCT FROM p_key) THEN
-      RAISE EXCEPTION 'table % is guarded already, by resource %', rel.name, quote_literal(g.resource || coalesce('/<' || g.key_column || '>', ''))
-        USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
-    END IF;
-    FOR g IN SELECT t.name FROM guard_triggers(rel.oid) t WHERE NOT t.sound AND NOT t.inherited LOOP
-      EXECUTE format('DROP TRIGGER %I ON %s', g.name, rel.name);
-    END LOOP;
-    IF p_key IS NULL AND rel.relkind = 'r' AND NOT rel.inherits AND NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard') THEN
-      EXECUTE format('CREATE TRIGGER pglock_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %I.guard_statement(%s)',
-                     rel.name, current_schema(), quote_literal(p_resource));
-      n := n + 1;
-    ELSIF p_key IS NOT NULL OR rel.relkind <> 'r' OR rel.inherits THEN
-      IF NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard_row') THEN
-        EXECUTE format('CREATE TRIGGER pglock_guard_row AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION %I.guard_row(%s)',
-                       rel.name, current_schema(), args);
-        n := n + 1;
+    FOR g IN SELECT * FROM guard_triggers(rel, p_resource, p_key) LOOP
+      IF g.args[1] <> p_resource OR g.args[1] = p_resource AND g.args[2] IS DISTINCT FROM p_key THEN
+        RAISE EXCEPTION 'table % is guarded already, by resource %', rel,
+            quote_literal(concat(g.args[1], '/<' || g.args[2] || '>'))
+          USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
+      ELSIF g.mend IS NOT NULL THEN
+        EXECUTE g.mend;
+        n := n + (g.args IS NULL)::int;
       END IF;
-      IF NOT EXISTS (SELECT FROM guard_triggers(rel.oid) t WHERE t.name = 'pglock_guard_truncate') THEN
-        EXECUTE format('CREATE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %I.guard_statement(%s)',
-                       rel.name, current_schema(), args);
-        n := n + 1;
-      END IF;
-    END IF;
-    FOR g IN SELECT t.name FROM guard_triggers(rel.oid) t WHERE t.enabled <> 'A' LOOP
-      EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', rel.name, g.name);   -- session_replication_role opens no hole
     END LOOP;
   END LOOP;
   RETURN n;
 END $$;
 
--- unguard_table takes the guard away, from partitions and children too. Answers how many triggers it dropped.
+-- unguard_table takes the guard away, from partitions and children too. It runs with the rights of its caller, who
+-- must own the table, and locks what it was taken from. Answers how many triggers it dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
-  t record;
-  n int := 0;
+  whole regclass;
+  t     record;
+  n     int := 0;
 BEGIN
-  SELECT format('%I.%I', s.nspname, k.relname) AS part, w.whole INTO t
-    FROM pg_class k JOIN pg_namespace s ON s.oid = k.relnamespace, LATERAL (
-      WITH RECURSIVE up AS (
-        SELECT g.tgrelid, g.tgparentid FROM pg_trigger g WHERE g.tgrelid = k.oid AND g.tgparentid <> 0
-          AND g.tgname IN (SELECT o.name FROM guard_triggers(k.oid) o WHERE o.inherited)
-        UNION SELECT g.tgrelid, g.tgparentid FROM up u JOIN pg_trigger g ON g.oid = u.tgparentid)
-      SELECT format('%I.%I', n.nspname, c.relname) AS whole FROM up u JOIN pg_class c ON c.oid = u.tgrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-      WHERE u.tgparentid = 0 LIMIT 1) w
-    WHERE k.oid = p_table;
+  SELECT a.relid INTO whole
+    FROM guard_triggers(p_table) o CROSS JOIN pg_partition_ancestors(p_table) WITH ORDINALITY AS a (relid, n)
+      CROSS JOIN LATERAL guard_triggers(a.relid) g
+    WHERE o.inherited AND g.name = o.name AND NOT g.inherited ORDER BY a.n LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'table % is guarded as a part of table %, whose guard would be left with a hole; nothing was changed', t.part, t.whole
-      USING ERRCODE = 'wrong_object_type', HINT = format('Drop the guard of %s, or detach %s from it first.', t.whole, t.part), TABLE = t.whole;
+    RAISE EXCEPTION USING ERRCODE = 'wrong_object_type', TABLE = whole,
+      MESSAGE = format('table %s is guarded as a part of table %s, whose guard would be left with a hole; '
+                       'nothing was changed', p_table, whole),
+      HINT = format('Drop the guard of %s, or detach %s from it first.', whole, p_table);
   END IF;
   FOR t IN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT g.name, format('%I.%I', s.nspname, k.relname) AS on_table
-    FROM below b JOIN pg_class k ON k.oid = b.oid JOIN pg_namespace s ON s.oid = k.relnamespace
-      CROSS JOIN LATERAL guard_triggers(b.oid) g WHERE NOT g.inherited
+    SELECT g.name, g.on_table::regclass AS rel FROM below b CROSS JOIN LATERAL guard_triggers(b.oid) g
+    WHERE g.on_table = b.oid AND NOT g.inherited
   LOOP
-    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.on_table);
+    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.rel);
     n := n + 1;
   END LOOP;
   IF n = 0 THEN
-    RAISE EXCEPTION 'table % is not guarded: there is nothing to drop', coalesce(p_table::text, 'NULL') USING ERRCODE = 'undefined_object';
+    RAISE EXCEPTION 'table % is not guarded: there is nothing to drop', coalesce(p_table::text, 'NULL')
+      USING ERRCODE = 'undefined_object';
   END IF;
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence. The audit says who did it and why, and to
--- which tables; a rollback, also to a savepoint, takes it back.
+-- bypass_guards lets this transaction write to guarded tables without a fence, and answers its ID. The audit says
+-- who did it and why, and to which tables; a rollback, also to a savepoint, takes it back. It locks nothing.
 CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok boolean := is_operator(p_reason, p_actor);
 BEGIN
-  INSERT INTO events (kind, lock_name, token, actor, reason, xact) VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
+  INSERT INTO events (kind, lock_name, token, actor, reason, xact)
+    VALUES ('bypass', '', 0, p_actor, p_reason, pg_current_xact_id());
   RETURN pg_current_xact_id();
 END $$;

@@ -1,39 +1,35 @@
--- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the audit.
--- A function that is not named here is called by others alone. Roles belong to the whole cluster, so another database may
--- create or drop them at this very moment: try again then.
+-- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the
+-- audit. A function that is not named here is called by others alone. Roles belong to the whole cluster, so another
+-- database may create or drop them at this very moment: try again then.
 DO $do$
 DECLARE
-  f text;
+  ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
+  theirs oid[] := current_setting('pglock.before');
+  users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
+    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, give_up, own_lease,
+    look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
+    guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
+    list_locks, get_lock, list_waiters, list_fences}';
+  admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
+  f      record;
 BEGIN
-  FOR f IN SELECT c.oid::regclass::text FROM pg_class c
-           WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND c.relname = ANY (ARRAY[
-             'installation', 'locks', 'sessions', 'waiters', 'spent_grants', 'fences', 'receipts', 'done_keys', 'events']) LOOP
-    EXECUTE 'REVOKE ALL ON ' || f || ' FROM PUBLIC';
+  FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[
+      'installation', 'locks', 'sessions', 'waiters', 'spent_grants', 'fences', 'receipts', 'done_keys', 'events']) LOOP
+    EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', f.name);
   END LOOP;
-  FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p
-           WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[]) LOOP
-    EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
+  FOR f IN SELECT p.oid::regprocedure AS name FROM pg_proc p
+           WHERE p.pronamespace = ours AND NOT p.oid = ANY (theirs) LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name);
   END LOOP;
   FOR attempt IN 1..100 LOOP
     BEGIN
       IF to_regrole('pglock_user') IS NULL THEN CREATE ROLE pglock_user NOLOGIN; END IF;
       IF to_regrole('pglock_admin') IS NULL THEN CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; END IF;
       EXECUTE format('GRANT USAGE ON SCHEMA %I TO pglock_user, pglock_admin', current_schema());
-      FOR f IN SELECT p.oid::regprocedure::text || CASE WHEN p.proname = ANY (ARRAY[
-                 'break_lock', 'bypass_guards', 'advance_epoch', 'list_events', 'prune_locks', 'prune_events'])
-                 THEN ' TO pglock_admin' ELSE ' TO pglock_user, pglock_admin' END
-               FROM pg_proc p
-               WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND NOT p.oid = ANY (current_setting('pglock.before')::oid[])
-                 AND p.proname = ANY (ARRAY[
-        'schema_version', 'database_id', 'start_client', 'timeline', 'diagnose', 'sweep',
-        'acquire_lease', 'acquire_leases', 'renew_leases', 'check_leases', 'release_lease',
-        'release_leases', 'give_up', 'own_lease', 'look', 'own_tickets', 'announce', 'watch', 'session_channel', 'end_session',
-        'fence', 'fence_all', 'once', 'seal', 'outcome',
-        'guard_statement', 'guard_row', 'guard_triggers', 'trigger_arguments', 'can_be_key', 'hold_schema', 'guard_table',
-        'unguard_table',
-        'list_guards', 'list_locks', 'get_lock', 'list_waiters', 'list_fences',
-        'break_lock', 'bypass_guards', 'advance_epoch', 'list_events', 'prune_locks', 'prune_events']) LOOP
-        EXECUTE 'GRANT EXECUTE ON FUNCTION ' || f;
+      FOR f IN SELECT p.oid::regprocedure AS name,
+                 CASE WHEN p.proname = ANY (users) THEN 'pglock_user, ' ELSE '' END AS also FROM pg_proc p
+               WHERE p.pronamespace = ours AND NOT p.oid = ANY (theirs) AND p.proname = ANY (users || admins) LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %spglock_admin', f.name, f.also);
       END LOOP;
       EXIT;
     EXCEPTION
@@ -43,7 +39,8 @@ BEGIN
       WHEN insufficient_privilege THEN
         RAISE EXCEPTION 'user % cannot create the roles pglock_user and pglock_admin', current_user
           USING ERRCODE = 'insufficient_privilege', DETAIL = SQLERRM,
-                HINT = 'Let an administrator run: CREATE ROLE pglock_user NOLOGIN; CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;';
+                HINT = 'Let an administrator run: CREATE ROLE pglock_user NOLOGIN; '
+                       'CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user;';
     END;
   END LOOP;
 END $do$;
