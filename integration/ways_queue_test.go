@@ -249,12 +249,15 @@ func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	owner := uuid.New()
-	p.exec(t, `SELECT pglock.acquire_lease('x', gen_random_uuid(), $1, 'peer', '1 min', p_owner_id => $2)`, p.key.String(), owner.String())
-	for _, wait := range []bool{true, false} {
-		_, err := p.Exec(t.Context(), `SELECT pglock.acquire_lease('x', gen_random_uuid(), $1, 'peer', '1 min', p_wait => $3, p_owner_id => $2, p_nested => true)`,
-			p.key.String(), owner.String(), wait)
-		if state(err) != "LK004" {
-			t.Errorf("%v, want LK004", err)
+	freed(t, p, "known")
+	for _, name := range []string{"new", "known"} {
+		p.exec(t, `SELECT pglock.acquire_lease($3, gen_random_uuid(), $1, 'peer', '1 min', p_owner_id => $2)`, p.key.String(), owner.String(), name)
+		for _, wait := range []bool{true, false} {
+			_, err := p.Exec(t.Context(), `SELECT pglock.acquire_lease($4, gen_random_uuid(), $1, 'peer', '1 min', p_wait => $3, p_owner_id => $2, p_nested => true)`,
+				p.key.String(), owner.String(), wait, name)
+			if state(err) != "LK004" {
+				t.Errorf("a lock that is %s: %v, want LK004", name, err)
+			}
 		}
 	}
 	if n := one[int](t, p, `SELECT count(*) FROM pglock.waiters`); n != 0 {

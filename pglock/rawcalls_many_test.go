@@ -95,6 +95,7 @@ func TestI11_RefusedSQLCallsForManyChangeNothing(t *testing.T) {
 			add(manyOf(name, waits, "metadata = ARRAY[to_jsonb(repeat('x', 16400))]"), invalid, "metadata is 16402 bytes")
 			add(manyOf(name, waits, "session ttl = '-1 s'"), invalid, "session ttl is -00:00:01")
 			add(manyOf(name, waits, "session ttl = NULL"), invalid, "session ttl is NULL")
+			add(manyOf(name, waits, "session ttl = '24:00:00.000001'"), invalid, "session ttl is 24:00:00.000001")
 			for _, array := range []string{"names", "grants", "holders", "ttls", "metadata", "retries", "modes", "limits", "owners", "nested", "turns"} {
 				add(manyOf(name, waits, array+" = NULL"), invalid, "elements: they must have the same number, from 1 to 10000")
 				add(manyOf(name, waits, array+" = '{}'"), invalid, "elements: they must have the same number, from 1 to 10000")

@@ -28,6 +28,21 @@ func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 	if err := conn.QueryRow(t.Context(), "SELECT token FROM pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'h', '1 h')", first, key).Scan(&token); err != nil {
 		t.Fatal(err)
 	}
+	// A free lock's row has the session that every other place has.
+	for _, name := range []string{"report", "free"} {
+		if name == "free" {
+			for _, sql := range []string{"SELECT pglock.release_lease('free', a.token, $1::text::uuid) FROM pglock.acquire_lease('free', $1::text::uuid, gen_random_uuid(), 'h', '1 h') a",
+				"SELECT pglock.acquire_lease('free', gen_random_uuid(), $1::text::uuid, 'h', '1 h')"} {
+				if _, err := conn.Exec(t.Context(), sql, key); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		var session string
+		if err := conn.QueryRow(t.Context(), "SELECT session_id::text FROM pglock.get_lock($1)", name).Scan(&session); err != nil || session != sessionOf(uuid.MustParse(key)).String() {
+			t.Errorf("%s is held by session %s, %v", name, session, err)
+		}
+	}
 	var ticket int64
 	if err := conn.QueryRow(t.Context(), "SELECT (more ->> 'ticket')::bigint FROM pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'h', '1 h', p_wait => true, p_turns => 5)", id.String(), key).Scan(&ticket); err != nil {
 		t.Fatal(err)

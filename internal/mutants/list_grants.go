@@ -184,7 +184,7 @@ var ofTheFirstStatement = []mutant{
 	}, library, "Digests"},
 	{"circles: a free lock has no owner", []edit{
 		{schema, " owner_id = p_owner_id, holder = p_holder,", " holder = p_holder,"},
-	}, integration, "^TestSelfDeadlock|^TestCircle"},
+	}, integration, "^TestI9_NoTicket"},
 	{"watch: a grant of a free lock is not told", []edit{
 		{schema, "  RETURNING true, l.token,\n    CASE WHEN l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN '{\"watched\": true}'::pg_catalog.json END", "  RETURNING true, l.token, NULL::pg_catalog.json"},
 	}, integration, "^TestWatchTellsEvery"},

@@ -30,7 +30,7 @@ var ofTurns = []mutant{
 	}, integration, "^TestI3_Each"},
 	{"I3 any token passes the fence with the right grant ID", []edit{
 		{schema, "      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  res := coalesce(", "      ;\n  res := coalesce("},
-		{schema, "    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();\n  IF NOT FOUND", "    AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();\n  IF NOT FOUND"},
+		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token", "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot AND l.grant_id = p_grant_id"},
 	}, integration, "^TestI3_Each"},
 	{"I4 COMMIT knows no turns", []edit{
 		{schema, "AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)", "AND NEW.last_token OPERATOR(pg_catalog.>=) l.token"},
@@ -42,7 +42,7 @@ var ofTurns = []mutant{
 		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token = l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY"},
 	}, integration, "^TestI5_Any"},
 	{"I5 a check knows no turns", []edit{
-		{schema, "        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at", "        AND a.token = l.token AND l.expires_at"},
+		{schema, "l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token", "l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id AND a.token = l.token"},
 	}, integration, "^TestI5_Any"},
 	{"I5 a release knows no turns", []edit{
 		{schema, "        AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0", "        AND p_token = l.token AND coalesce(p_slot, 0) = 0"},

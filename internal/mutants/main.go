@@ -32,7 +32,7 @@ type mutant struct {
 	test  string // a regular expression for -run
 }
 
-// edit replaces a text that occurs exactly once in a file.
+// edit replaces a text that occurs exactly once in a file. In SQL it is the same text however its lines are broken.
 type edit struct{ file, old, broken string }
 
 func main() {
@@ -140,10 +140,22 @@ func (m mutant) apply(root string) (map[string]string, error) {
 			}
 			text = string(read)
 		}
-		if n := strings.Count(text, e.old); n != 1 {
-			return nil, fmt.Errorf("%s has the text %d times, want once: %s", e.file, n, e.old)
+		places := regexp.MustCompile(e.pattern()).FindAllStringIndex(text, -1)
+		if len(places) != 1 {
+			return nil, fmt.Errorf("%s has the text %d times, want once: %s", e.file, len(places), e.old)
 		}
-		texts[path] = strings.Replace(text, e.old, e.broken, 1)
+		texts[path] = text[:places[0][0]] + e.broken + text[places[0][1]:]
 	}
 	return texts, nil
+}
+
+func (e edit) pattern() string {
+	if filepath.Ext(e.file) != ".sql" {
+		return regexp.QuoteMeta(e.old)
+	}
+	words := strings.Fields(e.old)
+	for i, w := range words {
+		words[i] = regexp.QuoteMeta(w)
+	}
+	return strings.Join(words, `\s+`)
 }
