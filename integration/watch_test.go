@@ -49,6 +49,33 @@ func nextChange(t *testing.T, changes <-chan told) told {
 	}
 }
 
+// A watch that hears need not wait for its next look, which comes a second later.
+func TestAWatchIsToldOfGrantsAndReleasesAtOnce(t *testing.T) {
+	t.Parallel() // most of it is waiting
+	db := pgtest.Database(t)
+	changes := watching(t.Context(), newClient(t, db.Pool(t)), "x")
+	a := newClient(t, db.Pool(t))
+	nextChange(t, changes)
+	expect := func(kind pglock.ChangeKind) {
+		t.Helper()
+		if ch := nextChange(t, changes); ch.Kind != kind {
+			t.Fatalf("%+v, want %s", ch, kind)
+		}
+	}
+	mustRelease(t, mustTry(t, a, "x")) // it hears by the end of these
+	expect(pglock.ChangeReleased)
+	began := time.Now()
+	for range 8 {
+		l := mustTry(t, a, "x")
+		expect(pglock.ChangeGranted)
+		mustRelease(t, l)
+		expect(pglock.ChangeReleased)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("%v for 16 changes: looks found them", took)
+	}
+}
+
 // A reader that keeps up sees the present state and then every change, with token, holder and times.
 func TestWatchTellsEveryChange(t *testing.T) {
 	t.Parallel() // most of it is waiting

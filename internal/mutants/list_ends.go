@@ -131,7 +131,7 @@ var ofReleases = []mutant{
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"watch: a release is not told", []edit{
 		{schema, "  RETURNING true, l.ctid, l.queued, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()", "  RETURNING true, l.ctid, l.queued, false"},
-	}, integration, "^TestWatchTellsEvery"},
+	}, integration, "^TestAWatchIsTold"},
 	{"a release leaves no note of when it was", []edit{
 		{schema, " SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()\n", " SET expires_at = '-infinity'\n"},
 	}, library, "^TestGetShows"},

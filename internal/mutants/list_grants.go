@@ -187,7 +187,7 @@ var ofTheFirstStatement = []mutant{
 	}, integration, "^TestI9_NoTicket"},
 	{"watch: a grant of a free lock is not told", []edit{
 		{schema, "  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()", "  RETURNING true, l.token, false"},
-	}, integration, "^TestWatchTellsEvery"},
+	}, integration, "^TestAWatchIsTold"},
 	{"I12 who grants the lock to others on the way does not wait for the disk", []edit{
 		{schema, "  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN", "  IF p_alone AND NOT a.granted THEN"},
 	}, integration, "^TestI12_"},
