@@ -2489,9 +2489,9 @@ BEGIN
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
--- ticket p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter before it
--- for the others.
+-- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
+-- the ticket p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter
+-- before it for the others.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
@@ -2499,8 +2499,9 @@ RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, 
                behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after THEN (
-           SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket) ELSE 0 END,
+  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after
+           THEN (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket)
+           ELSE 0 END,
          q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,

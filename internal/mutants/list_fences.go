@@ -87,7 +87,7 @@ var ofFences = []mutant{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
 	}, integration, "^TestOnce"},
 	{"a key that was forgotten is done again", []edit{
-		{schema, "  IF p_of + p_keep <= clock_timestamp() THEN", "  IF false THEN"},
+		{schema, "  ELSIF p_of + p_keep <= clock_timestamp() THEN", "  ELSIF false THEN"},
 	}, integration, "^TestOnceRefuses"},
 
 	// Outside the database.
