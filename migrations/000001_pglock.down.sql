@@ -49,7 +49,7 @@ DROP FUNCTION fence_all(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p
 DROP FUNCTION seal(p_resources text[]);
 DROP FUNCTION fence_commit();
 DROP FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid);
-DROP FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid);
+DROP FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid, p_slot int);
 DROP FUNCTION fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_allow_same_token boolean, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint);
 DROP FUNCTION bound_transaction(p_ms bigint);
 DROP FUNCTION can_check_connection();
@@ -61,7 +61,7 @@ DROP FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_
 DROP FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid);
 DROP FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]);
 DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval);
-DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid);
+DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
 DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigint, OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean);
 DROP FUNCTION end_grant(p_head locks, p_grant_id uuid);
@@ -88,7 +88,7 @@ DROP FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_gran
 DROP TYPE grants;
 DROP FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint);
 DROP FUNCTION settle(p_name text);
-DROP FUNCTION refuse_limit(p_name text, p_capacity int);
+DROP FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean);
 DROP FUNCTION refuse_own(p_name text, p_owner_id uuid);
 DROP FUNCTION refusal(w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint, OUT more json);
 DROP FUNCTION is_taken(w waiters, p_head locks);

@@ -215,11 +215,13 @@ AS $$
       'have 1 to ' || p_most) END
 $$;
 
+-- is_ttl refuses what is no length of a lease. A day has 23 hours, or 25, where the session's time zone says so.
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours' THEN true
-    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours') END
+  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours'
+      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours, in hours and less') END
 $$;
 
 -- is_operator refuses an act that the audit could not explain.
@@ -464,6 +466,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   known boolean;
+  ok    boolean := require_read_committed();
 BEGIN
   DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
   known := FOUND;
@@ -573,6 +576,8 @@ BEGIN
       AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
       AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
       AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
+      AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
+        pg_catalog.decode('0000000000000000', 'hex')
       AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
       AND p_session_key IS NOT NULL
       AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)
@@ -798,7 +803,7 @@ BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
     RETURN true;
   END IF;
-  ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
+  ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
   RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
@@ -845,17 +850,21 @@ BEGIN
   RETURN true;
 END $$;
 
--- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
-CREATE FUNCTION refuse_limit(p_name text, p_capacity int) RETURNS boolean
+-- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter. Only under
+-- the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
+CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   other int;
 BEGIN
+  IF p_locked THEN
+    PERFORM settle(p_name);
+  END IF;
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
       WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
-        OR NOT is_over(l.expires_at, l.ended_at))
+        OR p_locked AND NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
       SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
@@ -1135,7 +1144,8 @@ BEGIN
         ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
-    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity
+      AND refuse_limit(w.name, w.capacity, true) THEN
       -- so that the next need not look
       UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
     END IF;
@@ -1579,9 +1589,9 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a
+-- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL while it is. A grant over a
 -- lease that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
-CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
+CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1589,7 +1599,8 @@ DECLARE
   e text;
 BEGIN
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   IF FOUND THEN
     RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp()
       THEN 'expired' END;
@@ -1621,7 +1632,9 @@ DECLARE
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
     AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
 BEGIN
-  IF p_wait IS NOT NULL THEN
+  IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
+    ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
+  ELSIF p_wait IS NOT NULL THEN
     ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
     PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
       JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
@@ -1641,7 +1654,7 @@ BEGIN
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
-    SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
+    SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'busy'), NULL::timestamptz, 0::bigint
     FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT
       FROM renewed r WHERE r.n = a.n);
 END $$;
@@ -1669,7 +1682,7 @@ BEGIN
         AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       check_leases.n := a.n;
-      check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id), 'expired');
+      check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'expired');
     END IF;
     RETURN NEXT;
   END LOOP;
@@ -1679,6 +1692,8 @@ END $$;
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  ok boolean := require_read_committed();
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
     WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
@@ -1894,7 +1909,7 @@ BEGIN
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
-    PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id);
+    PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
   ok := bound_transaction(ms);
@@ -1925,7 +1940,7 @@ BEGIN
       AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
-      PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+      PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
     END IF;
   END IF;
   fence.remaining_us := microseconds_until(fence.expires_at);
@@ -1933,7 +1948,7 @@ END $$;
 
 -- refuse_fence raises why a lease that is not held may not pass.
 CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
-  p_database_id uuid) RETURNS void
+  p_database_id uuid, p_slot int) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1948,7 +1963,7 @@ BEGIN
   IF FOUND THEN
     PERFORM raise_stale(p_resource, p_token, last);
   END IF;
-  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
 END $$;
 
 -- refuse_lease raises why the lease that a fence was passed with is not held any more.
@@ -1956,7 +1971,7 @@ CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid) RETUR
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 BEGIN
-  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, NULL), 'expired'));
 END $$;
 
 -- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a

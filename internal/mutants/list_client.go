@@ -41,8 +41,18 @@ var ofRequests = []mutant{
 		{"pglock/request.go", "\tif err := checkText(\"name\", name, MaxNameBytes); err != nil {\n\t\treturn request{}, err\n\t}\n", ""},
 	}, library, "^TestI11_"},
 	{"I11 the server does not check the TTL", []edit{
-		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours' THEN true", "  SELECT CASE WHEN true THEN true"},
+		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours'\n", "  SELECT CASE WHEN true\n"},
 	}, library, "^TestI11_"},
+	{"I15 a TTL may have days", []edit{
+		{schema, "      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true", "      THEN true"},
+		{schema, "      AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)\n        pg_catalog.decode('0000000000000000', 'hex')\n", ""},
+	}, library, "^TestI15_ATTLHasNoDays"},
+	{"a limit that has run out stays in the way", []edit{
+		{schema, "  IF p_locked THEN\n    PERFORM settle(p_name);\n  END IF;\n", ""},
+	}, library, "^TestALimitThatHasRunOut"},
+	{"a slot that is not the lease's is called expired", []edit{
+		{schema, "    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id\n      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  IF FOUND THEN\n    RETURN CASE", "    WHERE l.name = p_name AND l.grant_id = p_grant_id\n      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  IF FOUND THEN\n    RETURN CASE"},
+	}, library, "^TestALeaseInAnotherSlot"},
 	{"trap 9: a cancelled call keeps the grant that was under way", []edit{
 		{"pglock/takeback.go", "\tc.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)\n", ""},
 	}, integration, "^TestTrap9_Cancelled|^TestTrap9_CallsCancelled"},

@@ -108,10 +108,10 @@ var ofModes = []mutant{
 		{schema, "FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.token, l.expires_at > clock_timestamp() AS held FROM"},
 	}, integration, "^TestI1_NoGrant|^TestI1_ASemaphore"},
 	{"I1 two limits are in use at once", []edit{
-		{schema, "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN", "    IF false THEN"},
+		{schema, "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity\n      AND refuse_limit(w.name, w.capacity, true) THEN", "    IF false THEN"},
 	}, integration, "^TestI1_TwoLimits|^TestLimitMust"},
 	{"I1 the limit is read before the head is locked", []edit{
-		{schema, "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN", "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN"},
+		{schema, "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity\n      AND refuse_limit(w.name, w.capacity, true) THEN", "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN"},
 	}, integration, "^TestI1_TwoLimits"},
 	{"I21 a request goes on without the head that was pruned", []edit{
 		{schema, "    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);", "    EXIT WHEN true;"},

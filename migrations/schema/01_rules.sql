@@ -46,11 +46,13 @@ AS $$
       'have 1 to ' || p_most) END
 $$;
 
+-- is_ttl refuses what is no length of a lease. A day has 23 hours, or 25, where the session's time zone says so.
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
-  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours' THEN true
-    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours') END
+  SELECT CASE WHEN p_value BETWEEN interval '100 ms' AND interval '24 hours'
+      AND substr(interval_send(p_value), 9) = decode('0000000000000000', 'hex') THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours, in hours and less') END
 $$;
 
 -- is_operator refuses an act that the audit could not explain.

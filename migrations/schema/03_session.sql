@@ -42,6 +42,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   known boolean;
+  ok    boolean := require_read_committed();
 BEGIN
   DELETE FROM sessions s WHERE s.session_id = session_of(p_session_key);
   known := FOUND;

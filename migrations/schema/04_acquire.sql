@@ -63,6 +63,8 @@ BEGIN
       AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
       AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
       AND p_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_ttl OPERATOR(pg_catalog.<=) '24 hours'
+      AND pg_catalog.substr(pg_catalog.interval_send(p_ttl), 9) OPERATOR(pg_catalog.=)
+        pg_catalog.decode('0000000000000000', 'hex')
       AND p_session_ttl OPERATOR(pg_catalog.>=) '100 ms' AND p_session_ttl OPERATOR(pg_catalog.<=) '24 hours'
       AND p_session_key IS NOT NULL
       AND (p_metadata IS NULL OR pg_catalog.octet_length(p_metadata::pg_catalog.text) OPERATOR(pg_catalog.<=) 16384)

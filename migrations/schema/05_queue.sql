@@ -76,7 +76,7 @@ BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
     RETURN true;
   END IF;
-  ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity);
+  ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
   RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
@@ -123,17 +123,21 @@ BEGIN
   RETURN true;
 END $$;
 
--- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
-CREATE FUNCTION refuse_limit(p_name text, p_capacity int) RETURNS boolean
+-- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter. Only under
+-- the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
+CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   other int;
 BEGIN
+  IF p_locked THEN
+    PERFORM settle(p_name);
+  END IF;
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
       WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
-        OR NOT is_over(l.expires_at, l.ended_at))
+        OR p_locked AND NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
       SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
@@ -413,7 +417,8 @@ BEGIN
         ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
-    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity AND refuse_limit(w.name, w.capacity) THEN
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity
+      AND refuse_limit(w.name, w.capacity, true) THEN
       -- so that the next need not look
       UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
     END IF;

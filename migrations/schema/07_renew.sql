@@ -15,9 +15,9 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id) is no longer held; NULL while it is. A grant over a
+-- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL while it is. A grant over a
 -- lease that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
-CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid) RETURNS text
+CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -25,7 +25,8 @@ DECLARE
   e text;
 BEGIN
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
+    WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   IF FOUND THEN
     RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp()
       THEN 'expired' END;
@@ -57,7 +58,9 @@ DECLARE
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
     AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
 BEGIN
-  IF p_wait IS NOT NULL THEN
+  IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
+    ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
+  ELSIF p_wait IS NOT NULL THEN
     ok := set_config('lock_timeout', GREATEST(1, extract(epoch FROM p_wait) * 1000)::int::text, true) IS NOT NULL;
     PERFORM FROM unnest(p_names, p_grant_ids, p_slots) AS a (name, grant_id, slot)
       JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
@@ -77,7 +80,7 @@ BEGIN
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
-    SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id), 'busy'), NULL::timestamptz, 0::bigint
+    SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'busy'), NULL::timestamptz, 0::bigint
     FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT
       FROM renewed r WHERE r.n = a.n);
 END $$;
@@ -105,7 +108,7 @@ BEGIN
         AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
       check_leases.n := a.n;
-      check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id), 'expired');
+      check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'expired');
     END IF;
     RETURN NEXT;
   END LOOP;
@@ -115,6 +118,8 @@ END $$;
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  ok boolean := require_read_committed();
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
     WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id

@@ -84,7 +84,7 @@ BEGIN
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
     -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
-    PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id);
+    PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
   ok := bound_transaction(ms);
@@ -115,7 +115,7 @@ BEGIN
       AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp();
     IF NOT FOUND THEN
-      PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+      PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
     END IF;
   END IF;
   fence.remaining_us := microseconds_until(fence.expires_at);
@@ -123,7 +123,7 @@ END $$;
 
 -- refuse_fence raises why a lease that is not held may not pass.
 CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
-  p_database_id uuid) RETURNS void
+  p_database_id uuid, p_slot int) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -138,7 +138,7 @@ BEGIN
   IF FOUND THEN
     PERFORM raise_stale(p_resource, p_token, last);
   END IF;
-  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
 END $$;
 
 -- refuse_lease raises why the lease that a fence was passed with is not held any more.
@@ -146,7 +146,7 @@ CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid) RETUR
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 BEGIN
-  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id), 'expired'));
+  PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, NULL), 'expired'));
 END $$;
 
 -- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a

@@ -1,0 +1,76 @@
+package pglock_test
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// answerOf is what a call of one column answers; a NULL is "".
+func answerOf(t *testing.T, conn *pgx.Conn, sql string) string {
+	t.Helper()
+	var answer *string
+	if err := conn.QueryRow(t.Context(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&answer); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	if answer == nil {
+		return ""
+	}
+	return *answer
+}
+
+// A day is 23 hours long where summer time begins in it, and no lease may be shorter than its TTL says.
+func TestI15_ATTLHasNoDays(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	execute(t, conn, "SELECT pglock.acquire_lease('free', "+someID+", "+someID+", 'h', '1 s')")
+	execute(t, conn, "SELECT pglock.release_lease('free', 1, "+someID+")")
+	for _, name := range []string{"free", "new"} {
+		for _, ttl := range []string{"1 day", "-1 day 25 hours", "1 mon -719 hours", "12 mons -8639 hours"} {
+			_, err := conn.Exec(t.Context(), "SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), 'h', $2::text::interval)", name, ttl)
+			if sqlState(err) != invalid {
+				t.Errorf("lock %s with a TTL of %s: %v", name, ttl, err)
+			}
+		}
+	}
+	if granted := answerOf(t, conn, "SELECT granted::text FROM pglock.acquire_lease('free', gen_random_uuid(), gen_random_uuid(), 'h', '24:00:00')"); granted != "true" {
+		t.Errorf("24 hours: granted %s", granted)
+	}
+}
+
+// A limit may change when the last lease with the one before has run out, as after a crash of its holder.
+func TestALimitThatHasRunOutIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	acquire := func(capacity string) string {
+		return answerOf(t, conn, "SELECT granted::text FROM pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'h', '1 h', p_mode => 'limit', p_capacity => "+capacity+")")
+	}
+	if granted := acquire("2"); granted != "true" {
+		t.Fatal(granted)
+	}
+	execute(t, conn, "UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE slot = 1")
+	if granted := acquire("3"); granted != "true" {
+		t.Errorf("granted %s", granted)
+	}
+}
+
+func TestALeaseInAnotherSlotIsUnknown(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	execute(t, conn, "SELECT pglock.acquire_lease('x', "+someID+", "+someID+", 'h', '1 h')")
+	const wrong = "('{x}', '{1}', ARRAY[" + someID + "], '{1}')"
+	if reason := answerOf(t, conn, "SELECT reason FROM pglock.check_leases"+wrong); reason != "unknown" {
+		t.Errorf("check: %q", reason)
+	}
+	if outcome := answerOf(t, conn, "SELECT outcome FROM pglock.renew_leases"+wrong); outcome != "unknown" {
+		t.Errorf("renew: %q", outcome)
+	}
+	if _, err := conn.Exec(t.Context(), "SELECT pglock.fence('x', 1, "+someID+", p_slot => 1)"); sqlState(err) != "LK003" {
+		t.Errorf("fence: %v", err)
+	}
+	if reason := answerOf(t, conn, "SELECT reason FROM pglock.check_leases('{x}', '{1}', ARRAY["+someID+"], '{0}')"); reason != "" {
+		t.Errorf("check of the lease's own slot: %q", reason)
+	}
+}
