@@ -35,18 +35,19 @@ func (a announcement) send(ctx context.Context, by func(context.Context, []strin
 	}
 }
 
-// tell passes on what a statement granted to waiters, also when ctx has ended.
+// tell passes on what a statement granted to waiters. Others have not heard of it when ctx ends: they find it by looking.
 func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent trust.Instant) {
 	var others announcement
 	c.hear(name, h, sent, &others)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
+	ctx, cancel := context.WithTimeout(ctx, parting)
 	defer cancel()
 	others.send(ctx, c.backend.Announce)
 }
 
 // tellSoon is tell for a call that does not wait for the announcement.
 func (c *Client) tellSoon(name string, h protocol.Handed, sent trust.Instant) {
-	if len(h.Slots) == 0 && !h.Watched || !c.calls.background(func() { c.tell(c.ctx, name, h, sent) }) {
-		c.tell(c.ctx, name, h, sent)
+	ctx := context.WithoutCancel(c.ctx) // Close waits for it
+	if len(h.Slots) == 0 && !h.Watched || !c.calls.background(func() { c.tell(ctx, name, h, sent) }) {
+		c.tell(ctx, name, h, sent)
 	}
 }

@@ -28,7 +28,7 @@ type backend interface {
 	Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string, err error)
 	Listen(ctx context.Context) (listener.Conn, error)
 	Drain(ctx context.Context)
-	Close()
+	Close(ctx context.Context)
 
 	Beat(ctx context.Context, s protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error)
 	RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)

@@ -28,9 +28,9 @@ type Token int64
 // SchemaVersion is the version of the database schema that this library needs.
 const SchemaVersion = 1
 
-// closeGrace bounds what a client says to the server when its caller has no time to wait: a release, or giving back a
-// grant whose caller went away. Never longer than the lease, which ends by itself.
-const closeGrace = 5 * time.Second
+// parting bounds what a client says to the server at the end of a lease or of itself where ctx sets no bound: it has no deadline,
+// or it has ended already.
+const parting = 5 * time.Second
 
 // Client is one session: it holds any number of leases and keeps them alive with one heartbeat. It is safe for
 // concurrent use. Make one for each process and database.
@@ -46,6 +46,7 @@ type Client struct {
 	cancel context.CancelCauseFunc
 	beats  sync.WaitGroup // the heartbeat, which has a connection that Close needs after it
 	ended  chan struct{}  // closed when Close has ended the leases
+	gone   chan struct{}  // closed when Close has ended everything
 
 	// othersWait says that the last release handed its lock to another client: the next release then announces that in
 	// the same round trip, on suspicion.
@@ -99,7 +100,7 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		config: config, key: key, session: sessionOf(key), backend: b, now: now, ended: make(chan struct{}),
+		config: config, key: key, session: sessionOf(key), backend: b, now: now, ended: make(chan struct{}), gone: make(chan struct{}),
 		beatWake: make(chan struct{}, 1), deadlineWake: make(chan struct{}, 1),
 		leases: newLeases(), queue: queue.New(config.sessionTTL), takebacks: takeback.New(),
 	}

@@ -6,21 +6,29 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
-// ended. It does so also when ctx has ended, as after a signal, and when every connection of the pool is taken: what it says
-// to the server goes over a connection of the client's own, and is bounded by five seconds. The error says what could not be
-// said: leases then run out by themselves, and places in queues end with the session. A second Close does nothing.
+// ended. What it says to the server goes over a connection of the client's own, also when every connection of the pool is taken,
+// for as long as ctx allows. A ctx that has ended before the call, as after a signal, or has no deadline, allows five seconds. The
+// error says what could not be said: leases then run out by themselves, and places in queues end with the session. A second Close
+// waits for the first, for as long as its own ctx allows.
 func (c *Client) Close(ctx context.Context) error {
+	ctx, cancel := lastWords(ctx, never)
+	defer cancel()
 	if c.calls.close() {
-		c.calls.tasks.Wait()
-		c.listener.Wait()
-		return nil
+		select {
+		case <-c.gone:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("pglock: close: another call is still closing the client: %w", ctx.Err())
+		}
 	}
+	defer close(c.gone)
 	leases := c.leases.close()
 	c.cancel(ErrClosed)
 	var claims []protocol.Claim
@@ -35,7 +43,7 @@ func (c *Client) Close(ctx context.Context) error {
 	go func() { c.calls.asks.Wait(); close(asks) }()
 	go func() { c.calls.ends.Wait(); close(ends) }()
 	err := c.sayLast(ctx, claims, asks, ends)
-	c.backend.Close()
+	c.backend.Close(ctx)
 	<-asks
 	<-ends
 	c.calls.tasks.Wait()
@@ -43,11 +51,20 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
+// lastWords is for how long a release or a close speaks to the server: as long as ctx allows, and most.
+func lastWords(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		most = min(most, parting)
+	}
+	return context.WithTimeout(ctx, most)
+}
+
 // sayLast tells the server what ends with the client: the waits first, so that no lease is handed to one of them; and last
 // what calls and requests have brought that were under way.
 func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, ends <-chan struct{}) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
-	defer cancel()
 	wait := func(done <-chan struct{}) {
 		select {
 		case <-done:
@@ -121,7 +138,8 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 // lastly says what is to be said when the client closes, and again on a new connection where the heartbeat's has died since
 // it was used.
 func lastly(ctx context.Context, say func(context.Context) error) error {
-	soon, cancel := context.WithTimeout(ctx, closeGrace/4)
+	deadline, _ := ctx.Deadline()
+	soon, cancel := context.WithTimeout(ctx, min(parting, time.Until(deadline))/4)
 	err := say(soon)
 	cancel()
 	if protocol.ConnectionLost(err) && ctx.Err() == nil {

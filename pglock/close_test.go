@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -110,7 +111,7 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 						if r.l != nil || !errors.Is(r.err, ErrClosed) {
 							t.Errorf("a waiting call returned %v, %v; want ErrClosed", r.l, r.err)
 						}
-					case <-time.After(closeGrace):
+					case <-time.After(parting):
 						t.Fatal("a call still waits after Close")
 					}
 				}
@@ -156,13 +157,107 @@ func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
 		l := mustAcquire(t, c, "report")
 		began := time.Now()
 		err := c.Close(t.Context())
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != closeGrace {
-			t.Errorf("Close = %v after %v, want a timeout after %v", err, time.Since(began), closeGrace)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != parting {
+			t.Errorf("Close = %v after %v, want a timeout after %v", err, time.Since(began), parting)
 		}
 		if l.Err() != ErrReleased {
 			t.Errorf("the lease: %v", l.Err())
 		}
 	})
+}
+
+// partings are contexts for a last word to a server that does not answer, and for how long it is waited for.
+var partings = map[string]struct {
+	make  func(ctx context.Context) (context.Context, context.CancelFunc)
+	lasts time.Duration
+	want  error
+}{
+	"without a deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }, parting, context.DeadlineExceeded},
+	"ended before": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(ctx)
+		cancel()
+		return ctx, cancel
+	}, parting, context.DeadlineExceeded},
+	"with an earlier deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, time.Second)
+	}, time.Second, context.DeadlineExceeded},
+	"with a later deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeout(ctx, 20*time.Second)
+	}, 20 * time.Second, context.DeadlineExceeded},
+	"cancelled meanwhile": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(ctx)
+		time.AfterFunc(2*time.Second, cancel)
+		return ctx, cancel
+	}, 2 * time.Second, context.Canceled},
+}
+
+func TestCloseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
+	for name, tc := range partings {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onReleaseAll = func(ctx context.Context, _ []protocol.Claim) error { <-ctx.Done(); return ctx.Err() }
+				c := startClient(t, s, trust.SystemClock())
+				mustAcquire(t, c, "report")
+				ctx, cancel := tc.make(t.Context())
+				defer cancel()
+				began := time.Now()
+				second := make(chan error, 1)
+				time.AfterFunc(time.Millisecond, func() {
+					brief, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+					defer cancel()
+					second <- c.Close(brief)
+				})
+				if err := c.Close(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
+					t.Errorf("Close = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
+				}
+				if err := <-second; !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a second Close with less time: %v, want the end of its own context", err)
+				}
+				if n := len(s.of("releaseAll")); n == 0 {
+					t.Error("nothing was sent")
+				}
+			})
+		})
+	}
+}
+
+// A release that the server did not confirm in time goes on in the background.
+func TestReleaseWaitsForAServerAsLongAsItsContextAllows(t *testing.T) {
+	for name, tc := range partings {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				s.onRelease = func(ctx context.Context, _ protocol.Claim) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+				c := startClient(t, s, trust.SystemClock())
+				l, brief := mustAcquire(t, c, "report"), mustAcquire(t, c, "brief", WithTTL(500*time.Millisecond))
+				ctx, cancel := tc.make(t.Context())
+				defer cancel()
+				began := time.Now()
+				briefly := make(chan error, 1)
+				go func() {
+					err := brief.Release(ctx)
+					if time.Since(began) != brief.TTL() {
+						t.Errorf("a brief lease was given up after %v, want the end of its TTL", time.Since(began))
+					}
+					briefly <- err
+				}()
+				if err := l.Release(ctx); !errors.Is(err, tc.want) || time.Since(began) != tc.lasts {
+					t.Errorf("Release = %v after %v, want %v after %v", err, time.Since(began), tc.want, tc.lasts)
+				}
+				if l.Err() != ErrReleased {
+					t.Errorf("the lease: %v", l.Err())
+				}
+				if err := <-briefly; !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("a brief lease: %v", err)
+				}
+				time.Sleep(time.Second)
+				if got := slices.Sorted(slices.Values(s.takenBack())); !slices.Equal(got, []string{"brief", "report"}) {
+					t.Errorf("taken back: %q, want both", got)
+				}
+			})
+		})
+	}
 }
 
 func TestClosedClientRefusesToLock(t *testing.T) {

@@ -151,7 +151,8 @@
 //   - A failover loses the grant: the next renewal says that it is lost, as unknown or taken over.
 //   - An operator breaks the lease: the next heartbeat says that it is lost.
 //   - The pool is exhausted: leases are kept; calls wait for a connection as long as their ctx.
-//   - Release cannot reach the server: its error says so, and the lease runs out by itself. The same if the server crashes
+//   - Release cannot reach the server while ctx allows: its error says so, the client goes on trying, and at worst the lease runs out
+//     by itself. The same if the server crashes
 //     just after a release: a release does not wait for the disk.
 //   - The server refuses to show a watched lock, for want of a right, say, or the pool is closed: the watch ends with that error.
 //
@@ -166,7 +167,7 @@
 // the latest where leases come and go.
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, ends all of
-// these and returns when they have ended. For what it says to the server it has five seconds, also when its ctx has ended; its
-// error says what it could not give back. The pool stays the caller's: close it after the client. No session state is needed
+// these and returns when they have ended. For what it says to the server it has as long as ctx allows, as Release has: five seconds
+// where ctx has no deadline or has ended before, and never longer than ctx otherwise. Its error says what it could not give back. The pool stays the caller's: close it after the client. No session state is needed
 // but for listening, so that the client works behind a pooler that shares connections between transactions.
 package pglock

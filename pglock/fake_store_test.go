@@ -210,7 +210,7 @@ func (s *fakeStore) Drain(ctx context.Context) {
 	s.flights.Wait()
 }
 
-func (s *fakeStore) Close() {
+func (s *fakeStore) Close(context.Context) {
 	s.set(func() { s.shut = true })
 	s.endAll()
 	s.flights.Wait()

@@ -176,9 +176,10 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 
 // Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. Where
 // another call of this client waits in line and the turns allow it, the lock passes to it in memory (WithTurns). Otherwise it
-// tells the server, also when ctx has ended: for at most the TTL or five seconds. The first call returns nil when the lease
-// was held until now, else a *LostError (ErrLost); later calls return ErrReleased, or that loss again, and change
-// nothing. Another error means that it could not tell the server: the lease then ends with its TTL.
+// tells the server, for as long as ctx allows and the TTL at most. A ctx that has ended before the call, or has no deadline, allows
+// five seconds. The first call returns nil when the lease was held until now, else a *LostError (ErrLost); later calls return
+// ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed it. Where the
+// time was up, the client goes on telling it in the background; at worst the lease ends with its TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.passOn() {
 		return nil
@@ -191,7 +192,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	if !l.end(ErrReleased) {
 		return l.howEnded()
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(closeGrace, l.ttl))
+	ctx, cancel := lastWords(ctx, l.ttl)
 	defer cancel()
 	for repeated := false; ; {
 		sent := l.client.now()
@@ -206,7 +207,10 @@ func (l *Lease) Release(ctx context.Context) error {
 		case err == nil:
 			return l.whyLost(ctx, repeated)
 		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
-			return fmt.Errorf("pglock: release lock %q: it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
+			if ctx.Err() != nil { // it may have reached nobody
+				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
+			}
+			return fmt.Errorf("pglock: release lock %q: at worst it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}

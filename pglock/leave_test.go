@@ -284,8 +284,8 @@ func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 		c := startClient(t, s, trust.SystemClock())
 		result := calling(t.Context(), c, "report")
 		synctest.Wait()
-		if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 request") || time.Since(s.began) != closeGrace {
-			t.Errorf("Close: %v after %v, want a timeout after %v", err, time.Since(s.began), closeGrace)
+		if err := c.Close(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 request") || time.Since(s.began) != parting {
+			t.Errorf("Close: %v after %v, want a timeout after %v", err, time.Since(s.began), parting)
 		}
 		if got := <-result; !errors.Is(got.err, ErrClosed) || got.at != 0 {
 			t.Errorf("%v at %v", got.err, got.at)

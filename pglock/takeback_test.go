@@ -240,7 +240,7 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 				if got := <-result; !errors.Is(got.err, ErrClosed) || q.queues(id) {
 					t.Errorf("%v, still queued: %v", got.err, q.queues(id))
 				}
-				if took := time.Since(s.began); took >= closeGrace {
+				if took := time.Since(s.began); took >= parting {
 					t.Errorf("it took %v", took)
 				}
 			})

@@ -64,8 +64,11 @@ func (c pgConn) Next(ctx context.Context) (channel, payload string, err error) {
 	return n.Channel, n.Payload, nil
 }
 
+// Goodbye is how long a connection that is not needed any more may take to say so. It is closed in any case.
+const Goodbye = 100 * time.Millisecond
+
 func (c pgConn) Close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // says goodbye after everything else ended
+	ctx, cancel := context.WithTimeout(context.Background(), Goodbye) //nolint:forbidigo // says goodbye after everything else ended
 	defer cancel()
 	_ = c.conn.Close(ctx)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -34,9 +35,11 @@ func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
 }
 
 // CloseOwn closes the own connection until it is used again.
-func (s *Server) CloseOwn() {
+func (s *Server) CloseOwn() { s.closeOwn(context.Background()) } //nolint:forbidigo // says goodbye after everything else ended
+
+func (s *Server) closeOwn(ctx context.Context) {
 	if s.own.conn != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // says goodbye after everything else ended
+		ctx, cancel := context.WithTimeout(ctx, listener.Goodbye)
 		defer cancel()
 		_ = s.own.conn.Close(ctx)
 		s.own.conn = nil

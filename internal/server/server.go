@@ -92,8 +92,8 @@ func (s *Server) Drain(ctx context.Context) {
 	s.waits.Wait()
 }
 
-// Close ends every statement, and returns when they have ended.
-func (s *Server) Close() {
+// Close ends every statement, and returns when they have ended. The own connection says goodbye for as long as ctx allows.
+func (s *Server) Close(ctx context.Context) {
 	s.end()
 	for _, c := range []interface {
 		Shut()
@@ -102,7 +102,7 @@ func (s *Server) Close() {
 		c.Shut()
 		c.Wait()
 	}
-	s.CloseOwn()
+	s.closeOwn(ctx)
 }
 
 // Query runs one step on a connection of the pool, again when the server undid it for a reason that passes.

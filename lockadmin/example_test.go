@@ -1,0 +1,145 @@
+package lockadmin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// databaseURL is the connection string of a database with the schema; an application has its own.
+func databaseURL() string { return pgtest.URL() }
+
+// An operator looks who holds a lock, and ends a lease whose holder is gone.
+func Example() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool, pglock.WithDefaultHolder("worker 1"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+	lease, err := client.Acquire(ctx, "jobs/report")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	var token pglock.Token
+	for lock, err := range admin.Locks(ctx, lockadmin.WithPrefix("jobs/")) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(lock.Name, "is held by", lock.Holder)
+		token = lock.Token
+	}
+	broken, err := admin.Break(ctx, "jobs/report", "its host is gone", lockadmin.WithToken(token), lockadmin.WithActor("ada"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("broke the lease of", broken.Holder, broken.NewToken > broken.Token)
+	for event, err := range admin.Events(ctx, "jobs/report", lockadmin.WithPageSize(1)) {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(event.Kind, "by", event.Actor+":", event.Reason)
+		break // the newest alone
+	}
+	_, err = lease.Check(ctx)
+	fmt.Println("the holder has lost it:", errors.Is(err, pglock.ErrLost))
+	_, err = admin.Break(ctx, "jobs/report", "once more")
+	fmt.Println("nothing is left to break:", errors.Is(err, lockadmin.ErrNotHeld))
+	// Output:
+	// jobs/report is held by worker 1
+	// broke the lease of worker 1 true
+	// break by ada: its host is gone
+	// the holder has lost it: true
+	// nothing is left to break: true
+}
+
+// Who waits for a lock, and for how many.
+func ExampleAdmin_Waiters() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for waiter, err := range admin.Waiters(ctx, "nobody waits for this") {
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println(waiter.Place, waiter.Holder, "waits for", waiter.Behind)
+	}
+	_, err = admin.Get(ctx, "nobody waits for this")
+	fmt.Println("never used:", errors.Is(err, lockadmin.ErrNotFound))
+	// Output: never used: true
+}
+
+func ExampleDiagnose() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	findings, err := lockadmin.Diagnose(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, f := range findings[:2] {
+		fmt.Println(f.Item, f.Level)
+	}
+	// Output:
+	// schema ok
+	// server ok
+}
+
+func ExampleAdmin_Prune() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute) // for as long as others may keep the table in use
+	defer cancel()
+	pruned, err := admin.Prune(ctx, lockadmin.WithIdle(7*24*time.Hour))
+	fmt.Println(pruned.Locks, err)
+	// Output: 0 <nil>
+}
