@@ -75,9 +75,6 @@ var ofTheQueue = []mutant{
 		{schema, "l.mode = 'shared' AND NOT b.behind)", "l.mode = 'shared')"},
 		{schema, "l.mode = 'limit' AND NOT b.behind AS any_of", "l.mode = 'limit' AS any_of"},
 	}, integration, "^TestCircleThroughAWriter"},
-	{"circles: the search reads at different moments", []edit{
-		{schema, "LANGUAGE plpgsql STABLE\nAS $$\nDECLARE\n  start   uuid", "LANGUAGE plpgsql VOLATILE\nAS $$\nDECLARE\n  start   uuid"},
-	}, integration, "^TestHandOversDuring"},
 	{"a place in a long queue is counted to its end", []edit{
 		{schema, "AND q.ticket < enqueue.ticket\n      ORDER BY q.ticket LIMIT 99) ahead;", "AND q.ticket < enqueue.ticket) ahead;"},
 	}, integration, "^TestEveryFunctionReads"},
