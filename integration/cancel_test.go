@@ -131,9 +131,8 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 					switch {
 					case err == nil:
 						served.Add(1)
-						err = l.Release(ctx)
-						if err != nil {
-							t.Error(err)
+						if err := l.Release(ctx); err != nil && !(errors.Is(err, context.Canceled) && ctx.Err() != nil) {
+							t.Error(err) // where ctx ends meanwhile, the client goes on telling the server
 						}
 					case errors.Is(err, context.Canceled) && ctx.Err() != nil:
 						cancelled.Add(1)

@@ -45,7 +45,8 @@ INSERT INTO installation DEFAULT VALUES;
 -- ordered; slots 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end: the next
 -- token is drawn under the row's lock. A lease ended
 --   by a release or a break: expires_at is -infinity, and ended_at says when;
---   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its expiry,
+--   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its
+--   expiry,
 --   so no renewal and no COMMIT of a fenced transaction was under way any more.
 -- No CHECKs: PostgreSQL parses one anew in every statement that writes. The functions, which alone can write, check. No
 -- index on what a renewal or a grant changes, and half of a page or more stays free, so that both stay HOT.
@@ -186,10 +187,11 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The others
--- are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them
--- without a query.
+-- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The
+-- others are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller
+-- evaluates them without a query.
 
+-- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
@@ -248,6 +250,7 @@ BEGIN
   RETURN true;
 END $$;
 
+-- refuse_isolation is what require_read_committed raises.
 CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -289,6 +292,7 @@ CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURN
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
+-- microseconds_until is how long it is until then, by the clock of this moment; 0 when it has passed.
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
@@ -384,6 +388,7 @@ BEGIN
   END IF;
 END $$;
 
+-- database_id tells this database from every other, also from one that was made of it as a template.
 CREATE FUNCTION database_id() RETURNS uuid
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -519,7 +524,7 @@ END $$;
 --   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
 --   remaining_us           how long until it makes sense for the first in the queue to ask again
 --   ticket, place, first   the place in the queue, counted up to 100; first: nobody is before it
---   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for waiters of this session,
+--   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for this session's,
 --                          {"slots": [...]} of other sessions': give them to announce
 --   watched                somebody watches the lock: announce it
 -- A grant is as long as the TTL says.
@@ -571,7 +576,8 @@ BEGIN
       AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
       AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
       AND h.token OPERATOR(pg_catalog.<=) (
-        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
+        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44)
+               OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
       AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
       AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256
@@ -850,8 +856,8 @@ BEGIN
   RETURN true;
 END $$;
 
--- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter. Only under
--- the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
+-- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
+-- Only under the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
 CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1163,13 +1169,10 @@ BEGIN
   IF g.token IS NULL THEN
     IF p_wait THEN
       r := enqueue(w, p_head.ticket, g.queued);
-      ticket := r.ticket;
-      place := r.place;
+      ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
-    granted := r.granted;
-    token := r.token;
-    more := r.more;
+    granted := r.granted; token := r.token; more := r.more;
     RETURN;
   END IF;
   granted := true;
@@ -1258,6 +1261,7 @@ BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
+-- watch_channel is where whoever watches a lock hears of its changes.
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
@@ -1575,6 +1579,7 @@ END $$;
 -- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease
 -- that has ended. Values are computed after the lock.
 
+-- raise_lost raises LK001 or LK003, for a lease that is lost for that reason.
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -1589,8 +1594,9 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL while it is. A grant over a
--- lease that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+-- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL
+-- while it is. A grant over a lease that ran out leaves a takeover in the audit, and a break a break: what has neither
+-- was released.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1825,6 +1831,7 @@ END $$;
 
 -- Fences. A transaction takes the row of the fence first, and then no transaction with a lower token passes any more.
 
+-- raise_stale raises LK002: a greater token has passed the fence, or this one has, and may not do so twice.
 CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -1833,7 +1840,7 @@ BEGIN
     USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource,
       COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
-                      THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
+                 THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
                       ELSE 'A greater token has written: stop this work.' END;
 END $$;
 
@@ -1893,7 +1900,6 @@ AS $$
 DECLARE
   res   text;
   r     record;
-  last  bigint;
   ms    bigint;
   ok    boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
@@ -1924,12 +1930,9 @@ BEGIN
          OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
     RETURNING f.fenced_xact INTO fence.xact;
   IF NOT FOUND THEN
-    SELECT f.last_token INTO last FROM fences f WHERE f.resource = res;
-    PERFORM raise_stale(res, p_token, last);
+    PERFORM raise_stale(res, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = res));
   END IF;
-  IF p_receipt_id IS NOT NULL THEN
-    ok := write_receipt(p_receipt_id, p_write_id);
-  END IF;
+  ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);
 
   -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
@@ -2032,8 +2035,9 @@ BEGIN
       WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()
         AND o.advanced_at >= transaction_timestamp();
     IF NOT FOUND THEN
-      RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
-          coalesce(quote_literal(res), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
+      RAISE EXCEPTION 'the transaction is not under the fence of %: %', coalesce(quote_literal(res), 'NULL'),
+          'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
+        USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
     SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
            AND l.expires_at > clock_timestamp()

@@ -40,7 +40,8 @@ INSERT INTO installation DEFAULT VALUES;
 -- ordered; slots 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end: the next
 -- token is drawn under the row's lock. A lease ended
 --   by a release or a break: expires_at is -infinity, and ended_at says when;
---   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its expiry,
+--   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its
+--   expiry,
 --   so no renewal and no COMMIT of a fenced transaction was under way any more.
 -- No CHECKs: PostgreSQL parses one anew in every statement that writes. The functions, which alone can write, check. No
 -- index on what a renewal or a grant changes, and half of a page or more stays free, so that both stay HOT.

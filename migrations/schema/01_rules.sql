@@ -17,10 +17,11 @@
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The others
--- are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller evaluates them
--- without a query.
+-- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The
+-- others are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller
+-- evaluates them without a query.
 
+-- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
@@ -79,6 +80,7 @@ BEGIN
   RETURN true;
 END $$;
 
+-- refuse_isolation is what require_read_committed raises.
 CREATE FUNCTION refuse_isolation() RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -120,6 +122,7 @@ CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURN
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
+-- microseconds_until is how long it is until then, by the clock of this moment; 0 when it has passed.
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch

@@ -85,6 +85,7 @@ BEGIN
   END IF;
 END $$;
 
+-- database_id tells this database from every other, also from one that was made of it as a template.
 CREATE FUNCTION database_id() RETURNS uuid
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -9,7 +9,7 @@
 --   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
 --   remaining_us           how long until it makes sense for the first in the queue to ask again
 --   ticket, place, first   the place in the queue, counted up to 100; first: nobody is before it
---   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for waiters of this session,
+--   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for this session's,
 --                          {"slots": [...]} of other sessions': give them to announce
 --   watched                somebody watches the lock: announce it
 -- A grant is as long as the TTL says.
@@ -58,7 +58,8 @@ BEGIN
       AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
       AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
       AND h.token OPERATOR(pg_catalog.<=) (
-        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
+        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44)
+               OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
       AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
       AND p_holder OPERATOR(pg_catalog.<>) '' AND pg_catalog.octet_length(p_holder) OPERATOR(pg_catalog.<=) 256

@@ -123,8 +123,8 @@ BEGIN
   RETURN true;
 END $$;
 
--- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter. Only under
--- the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
+-- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
+-- Only under the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
 CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -436,13 +436,10 @@ BEGIN
   IF g.token IS NULL THEN
     IF p_wait THEN
       r := enqueue(w, p_head.ticket, g.queued);
-      ticket := r.ticket;
-      place := r.place;
+      ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
-    granted := r.granted;
-    token := r.token;
-    more := r.more;
+    granted := r.granted; token := r.token; more := r.more;
     RETURN;
   END IF;
   granted := true;
@@ -531,6 +528,7 @@ BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
+-- watch_channel is where whoever watches a lock hears of its changes.
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;

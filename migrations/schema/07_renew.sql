@@ -1,6 +1,7 @@
 -- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease
 -- that has ended. Values are computed after the lock.
 
+-- raise_lost raises LK001 or LK003, for a lease that is lost for that reason.
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -15,8 +16,9 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL while it is. A grant over a
--- lease that ran out leaves a takeover in the audit, and a break a break: what has neither was released.
+-- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL
+-- while it is. A grant over a lease that ran out leaves a takeover in the audit, and a break a break: what has neither
+-- was released.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$

@@ -1,5 +1,6 @@
 -- Fences. A transaction takes the row of the fence first, and then no transaction with a lower token passes any more.
 
+-- raise_stale raises LK002: a greater token has passed the fence, or this one has, and may not do so twice.
 CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -8,7 +9,7 @@ BEGIN
     USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource,
       COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
-                      THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
+                 THEN 'This grant has already written to the resource; let it write again only with allow_same_token.'
                       ELSE 'A greater token has written: stop this work.' END;
 END $$;
 
@@ -68,7 +69,6 @@ AS $$
 DECLARE
   res   text;
   r     record;
-  last  bigint;
   ms    bigint;
   ok    boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
@@ -99,12 +99,9 @@ BEGIN
          OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
     RETURNING f.fenced_xact INTO fence.xact;
   IF NOT FOUND THEN
-    SELECT f.last_token INTO last FROM fences f WHERE f.resource = res;
-    PERFORM raise_stale(res, p_token, last);
+    PERFORM raise_stale(res, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = res));
   END IF;
-  IF p_receipt_id IS NOT NULL THEN
-    ok := write_receipt(p_receipt_id, p_write_id);
-  END IF;
+  ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);
 
   -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
@@ -201,8 +198,9 @@ BEGIN
       WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()
         AND o.advanced_at >= transaction_timestamp();
     IF NOT FOUND THEN
-      RAISE EXCEPTION 'the transaction is not under the fence of %: it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write',
-          coalesce(quote_literal(res), 'NULL') USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
+      RAISE EXCEPTION 'the transaction is not under the fence of %: %', coalesce(quote_literal(res), 'NULL'),
+          'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
+        USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
     SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
            AND l.expires_at > clock_timestamp()

@@ -2,13 +2,14 @@ DO $do$
 BEGIN
   IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
      <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', current_setting('search_path')
+    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp',
+        current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
   END IF;
 END $do$;
 
--- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing would
--- leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
+-- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing
+-- would leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
 LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$

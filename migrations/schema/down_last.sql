@@ -24,7 +24,7 @@ BEGIN
       EXIT;
     EXCEPTION
       WHEN dependent_objects_still_exist OR insufficient_privilege OR undefined_object THEN
-        EXIT;                                          -- another database still needs them, or they are not ours to drop
+        EXIT;                         -- another database still needs them, or they are not ours to drop
       WHEN deadlock_detected OR internal_error THEN
         PERFORM pg_sleep(0.02 * random());
     END;
