@@ -170,6 +170,32 @@ var endings = map[string]func(t *testing.T, look *peer, g grant){
 	},
 }
 
+// A fence that had to wait for a transaction before it finds out what became of its lease meanwhile.
+func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	before, p, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+	first := before.mustAcquire(t, "before", time.Minute)
+	for what, end := range map[string]string{
+		"broken":   `SELECT pglock.break_lock($1, 'test', 'test')`,
+		"released": `SELECT pglock.release_lease(name, token, grant_id) FROM pglock.locks WHERE name = $1`,
+	} {
+		g := p.mustAcquire(t, what, time.Minute)
+		before.exec(t, `BEGIN`)
+		if err := before.fence(t.Context(), first, "fence of "+what); err != nil {
+			t.Fatal(err)
+		}
+		passed := make(chan error, 1)
+		go func() { passed <- p.fence(context.Background(), g, "fence of "+what) }()
+		p.awaitBlocked(t, look)
+		look.exec(t, end, what)
+		before.exec(t, `ROLLBACK`)
+		if err := <-passed; state(err) != "LK003" || detail(err) != "reason="+what {
+			t.Errorf("I3: a lease that was %s while it waited at the fence passes: %v", what, err)
+		}
+	}
+}
+
 // I4, I18, trap 5: whatever ended the lease, and whatever the snapshot shows, COMMIT is refused; and the tricks that
 // defer or switch off triggers open no hole.
 func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {

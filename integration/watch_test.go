@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/puddle/v2"
+
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -152,6 +154,39 @@ func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
 	}
 	cancel()
 	for range changes { // closed when its context has ended
+	}
+}
+
+// Whoever changes a lock is told that somebody watches it, by each way of the answer.
+func TestEveryAnswerSaysThatTheLockIsWatched(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	const watched = `SELECT coalesce((a.more ->> 'watched')::boolean, false) FROM `
+	for name, want := range map[string]bool{"watched": true, "not watched": false} {
+		if want {
+			p.exec(t, `SELECT pglock.watch($1, '1 min')`, name)
+		}
+		for what, mode := range map[string]string{"a writer": "exclusive", "a reader": "shared"} {
+			said := func(how, sql string, args ...any) {
+				t.Helper()
+				if got := one[bool](t, p, watched+sql+` a`, args...); got != want {
+					t.Errorf("%s of %s of a lock that is %s says watched: %v", how, what, name, got)
+				}
+			}
+			id := uuid.NewString()
+			const ask = `pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_mode => $4)`
+			said("the grant", ask, name, id, p.key.String(), mode)
+			said("the refusal", `pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_mode => 'limit', p_capacity => 3)`, name, uuid.NewString(), p.key.String())
+			token := one[int64](t, p, `SELECT token FROM pglock.locks WHERE name = $1 AND grant_id = $2`, name, id)
+			said("the release", `pglock.release_lease($1, $2, $3)`, name, token, id)
+			id = uuid.NewString()
+			said("another grant", ask, name, id, p.key.String(), mode)
+			token = one[int64](t, p, `SELECT token FROM pglock.locks WHERE name = $1 AND grant_id = $2`, name, id)
+			q := waiter.mustEnqueue(t, name, "exclusive", nil)
+			said("the hand-over", `pglock.release_lease($1, $2, $3)`, name, token, id)
+			said("giving up", `pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, waiter.key.String(), name, q.id.String())
+		}
 	}
 }
 

@@ -316,6 +316,38 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 	}
 }
 
+// A call that says that it is a transaction of its own does not wait for the disk, unless it has granted something to anybody.
+func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	many := `pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, '{p}', '{1 min}', '{NULL}', '{false}', '{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}', '{1}', true)`
+	for what, call := range map[string]string{
+		"acquire_lease":  `SELECT more -> 'handed' FROM pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_wait => true, p_alone => true)`,
+		"acquire_leases": `SELECT more -> 'handed' FROM ` + many,
+		"give_up":        `SELECT more -> 'handed' FROM pglock.give_up($3, ARRAY[$1], ARRAY[$2::uuid], p_alone => true)`,
+		"release_lease":  `SELECT more -> 'handed' FROM pglock.locks l, pglock.release_lease($1, l.token, l.grant_id, p_alone => true) r WHERE l.name = $1 AND $2::uuid <> $3::uuid`,
+		"release_leases": `SELECT r.more -> 'handed' FROM pglock.locks l, pglock.release_leases(ARRAY[$1], ARRAY[l.token], ARRAY[l.grant_id], '{0}', true) r WHERE l.name = $1 AND $2::uuid <> $3::uuid`,
+	} {
+		for _, hands := range []bool{false, true} {
+			name := fmt.Sprint(what, hands)
+			p.mustAcquire(t, name, time.Minute)
+			if hands {
+				waiter.mustEnqueue(t, name, "exclusive", nil)
+				if !strings.HasPrefix(what, "release") {
+					endNow(t, p, name)
+				}
+			}
+			p.exec(t, `BEGIN; SET LOCAL synchronous_commit = on`)
+			handed := one[*string](t, p, call, name, uuid.NewString(), p.key.String())
+			if got := one[string](t, p, `SHOW synchronous_commit`); (handed != nil) != hands || got != map[bool]string{true: "on", false: "off"}[hands] {
+				t.Errorf("I12, I24: %s: synchronous_commit is %s where it has handed on: %v", what, got, hands)
+			}
+			p.exec(t, `COMMIT`)
+		}
+	}
+}
+
 // A refused try writes nothing in any way: no WAL, no row lock, no sequence value, no transaction ID.
 func TestI13_RefusedTryInAnyWayWritesNothing(t *testing.T) {
 	t.Parallel() // it has a server of its own

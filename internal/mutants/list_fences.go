@@ -11,7 +11,7 @@ var ofFences = []mutant{
 	}, integration, "^TestI3_NoWrite"},
 	{"I3 the fence does not look again after it has waited", []edit{
 		{schema, "WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot\n    AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token\n      AND l.expires_at > clock_timestamp();", "WHERE l.name = p_name AND l.slot = r.slot;"},
-	}, integration, "^TestI16_Wait|^TestI3_"},
+	}, integration, "^TestI16_Wait|^TestI3_Fence"},
 	{"I4 I18 trap 5: COMMIT reads the lease plainly", []edit{
 		{schema, "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;", "      WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot;"},
 	}, integration, "^TestI4_I18_|^TestI4_NoTakeover"},

@@ -31,7 +31,7 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestI9_Tickets"},
 	{"I9 who has a ticket is served twice", []edit{
 		{schema, "CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)\n                                    THEN w END,  ", "w,  "},
-	}, integration, "^TestI9_|^TestLimitIs"},
+	}, library, "^TestI6_WaiterThatAsks"},
 	{"I9 every acquisition asks twice", []edit{
 		{"pglock/wait.go", "left >= q.TTL/2, nil", "left >= 2*q.TTL, nil"},
 	}, integration, "^TestI9_OneRequest"},
