@@ -502,7 +502,11 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 			acquireInBackground(ctx, c.Client, i, name, got, opts...)
 		}
 	}
-	go func() { released <- mine.Release(context.Background()) }()
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // longer than it takes until all of them hang
+		defer cancel()
+		released <- mine.Release(ctx)
+	}()
 	const hang = 5 // as many as the widest coalescer, and the release
 	eventually(t, "calls to hang", func() bool { return blocked(t, look) >= hang })
 	for _, name := range some("free", 4) {
