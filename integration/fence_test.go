@@ -185,6 +185,7 @@ func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
 		if err := before.fence(t.Context(), first, "fence of "+what); err != nil {
 			t.Fatal(err)
 		}
+		p.exec(t, `BEGIN`) // no COMMIT checks it instead
 		passed := make(chan error, 1)
 		go func() { passed <- p.fence(context.Background(), g, "fence of "+what) }()
 		p.awaitBlocked(t, look)
@@ -193,6 +194,7 @@ func TestI3_FenceThatHasWaitedLooksAgain(t *testing.T) {
 		if err := <-passed; state(err) != "LK003" || detail(err) != "reason="+what {
 			t.Errorf("I3: a lease that was %s while it waited at the fence passes: %v", what, err)
 		}
+		p.exec(t, `ROLLBACK`)
 	}
 }
 
