@@ -58,7 +58,7 @@ func (e *TimeLimitError) Unwrap() error { return e.Err }
 // take d. Several leases are extended together; if one of them is lost meanwhile, nothing is written.
 //
 // The server ends a transaction that takes longer (TimeLimitError), with the exceptions before PostgreSQL 17 that the package
-// documentation names; there the callback's context ends a little after d. So d is also how long a holder that hangs can keep the next
+// documentation names; there the callback's context ends two seconds after d. So d is also how long a holder that hangs can keep the next
 // one waiting: give the longest time that the work needs, and not more.
 //
 // After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once, and a crash in the moment
@@ -76,6 +76,9 @@ func WithTimeLimit(d time.Duration) FenceOption {
 		return nil
 	}
 }
+
+// lateBy is how long after the time limit the callback's context ends: the server is first, and says why.
+const lateBy = 2 * time.Second
 
 // slack is what a lease lasts longer than the time limit, so that it is the limit that ends the transaction.
 func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second) }

@@ -156,7 +156,7 @@ func (w *writing) begin(ctx context.Context, conn connection, receipt Receipt) e
 }
 
 // call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the leases and,
-// where a time limit was given, shortly after it.
+// where a time limit was given, after that.
 func (w *writing) call(ctx context.Context, conn connection, fn func(context.Context, connection) error) error {
 	done := false
 	defer func() {
@@ -172,7 +172,7 @@ func (w *writing) call(ctx context.Context, conn connection, fn func(context.Con
 	}
 	if w.limit > 0 {
 		var stop context.CancelFunc
-		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.at.Add(w.limit+slack(w.limit)), w.pass.error("", context.DeadlineExceeded))
+		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.at.Add(w.limit+lateBy), w.pass.error("", context.DeadlineExceeded))
 		defer stop()
 	}
 	err := fn(fnCtx, conn)

@@ -10,6 +10,7 @@ const (
 	integration = "./integration"
 	library     = "./pglock"
 	store       = "./fencedstore"
+	drivers     = "./examples/drivers"
 	migrating   = "./migrations"
 	command     = "./cmd/pglock-admin"
 	protocol    = "./internal/protocol"
@@ -17,5 +18,5 @@ const (
 )
 
 // all are the known faults. The first word of a name is the invariant or the trap, where it has one.
-var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
+var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
 	ofTheBeat, ofClose, ofUpkeep)
