@@ -39,7 +39,7 @@ var ofExtensions = []mutant{
 		{"pglock/extend.go", "min(r.lasts+l.grace, MaxTTL)", "min(r.lasts, MaxTTL)"},
 	}, library, "^TestExtensionComes"},
 	{"extension: it needs a connection of the pool", []edit{
-		{"pglock/extend.go", "\tselect {\n\tcase <-h.done:\n\t\treturn", "\tif _, err := l.Check(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tselect {\n\tcase <-h.done:\n\t\treturn"},
+		{"pglock/extend.go", "\tselect {\n\tcase <-h.done:\n\t\treturn func", "\tif _, err := l.Check(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tselect {\n\tcase <-h.done:\n\t\treturn func"},
 	}, library, "^TestExtendNeeds"},
 	{"extension: the next turn has it", []edit{
 		{"pglock/extend.go", "\tif !l.makeKnown() || !l.takeHold(h) {", "\tif !l.takeHold(h) {"},
