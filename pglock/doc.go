@@ -27,7 +27,7 @@
 // where sent is the local moment at which the request was sent, not that of its answer. The monotonic and the wall clock
 // are both read, and the one that has moved further counts: one stops while a machine sleeps, the other can be set back.
 // So a clock that is set wrongly ends trust too soon, never too late; the margin is for clocks that run slowly. Renewals
-// are sent at a third of the TTL, less up to a tenth of that.
+// are sent at a third of the TTL, less up to a tenth of that. For an extended lease the TTL in the formula is the length of the extension.
 //
 // # The life of a lease
 //
@@ -49,6 +49,9 @@
 //
 //	valid ──▶ released   Release, Do or Close                          Err is ErrReleased
 //	  └─────▶ lost       deadline passed, or the server said so        Err is ErrLost, a *LostError with its Reason
+//
+// Work that must not depend on renewals for a while, such as one long statement, extends its lease (Lease.Extend). No renewal makes an
+// extended lease shorter, and its deadline follows. fencedstore.WithTimeLimit does this for a fenced write.
 //
 // Both ends are final. At either, Valid turns false and Context is done, with Err as its cause. Valid compares the clocks
 // when it is called, so it is right in the first instruction after a pause; Context follows within a second.

@@ -145,8 +145,9 @@ const (
 	ModeLimit     Mode = "limit"     // as many holders as the limit says
 )
 
-// WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL. It
-// bounds how long a lock stays taken after its holder died, and how long one fenced transaction may last.
+// WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL. The lock
+// stays taken for so long after its holder died. A fenced transaction may take as long as the lease has left, unless
+// fencedstore.WithTimeLimit says otherwise.
 func WithTTL(ttl time.Duration) AcquireOption {
 	return func(r *request) error {
 		r.TTL = ttl

@@ -18,7 +18,7 @@ var ofExtensions = []mutant{
 		{"pglock/extend.go", "\tl.trust(r.lasts, sent, v, sooner)", "\tl.trust(l.ttl, sent, v, sooner)"},
 	}, library, "^TestExtendedLease"},
 	{"extension: its end is not told", []edit{
-		{"pglock/extend.go", "\t\tl.tooLong, l.due = true, now\n", ""},
+		{"pglock/extend.go", "\t\tl.tooLong, l.due = true, now\n", "\t\t_ = now\n"},
 	}, library, "^TestRenewalsDoNot|^TestLongest"},
 	{"extension: the lease is trusted for longer than the server keeps it", []edit{
 		{"pglock/extend.go", "\t\t\tl.deadline = deadline\n", ""},
