@@ -227,7 +227,8 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 	}
 }
 
-// A transaction of the application's own leaves a receipt when it is asked to, and whoever has it learns what became of it.
+// A transaction of the application's own leaves a receipt when it is asked to, and whoever has it learns what became of
+// it.
 func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -29,8 +29,8 @@ func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
 
 func (d sqlDatabase) idle() int { return d.db.Stats().Idle }
 
-// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did. It returns in time whatever the driver
-// does: what goes on without it gives its connection back by itself.
+// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did. It returns in time whatever
+// the driver does: what goes on without it gives its connection back by itself.
 func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
 	type answer struct {
 		committed bool
@@ -58,7 +58,7 @@ func (d sqlDatabase) ask(ctx context.Context, r Receipt) (committed bool, err er
 	c := lent.(*sqlConn)
 	defer c.giveBack()
 	_ = c.unconfirmed()
-	c.options = pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
+	c.options = lookOptions
 	if err = c.beginTx(ctx); err == nil {
 		_, err = c.tx.ExecContext(ctx, setLockTimeout, lookWait())
 	}
@@ -90,10 +90,16 @@ type sqlConn struct {
 }
 
 // isolation is what database/sql calls an isolation level.
-var isolation = map[pgx.TxIsoLevel]sql.IsolationLevel{"": sql.LevelDefault, pgx.ReadUncommitted: sql.LevelReadUncommitted,
-	pgx.ReadCommitted: sql.LevelReadCommitted, pgx.RepeatableRead: sql.LevelRepeatableRead, pgx.Serializable: sql.LevelSerializable}
+var isolation = map[pgx.TxIsoLevel]sql.IsolationLevel{
+	"":                  sql.LevelDefault,
+	pgx.ReadUncommitted: sql.LevelReadUncommitted,
+	pgx.ReadCommitted:   sql.LevelReadCommitted,
+	pgx.RepeatableRead:  sql.LevelRepeatableRead,
+	pgx.Serializable:    sql.LevelSerializable,
+}
 
-// beginTx begins a transaction whose context is its own: database/sql would end the transaction behind our back together with ctx.
+// beginTx begins a transaction whose context is its own: database/sql would end the transaction behind our back
+// together with ctx.
 func (c *sqlConn) beginTx(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
@@ -157,9 +163,9 @@ func (c *sqlConn) rollback(ctx context.Context) {
 	}
 }
 
-// within calls f and returns its error. When ctx ends it ends the transaction's context, which makes drivers give up. A driver that
-// does not heed contexts, as lib/pq where nobody answers, goes on in a goroutine of its own and keeps the connection until the
-// operating system gives that up.
+// within calls f and returns its error. When ctx ends it ends the transaction's context, which makes drivers give up. A
+// driver that does not heed contexts, as lib/pq where nobody answers, goes on in a goroutine of its own and keeps the
+// connection until the operating system gives that up.
 func (c *sqlConn) within(ctx context.Context, f func() error) error {
 	var err error
 	done := make(chan struct{})

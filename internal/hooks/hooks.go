@@ -1,5 +1,5 @@
-// Package hooks is what package pglock does for the packages beside it, and for nobody else. pglock sets them in its init, so
-// whoever imports pglock finds them set.
+// Package hooks is what package pglock does for the packages beside it, and for nobody else. pglock sets them in its
+// init, so whoever imports pglock finds them set.
 package hooks
 
 import (
@@ -25,15 +25,16 @@ type Passage struct {
 }
 
 var (
-	// ErrorFromSQL makes an error of pglock of what the server reports: of class LK, and of its refusals that have a sentinel there.
-	// Any other comes back as it is. The name and the token are those of the lease, where there is one.
+	// ErrorFromSQL makes an error of pglock of what the server reports: of class LK, and of its refusals that have a
+	// sentinel there. Any other comes back as it is. The name and the token are those of the lease, where there is one.
 	ErrorFromSQL func(err error, name string, token int64) error
 
-	// Start asks whether the schema fits this library. The error is pglock.SchemaError, ErrSchema, ErrPermission, ErrReadOnly, or the
-	// failure to connect.
+	// Start asks whether the schema fits this library. The error is pglock.SchemaError, ErrSchema, ErrPermission,
+	// ErrReadOnly, or the failure to connect.
 	Start func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error
 
-	// Export is Lease.Export of a *pglock.Lease, which goes on where that fails: the ID is nil then, and the server says why.
+	// Export is Lease.Export of a *pglock.Lease, which goes on where that fails: the ID is nil then, and the server
+	// says why.
 	Export func(lease any) Grant
 
 	// Home is Export, but for the ID, and the release of the lease is as it was.

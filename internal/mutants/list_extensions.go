@@ -64,7 +64,7 @@ var ofExtensions = []mutant{
 		{"fencedstore/write.go", "\tdefer w.dropHolds()\n", ""},
 	}, store, "^TestWorkLonger|^TestTimeLimitExtends"},
 	{"a lower limit of the user is called the time limit", []edit{
-		{"fencedstore/timelimit.go", " || time.Since(p.at) < p.limit-p.limit/100 {", " {"},
+		{"fencedstore/timelimit.go", " ||\n\t\ttime.Since(p.at) < p.limit-p.limit/100 {", " {"},
 	}, store, "^TestLowerLimit"},
 	{"a connection that was closed by a limit is not told", []edit{
 		{"fencedstore/sqlconn.go", "isPgx && conn.Conn().IsClosed() || says && !valid.IsValid()", "false"},

@@ -72,7 +72,7 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
 	}, integration, "^TestI17_Lost"},
 	{"I17 a later write overwrites the receipt of an unknown outcome", []edit{
-		{"fencedstore/write.go", "\t\tknown = false\n\t\treturn &OutcomeUnknownError{", "\t\treturn &OutcomeUnknownError{"},
+		{"fencedstore/write.go", "\t\tknown = false\n\t\terr = errors.New(", "\t\terr = errors.New("},
 	}, integration, "^TestI17_CancelledStandby"},
 	{"I17 a grant without its standby is answered", []edit{
 		{"internal/protocol/execute.go", "\t\tif Unconfirmed(conn) && err == nil {\n\t\t\treturn ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
