@@ -304,36 +304,6 @@ func TestPanicInAWriteThroughDatabaseSQLRollsBack(t *testing.T) {
 	}
 }
 
-// The connections of the pool may all have died while nobody used them.
-func TestWriteThroughDatabaseSQLReplacesDeadConnections(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	l := b.acquire(t, "job")
-	db := b.sqlDB(t)
-	db.SetMaxIdleConns(10)
-	conns := make([]*sql.Conn, 10)
-	for i := range conns {
-		var err error
-		if conns[i], err = db.Conn(t.Context()); err == nil {
-			err = conns[i].PingContext(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range conns {
-		pid := 0
-		if err := c.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Close()
-		b.exec(t, `SELECT pg_terminate_backend($1, 10000)`, pid)
-	}
-	if err := fencedstore.WriteSQL(t.Context(), db, l, func(context.Context, *sql.Tx) error { return nil }); err != nil {
-		t.Error(err)
-	}
-}
-
 // The end of ctx ends a callback's transaction, and nothing is left of it.
 func TestWriteThroughDatabaseSQLEndsWithItsContext(t *testing.T) {
 	t.Parallel()

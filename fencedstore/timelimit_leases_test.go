@@ -169,11 +169,11 @@ func TestLowerLimitOfTheUserIsNotTakenForTheTimeLimit(t *testing.T) {
 // What ends a transaction without a time limit is what its lease had left, and the error says that.
 func TestI16_WithoutATimeLimitTheErrorTellsWhatTheLeaseHadLeft(t *testing.T) {
 	t.Parallel()
+	b := newWideBench(t)
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t)
-			l := b.acquire(t, "nightly", pglock.WithTTL(time.Second))
+			l := b.acquire(t, name, pglock.WithTTL(time.Second))
 			err := way(t, b, l, sleeps(30))
 			var late *fencedstore.TimeLimitError
 			if !errors.As(err, &late) || late.Given || late.Limit > time.Second || late.Limit < 300*time.Millisecond {

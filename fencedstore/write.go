@@ -123,6 +123,7 @@ func (w *writing) dropHolds() {
 // anything was done, is replaced by another one. A serialization failure of the fence is tried again: under REPEATABLE
 // READ every wait for a predecessor ends in one.
 func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error) {
+	most := openingAgain + w.db.idle()
 	conn, err := w.db.lend(ctx)
 	for dead, again := 0, 0; ; {
 		if err != nil {
@@ -139,7 +140,7 @@ func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error)
 		}
 		isDead := conn.isDead()
 		conn.giveBack()
-		if !isDead || dead >= openingAgain+w.db.idle() || ctx.Err() != nil || w.lost() != nil {
+		if !isDead || dead >= most || ctx.Err() != nil || w.lost() != nil {
 			return nil, w.explain(err, isDead)
 		}
 		dead++

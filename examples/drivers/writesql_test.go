@@ -225,3 +225,38 @@ func TestWorkLongerThanATTLIsCommittedWhateverTheDriver(t *testing.T) {
 		})
 	}
 }
+
+// The connections of the pool may all have died while nobody used them. Some drivers notice that at BEGIN alone.
+func TestWriteReplacesDeadConnectionsWhateverTheDriver(t *testing.T) {
+	t.Parallel()
+	for name, of := range sqlDrivers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			db, lease := openDriver(t, of, s.url), s.lease(t)
+			db.SetMaxIdleConns(10)
+			conns := make([]*sql.Conn, 10)
+			pids := make([]int, len(conns))
+			for i := range conns {
+				var err error
+				if conns[i], err = db.Conn(t.Context()); err == nil {
+					err = conns[i].QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pids[i])
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, c := range conns {
+				_ = c.Close()
+			}
+			for _, pid := range pids {
+				if _, err := s.pool.Exec(t.Context(), `SELECT pg_terminate_backend($1, 10000)`, pid); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := fencedstore.WriteSQL(t.Context(), db, lease, func(context.Context, *sql.Tx) error { return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
