@@ -50,5 +50,5 @@
 // token to where it leads.
 //
 // All tokens of a resource must come from one pglock schema: those of another database are from another sequence. They
-// ascend across failovers, also those that lose commits; what needs an operator, such as a restore, is in docs/operations.md.
+// ascend across failovers, also those that lose commits; what needs an operator, such as a restore, is in docs/failover.md.
 package fencedhttp

@@ -7,7 +7,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// What the packages beside this one need of it, and nobody else.
+// What sibling packages, and only they, need from this one.
 func init() {
 	hooks.ErrorFromSQL = func(err error, name string, token int64) error { return errorFromSQL(err, name, Token(token)) }
 	hooks.Start = func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error {
