@@ -76,7 +76,7 @@ func start(ctx context.Context, queries *protocol.Queries, query func(context.Co
 	case readOnly:
 		return started{}, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
 	case !sequenceOK:
-		return started{}, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
+		return started{}, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
 			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
 	return found, nil

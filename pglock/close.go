@@ -98,7 +98,7 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d leases end with their TTL: %w", left, failure)
+		return fmt.Errorf("pglock: close: %d leases could not be released and end with their TTL: %w", left, failure)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d requests could not be taken back: each ends with the session, or with the TTL if it was granted: %w", left, failure)
+		return fmt.Errorf("pglock: close: %d requests could not be taken back; each ends with the session, or with its TTL if it was granted: %w", left, failure)
 	}
 	return nil
 }

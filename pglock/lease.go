@@ -215,7 +215,7 @@ func (l *Lease) Release(ctx context.Context) error {
 			if ctx.Err() != nil { // it may not have arrived
 				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
 			}
-			return fmt.Errorf("pglock: release lock %q: at worst it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
+			return fmt.Errorf("pglock: release lock %q (at worst it ends with its TTL): %w", l.name, errorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
