@@ -46,7 +46,7 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 			return "", err
 		}
 	}
-	if err := s.AwaitAll(ctx, 7, "is ready"); err != nil {
+	if err := s.AwaitQueue(ctx, "nightly", 7); err != nil {
 		return "", err
 	}
 	if err := a.Kill(); err != nil {
@@ -94,7 +94,6 @@ func replica(ctx context.Context, w *stage.Worker) error {
 		err = tx.QueryRow(ctx, "SELECT sum(amount) FROM lines WHERE night = $1", night).Scan(&total)
 		return total, err
 	}
-	w.Say("is ready")
 	for night, err := range nightly.Nights(ctx) {
 		switch {
 		case err == nil:

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 )
 
@@ -206,6 +207,28 @@ func (s *Stage) AwaitAll(ctx context.Context, n int, text string, of ...*Process
 		}
 	}
 	return nil
+}
+
+// AwaitQueue waits until n requests wait for a lock.
+func (s *Stage) AwaitQueue(ctx context.Context, lock string, n int) error {
+	admin, err := lockadmin.New(ctx, s.Pool, lockadmin.WithSchema(s.Schema))
+	if err != nil {
+		return err
+	}
+	for began := time.Now(); time.Since(began) < patience; {
+		waiters, err := lockadmin.Collect(admin.Waiters(ctx, lock))
+		if err != nil {
+			return err
+		}
+		if len(waiters) == n {
+			s.Say("queue", "%d wait for %q", n, lock)
+			return nil
+		}
+		if err := Pause(ctx, 5*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no %d requests wait for %q after %v", n, lock, patience)
 }
 
 func (s *Stage) find(text string, of []*Process) (*Process, <-chan struct{}, error) {

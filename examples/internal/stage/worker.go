@@ -87,3 +87,13 @@ func join(ctx context.Context, p Play, s setup, orders <-chan string) (err error
 	}()
 	return p.Worker(ctx, &Worker{Name: s.Name, Args: s.Args, Orders: orders, Pool: pool, Client: client, Store: fencedstore.New(pool)})
 }
+
+// Pause waits, as work does that takes its time.
+func Pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
