@@ -194,5 +194,5 @@ func (s *Server) Timeline(ctx context.Context) (since time.Duration, changed boo
 
 // Listen gives a connection that listens.
 func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
-	return listener.Open(ctx, s.direct, s.connect)
+	return listener.Open(ctx, s.direct, s.Connect)
 }
