@@ -12,6 +12,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
+// sayAgain is the pause before a release or a hand-over is sent again.
+const sayAgain = 20 * time.Millisecond
+
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
 // has ended. It talks to the server on a connection outside the pool, so it works even if every connection of
 // the pool is taken. It does so for as long as ctx allows: five seconds if ctx has already ended, as after a

@@ -88,6 +88,18 @@ type Ending struct {
 	Handed   Handed
 }
 
+// Succession is the result of a hand-over: the outcome is HandedOver, Nobody, or the reason for which the lease is lost.
+type Succession struct {
+	Outcome string
+	Handed  Handed
+}
+
+// The outcomes of a hand-over that are not losses.
+const (
+	HandedOver = "handed over"
+	Nobody     = "nobody" // waits under that label
+)
+
 // Remains is the result of a check: how long the lease runs, or why it is lost.
 type Remains struct {
 	Left time.Duration

@@ -15,7 +15,7 @@ import (
 // session's DateStyle. migrations/schema says what each function locks, reads and returns.
 type Queries struct {
 	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, checkMany, timeline, own string
-	release, releaseMany, giveUp, endSession, sweep                                         string
+	release, releaseMany, handOver, giveUp, endSession, sweep                               string
 	announce, notify                                                                        string
 
 	// The results of these are for people, and are read where they are shown.
@@ -78,6 +78,9 @@ func NewQueries(schema string) *Queries {
 		releaseMany: in(`SELECT n, released, more::pg_catalog.text
 			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.int4[], true)`),
+		handOver: in(`SELECT outcome, more::pg_catalog.text
+			FROM {{schema}}.hand_over($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text,
+				$5::pg_catalog.bool)`),
 		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),

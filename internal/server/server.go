@@ -163,6 +163,12 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 	return e, err
 }
 
+// HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
+func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+	err = s.Query(ctx, s.Queries.HandOver(c, to, look, &next))
+	return next, err
+}
+
 // withoutHead returns the slots that were not announced with the release.
 func withoutHead(slots []int) (others []int) {
 	for _, s := range slots {
@@ -197,5 +203,5 @@ func (s *Server) Timeline(ctx context.Context) (since time.Duration, changed boo
 
 // Listen returns a connection that listens.
 func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
-	return listener.Open(ctx, s.direct, s.connect)
+	return listener.Open(ctx, s.direct, s.Connect)
 }

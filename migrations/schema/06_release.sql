@@ -116,6 +116,48 @@ BEGIN
   END IF;
 END $$;
 
+-- hand_over ends the caller's own exclusive lease, and grants the lock in the same transaction to a request that waits
+-- under the label p_to: of several to the first in the queue whose session is alive. Those before it keep their places.
+-- So a holder may choose its successor; this is the only exception to the order of tickets (I9). outcome is
+--   handed over   more has handed and watched, as in acquire_lease
+--   nobody        nobody waits for the exclusive lock under that label; nothing has changed
+--   or why the lease is lost, as in renew_leases; nothing has changed.
+-- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
+-- second: 55P03.
+CREATE FUNCTION hand_over(
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text, OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  w    waiters;
+  g    grants;
+  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256);
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
+  IF hand_over.outcome IS NOT NULL THEN
+    RETURN;
+  END IF;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  SELECT * INTO w FROM waiters q
+    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
+      AND session_alive(q.session_id)
+    ORDER BY q.ticket LIMIT 1;
+  IF FOUND AND NOT p_look THEN
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
+  END IF;
+  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  IF p_look OR hand_over.outcome = 'nobody' THEN
+    RETURN;
+  END IF;
+  g.queued := head.queued;
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
+END $$;
+
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next
 -- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
 -- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
