@@ -53,6 +53,7 @@ var (
 
 	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
 	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
+
 	// Passed notes a passage with the *pglock.Lease, unless it is nil, and gives the one that was noted last, or nil.
 	Passed func(lease any, p *Passage) *Passage
 )
