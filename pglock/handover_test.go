@@ -17,7 +17,8 @@ import (
 )
 
 // queueing calls that wait for the lock, each under its label and behind the one before it.
-func queueing(t *testing.T, pool *pgxpool.Pool, name string, clients []*pglock.Client, labels []string, opts ...pglock.AcquireOption) []chan *pglock.Lease {
+func queueing(t *testing.T, pool *pgxpool.Pool, name string, clients []*pglock.Client, labels []string,
+	opts ...pglock.AcquireOption) []chan *pglock.Lease {
 	t.Helper()
 	admin := newAdmin(t, pool)
 	waiting := func() (n int) {
@@ -126,9 +127,9 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	elsewhere := mustAcquire(t, clients[0], "y")
 	others := queueing(t, pool, "y", clients[3:], []string{"d"})
 	for _, to := range []string{"nobody", "reader", "d", "B"} {
-		for what, call := range map[string]func(context.Context, string) error{"HandOver": held.HandOver, "CanHandOver": held.CanHandOver} {
-			if err := call(t.Context(), to); !errors.Is(err, pglock.ErrNoWaiter) || errors.Is(err, pglock.ErrLost) {
-				t.Errorf("%s to %q: %v", what, to, err)
+		for _, err := range []error{held.HandOver(t.Context(), to), held.CanHandOver(t.Context(), to)} {
+			if !errors.Is(err, pglock.ErrNoWaiter) || errors.Is(err, pglock.ErrLost) {
+				t.Errorf("to %q: %v", to, err)
 			}
 		}
 	}
@@ -177,10 +178,12 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	execute(t, conn, `SELECT FROM pglock.acquire_lease('x', $1, $2, 'twin', '30 s', p_wait => true, p_session_ttl => '100 ms')`, uuid.NewString(), uuid.NewString())
+	execute(t, conn, `SELECT FROM pglock.acquire_lease('x', $1, $2, 'twin', '30 s', p_wait => true,
+		p_session_ttl => '100 ms')`, uuid.NewString(), uuid.NewString())
 	eventually(t, "the first twin to be dead", func() bool {
 		var dead int
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`).Scan(&dead); err != nil {
+		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`).Scan(&dead)
+		if err != nil {
 			t.Fatal(err)
 		}
 		return dead == 1

@@ -117,16 +117,17 @@ BEGIN
   END IF;
 END $$;
 
--- hand_over ends the caller's own exclusive lease, and grants the lock to a request that waits under the label p_to, in one
--- transaction: of several to the first in the queue whose session is alive. Those before it keep their places: the holder
--- may choose who follows it, and that is the one exception to the order of tickets (I9). outcome is
+-- hand_over ends the caller's own exclusive lease, and grants the lock to a request that waits under the label p_to,
+-- in one transaction: of several to the first in the queue whose session is alive. Those before it keep their places:
+-- the holder may choose who follows it, and that is the one exception to the order of tickets (I9). outcome is
 --   handed over   more is as in acquire_lease, handed and watched
 --   nobody        nobody waits for the lock alone under that label; nothing has changed
 --   or why the lease is lost, as in renew_leases; nothing has changed.
--- p_look tells the outcome, and changes nothing. A COMMIT under way that has checked the lease is waited for, a second at
--- most: 55P03.
+-- p_look tells the outcome, and changes nothing. A COMMIT under way that has checked the lease is waited for, a
+-- second at most: 55P03.
 CREATE FUNCTION hand_over(
-  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
+    OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
