@@ -2,6 +2,8 @@ package integration
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -11,6 +13,8 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/leader"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // aCandidate is a candidate's process, with a network line of its own.
@@ -217,4 +221,60 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 		t.Errorf("%d leaders have written, want %d", leaders, 5*rounds)
 	}
 	checkGrants(t, look)
+}
+
+// The named candidate is killed. While its session counts as alive it is granted the lock, and the next in the queue leads when its
+// lease has ended; after that nobody of that name waits, and the leader goes on.
+func TestHandOverToACandidateThatHasDied(t *testing.T) {
+	t.Parallel() // most of it is waiting for sessions and leases to end
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	e := &anElection{t: t, url: db.URL(), ttl: 2 * time.Second, reports: make(chan said, 1024)}
+	look.exec(t, `CREATE TABLE acts (n bigint GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`)
+	c := leader.New(newClient(t, db.Pool(t)), "x", leader.WithHolder("first"), leader.WithTTL(e.ttl))
+	terms, over := make(chan context.Context), make(chan error, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	defer func() { leave(); <-over }()
+	go func() {
+		over <- c.Run(ctx, func(ctx context.Context, _ *pglock.Lease) error {
+			select {
+			case terms <- ctx:
+				<-ctx.Done()
+			case <-ctx.Done():
+			}
+			return nil
+		})
+	}()
+	term := <-terms
+	queue := func(n int) (all []*aCandidate) {
+		for i := range n {
+			all = append(all, e.join())
+			awaitQueue(t, look, "x", i+1)
+		}
+		return all
+	}
+
+	dead := queue(1)[0]
+	dead.signal(syscall.SIGKILL)
+	eventually(t, "the session of the dead candidate to be dead", func() bool {
+		return one[int](t, look, `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`) == 1
+	})
+	if err := c.HandOver(t.Context(), dead.label); !errors.Is(err, pglock.ErrNoWaiter) || term.Err() != nil {
+		t.Errorf("HandOver to a candidate that is known to be dead: %v; the work: %v", err, term.Err())
+	}
+	look.exec(t, `DELETE FROM pglock.waiters`) // as sweep does, later
+
+	others := queue(3)
+	others[2].signal(syscall.SIGKILL)
+	began := time.Now()
+	if err := c.HandOver(t.Context(), others[2].label); err != nil {
+		t.Fatal(err)
+	}
+	next := e.next()
+	took := next.At.Sub(began)
+	t.Logf("the next leader worked %v after the hand-over to a dead candidate; the TTL is %v", took, e.ttl)
+	if next.label != others[0].label || took < e.ttl || took > e.ttl+patience/2 {
+		t.Errorf("%s led after %v, want %s after %v", next.label, took, others[0].label, e.ttl)
+	}
+	awaitQueue(t, look, "x", 2) // the other one, and the leader that handed over
 }
