@@ -34,7 +34,8 @@ type Finding struct {
 
 // Diagnose asks the server what it can and cannot do for the locks: the version of the schema, the timeline and the epoch of
 // tokens, settings that cost durability, transactions that stand in the way, and every guarded table. It changes nothing,
-// needs no Admin, and works where New refuses: on a standby, with a sequence that was altered, with a newer schema. The pool
+// needs no Admin, and works where New refuses: on a standby, with a sequence that was altered, with a schema
+// that is too new. The pool
 // stays the caller's.
 //
 // Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect; and ErrSchema (SchemaError) when the schema is missing or
@@ -45,8 +46,8 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 		return nil, err
 	}
 	db := server.NewPlain(pool, c.schema)
-	err = hooks.Start(ctx, db.Queries, db.Query, c.schema)
-	findings := foundAtStart(c.schema, err)
+	version, err := hooks.Start(ctx, db.Queries, db.Query, c.schema)
+	findings := foundAtStart(c.schema, version, err)
 	if findings == nil {
 		return nil, err
 	}
@@ -80,8 +81,11 @@ func scanFinding(rows pgx.Rows) (f Finding, err error) {
 }
 
 // foundAtStart is what a client that starts with err would find; nil where err says nothing of schema and server.
-func foundAtStart(schema string, err error) []Finding {
-	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, pglock.SchemaVersion), "The version that this library needs."}
+func foundAtStart(schema string, version int, err error) []Finding {
+	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, version), "The version that this library needs."}
+	if version > pglock.SchemaVersion {
+		fits.Meaning = fmt.Sprintf("Newer than this library, which needs version %d, and made to serve it too.", pglock.SchemaVersion)
+	}
 	var other *pglock.SchemaError
 	switch {
 	case errors.As(err, &other):

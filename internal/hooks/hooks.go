@@ -21,9 +21,9 @@ var (
 	// Any other comes back as it is. The name and the token are those of the lease, where there is one.
 	ErrorFromSQL func(err error, name string, token int64) error
 
-	// Start asks whether the schema fits this library. The error is pglock.SchemaError, ErrSchema, ErrPermission, ErrReadOnly, or the
+	// Start asks whether the schema fits this library, and for its version. The error is pglock.SchemaError, ErrSchema, ErrPermission, ErrReadOnly, or the
 	// failure to connect.
-	Start func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error
+	Start func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) (version int, err error)
 
 	// Export is Lease.Export of a *pglock.Lease, which goes on where that fails: the ID is nil then, and the server says why.
 	Export func(lease any) Grant

@@ -36,7 +36,7 @@ func NewQueries(schema string) *Queries {
 	// A statement that is its own transaction may leave the disk behind; a function never does.
 	const async = `pg_catalog.set_config('synchronous_commit', 'off', true)`
 	return &Queries{
-		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
+		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok, serves_from
 			FROM {{schema}}.start_client()`),
 		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended. The last
 		// argument says that the statement is a transaction of its own.

@@ -26,6 +26,12 @@ CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
+-- serves_from is the oldest version of the schema whose library this one still serves: with a step, old programs go on, and
+-- start again, until the new library is everywhere.
+CREATE FUNCTION serves_from() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
+AS 'SELECT 1';
+
 -- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for
 -- each costs more than all that they say. What they raise comes from functions beside them.
 
