@@ -21,6 +21,7 @@ type backend interface {
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)
 	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)
 	Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error)
+	HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (protocol.Succession, error)
 	Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error
 	Announce(ctx context.Context, names []string, slots []*int) error
 	Notify(ctx context.Context, channel, payload string) error
@@ -81,7 +82,7 @@ func start(
 	case readOnly:
 		return found, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
 	case !sequenceOK:
-		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
+		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
 			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
 	return found, nil

@@ -12,6 +12,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
+// sayAgain is the pause before a release or a hand-over is sent again.
+const sayAgain = 20 * time.Millisecond
+
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
 // has ended. It talks to the server on a connection outside the pool, so it works even if every connection of
 // the pool is taken. It does so for as long as ctx allows: five seconds if ctx has already ended, as after a
@@ -98,7 +101,7 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d leases end with their TTL: %w", left, failure)
+		return fmt.Errorf("pglock: close: %d leases could not be released and end with their TTL: %w", left, failure)
 	}
 	return nil
 }
@@ -132,7 +135,7 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d requests could not be taken back: each ends with the session, or with the TTL if it was granted: %w", left, failure)
+		return fmt.Errorf("pglock: close: %d requests could not be taken back; each ends with the session, or with its TTL if it was granted: %w", left, failure)
 	}
 	return nil
 }

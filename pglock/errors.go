@@ -38,6 +38,8 @@ var (
 	ErrDeadlock = errors.New("pglock: deadlock")
 	// ErrLimit: the lock is in use with another limit. It is also an ErrInvalid.
 	ErrLimit = errors.New("pglock: lock is in use with another limit")
+	// ErrNoWaiter: a lock was to be handed over, and nobody waits for it under that label. The lease goes on.
+	ErrNoWaiter = errors.New("pglock: nobody waits under that label")
 	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. The request
 	// may or may not have been carried out.
 	ErrOutcomeUnknown = errors.New("pglock: outcome unknown")
@@ -56,9 +58,9 @@ type HeldError struct {
 func (e *HeldError) Error() string {
 	switch {
 	case e.Grace:
-		return fmt.Sprintf("pglock: lock %q is nobody's in the grace after a failover, until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
+		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
-		return fmt.Sprintf("pglock: lock %q is between two holders: it is being handed on, or the last one's COMMIT is under way", e.Name)
+		return fmt.Sprintf("pglock: lock %q is between two holders: it is being handed over, or the last holder's COMMIT is under way", e.Name)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {
@@ -100,7 +102,7 @@ func (e *DeadlockError) Error() string {
 		}
 		verb := "is held by"
 		if l.Queued {
-			verb = "is waited for before by"
+			verb = "goes first to"
 		}
 		fmt.Fprintf(&b, "%q waits for lock %q, which %s %q", l.Waiter, l.Lock, verb, l.Holder)
 	}

@@ -219,6 +219,27 @@ func (s *fakeServer) Release(ctx context.Context, c protocol.Claim, _ bool) (e p
 	return e, err
 }
 
+func (s *fakeServer) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+	s.note(call{what: "handOver", names: []string{c.Name}, grantID: c.GrantID})
+	err = s.does(ctx, "handOver", func() {
+		r := s.row(c.Name)
+		i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.Holder == to })
+		switch {
+		case !r.is(c):
+			next.Outcome = string(ReasonReleased)
+		case i < 0:
+			next.Outcome = protocol.Nobody
+		case look:
+			next.Outcome = protocol.HandedOver
+		default:
+			named := r.queue[i]
+			r.queue = slices.Insert(slices.Delete(r.queue, i, i+1), 0, named)
+			next = protocol.Succession{Outcome: protocol.HandedOver, Handed: s.over(r, ReasonReleased, r.session)}
+		}
+	})
+	return next, err
+}
+
 // takeBack ends a grant or a ticket.
 func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l protocol.TakenBack) {
 	r := s.row(name)

@@ -45,6 +45,7 @@ type Lease struct {
 	failure   error         // of the last renewal
 	ended     error         // ErrReleased or *LostError; final
 	lost      error         // found by a release
+	handing   bool          // HandOver has asked the server, and its answer is not here
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
@@ -211,11 +212,11 @@ func (l *Lease) Release(ctx context.Context) error {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
+		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain):
 			if ctx.Err() != nil { // it may not have arrived
 				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
 			}
-			return fmt.Errorf("pglock: release lock %q: at worst it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
+			return fmt.Errorf("pglock: release lock %q (at worst it ends with its TTL): %w", l.name, errorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
@@ -284,6 +285,9 @@ func (l *Lease) end(cause error) bool {
 	first := l.ended == nil
 	if first {
 		l.owner.held.Add(-1)
+		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
+			cause = ErrReleased // by our own HandOver, whose answer is on its way
+		}
 		if cause == ErrReleased && now.Reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false

@@ -2,7 +2,6 @@ package pglock
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
 // Option configures a Client. A bad value makes New fail.
@@ -113,23 +113,12 @@ func WithTurns(turns int, within time.Duration) Option {
 // and looks at intervals instead.
 func WithListenConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
-		if direct == nil || !parsed(direct) {
+		if direct == nil || !protocol.Parsed(direct) {
 			return &ArgumentError{"listen config", "nil or made by hand", "be made by pgx.ParseConfig"}
 		}
 		c.listen = direct.Copy()
 		return nil
 	}
-}
-
-// parsed reports whether pgx accepts the configuration; pgx panics on one that ParseConfig has not made.
-func parsed(config *pgx.ConnConfig) (ok bool) {
-	defer func() { ok = recover() == nil }()
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // ended before it is used
-	cancel()
-	if conn, err := pgx.ConnectConfig(ctx, config.Copy()); err == nil {
-		_ = conn.Close(ctx)
-	}
-	return true
 }
 
 // AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything is sent.

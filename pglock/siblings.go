@@ -2,6 +2,9 @@ package pglock
 
 import (
 	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -24,5 +27,18 @@ func init() {
 		shown := home(lease)
 		shown.ID = g.ID
 		return shown
+	}
+	hooks.Want = func(client any, name string, opts any) (hooks.Wanted, error) {
+		r, err := client.(*Client).newRequest(name, opts.([]AcquireOption))
+		mode := Mode(r.Mode)
+		return hooks.Wanted{Exclusive: mode == ModeExclusive, Shared: mode == ModeShared, MaxWait: r.maxWait}, err
+	}
+	hooks.Connect = func(ctx context.Context, client any) (*pgx.Conn, error) {
+		c := client.(*Client)
+		pg, ok := c.backend.(database)
+		if !ok {
+			return nil, errors.New("pglock: the client has no database")
+		}
+		return pg.Connect(ctx)
 	}
 }

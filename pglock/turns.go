@@ -21,7 +21,7 @@ type turnCall struct {
 }
 
 // errApart tells a call to leave the line and take its own ticket.
-var errApart = errors.New("the owner holds a lock by now")
+var errApart = errors.New("the owner holds another lock now")
 
 // sharesTurns reports whether the request may share a grant with others of its client, because the server
 // cannot tell them apart.

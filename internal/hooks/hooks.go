@@ -4,8 +4,10 @@ package hooks
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -14,6 +16,12 @@ import (
 type Grant struct {
 	ID, DatabaseID uuid.UUID
 	Schema         string
+}
+
+// Wanted is what a call of Acquire asks for: what package advisory needs to know of pglock's options.
+type Wanted struct {
+	Exclusive, Shared bool          // neither: a limit
+	MaxWait           time.Duration // < 0: until ctx ends
 }
 
 var (
@@ -30,4 +38,10 @@ var (
 
 	// Home is Export, but for the ID, and the release of the lease is as it was.
 	Home func(lease any) Grant
+
+	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as that does.
+	Want func(client any, name string, opts any) (Wanted, error)
+
+	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
+	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
 )

@@ -21,7 +21,7 @@ type ownConn struct {
 // run runs a step. Whatever is wrong with the connection, the next attempt has a new one.
 func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
 	if o.conn == nil || o.conn.IsClosed() {
-		conn, err := o.server.connect(ctx)
+		conn, err := o.server.Connect(ctx)
 		if err != nil {
 			return err
 		}
@@ -46,8 +46,8 @@ func (s *Server) closeOwn(ctx context.Context) {
 	}
 }
 
-// connect opens a connection outside the pool, made as the pool would make it.
-func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
+// Connect opens a connection outside the pool, made as the pool would make it. It is the caller's.
+func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 	pool := s.pool.Config()
 	config := pool.ConnConfig.Copy()
 	if pool.BeforeConnect != nil {

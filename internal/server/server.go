@@ -160,6 +160,12 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 	return e, err
 }
 
+// HandOver ends a lease in favour of whoever waits under the label; with look it only tells whether anybody does.
+func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+	err = s.Query(ctx, s.Queries.HandOver(c, to, look, &next))
+	return next, err
+}
+
 // withoutHead leaves the slots that were not announced with the release.
 func withoutHead(slots []int) (others []int) {
 	for _, s := range slots {
@@ -194,5 +200,5 @@ func (s *Server) Timeline(ctx context.Context) (since time.Duration, changed boo
 
 // Listen gives a connection that listens.
 func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
-	return listener.Open(ctx, s.direct, s.connect)
+	return listener.Open(ctx, s.direct, s.Connect)
 }
