@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -78,11 +79,7 @@ func newScene(t *testing.T, in programs) *scene {
 			t.Error(err)
 		}
 	})
-	s.run(t, "CREATE ROLE "+user+" LOGIN PASSWORD 'first'")
-	tables := blocksOf(t, "sql")[0]
-	for _, statement := range strings.SplitAfter(tables, ";") {
-		s.run(t, strings.ReplaceAll(statement, " TO app;", " TO "+user+";"))
-	}
+	s.run(t, regexp.MustCompile(`\bapp\b`).ReplaceAllString(blocksOf(t, "sql")[0], user)+"; ALTER ROLE "+user+" PASSWORD 'first'")
 	config, err := pgx.ParseConfig(s.db.URL())
 	if err != nil {
 		t.Fatal(err)
