@@ -96,9 +96,10 @@ func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
 		return fmt.Sprint(n)
 	}
 	for cell, wants := range map[string][]string{
-		"`pglock.WithDefaultTTL`":    {short(pglock.DefaultTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
-		"`pglock.WithSessionTTL`":    {short(pglock.DefaultSessionTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
-		"`pglock.WithTurns`":         {count(pglock.DefaultTurns) + " turns within " + short(pglock.DefaultTurnsWithin), count(pglock.MaxTurns)},
+		"`pglock.WithDefaultTTL`": {short(pglock.DefaultTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
+		"`pglock.WithSessionTTL`": {short(pglock.DefaultSessionTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
+		"`pglock.WithTurns`": {count(pglock.DefaultTurns) + " turns within " + short(pglock.DefaultTurnsWithin),
+			count(pglock.MaxTurns)},
 		"`pglock.WithDefaultHolder`": {count(pglock.MaxHolderBytes) + " bytes"},
 		"`pglock.WithShared`":        {"1 to " + count(pglock.MaxLimit)},
 		"`pglock.WithMetadata`":      {count(pglock.MaxMetadataBytes) + " bytes"},
@@ -112,7 +113,8 @@ func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
 			}
 		}
 	}
-	most := regexp.MustCompile(`octet_length\(w\.metadata::text\) <= (\d+)`).FindStringSubmatch(read(t, "migrations", "schema", "04_acquire.sql"))
+	schema := read(t, "migrations", "schema", "04_acquire.sql")
+	most := regexp.MustCompile(`octet_length\(w\.metadata::text\) <= (\d+)`).FindStringSubmatch(schema)
 	var bytes int
 	if most == nil {
 		t.Error("no limit of metadata is in the schema")
@@ -142,7 +144,8 @@ func TestThePromisesOfTheReadmeAreThoseOfTheGuarantees(t *testing.T) {
 
 func TestChangesNameTheSchemaOfTheCode(t *testing.T) {
 	t.Parallel()
-	if changes := read(t, "CHANGELOG.md"); !strings.Contains(changes, fmt.Sprintf("Schema version %d, `", pglock.SchemaVersion)) {
+	want := fmt.Sprintf("Schema version %d, `", pglock.SchemaVersion)
+	if !strings.Contains(read(t, "CHANGELOG.md"), want) {
 		t.Errorf("CHANGELOG.md does not say that it needs schema version %d", pglock.SchemaVersion)
 	}
 }
