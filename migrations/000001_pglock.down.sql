@@ -10,8 +10,8 @@ BEGIN
   END IF;
 END $do$;
 
--- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing
--- would leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
+-- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
+-- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
 LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$
@@ -130,8 +130,7 @@ DROP FUNCTION schema_version();
 DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
--- Another database may migrate at this very moment, and roles belong to both: try again where the two got into each
--- other's way.
+-- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.
 DO $do$
 BEGIN
   FOR attempt IN 1..100 LOOP
