@@ -107,7 +107,7 @@ DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl inte
 DROP FUNCTION session_alive(p_session_id uuid);
 DROP FUNCTION session_of(p_key uuid);
 DROP FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint);
-DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean);
+DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean, OUT serves_from int);
 DROP FUNCTION database_id();
 DROP FUNCTION timeline(OUT timeline int, OUT since_us bigint);
 DROP FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint);
@@ -124,6 +124,7 @@ DROP FUNCTION is_operator(p_reason text, p_actor text);
 DROP FUNCTION is_ttl(p_argument text, p_value interval);
 DROP FUNCTION has_bytes(p_argument text, p_value text, p_most int);
 DROP FUNCTION refuse(p_argument text, p_value text, p_rule text);
+DROP FUNCTION serves_from();
 DROP FUNCTION schema_version();
 
 DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;

@@ -37,9 +37,11 @@ var (
 	// one.
 	ErrorFromSQL func(err error, name string, token int64) error
 
-	// Start checks that the schema fits this library. The error is pglock.SchemaError, ErrSchema, ErrPermission,
-	// ErrReadOnly, or the failure to connect.
-	Start func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error
+	// Start checks that the schema fits this library, and answers its version. The error is pglock.SchemaError,
+	// ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect.
+	Start func(
+		ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
+	) (version int, err error)
 
 	// Export is Lease.Export for a *pglock.Lease, without its error: if it fails the ID is nil, and the server says
 	// why.

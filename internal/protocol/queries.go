@@ -37,7 +37,7 @@ func NewQueries(schema string) *Queries {
 	// itself.
 	const async = `pg_catalog.set_config('synchronous_commit', 'off', true)`
 	return &Queries{
-		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
+		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok, serves_from
 			FROM {{schema}}.start_client()`),
 		// A grant waits for the disk. A ticket does not: a crash that loses it has also ended its connection. The
 		// last argument says that the statement is a whole transaction.
