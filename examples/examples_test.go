@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,11 +43,11 @@ var told = map[string][]string{
 		"SHOWN: three processes of six"},
 }
 
-// program builds an example's program as go run does.
-func program(t *testing.T, names ...string) (folder string) {
+// build builds the examples' programs as go run does.
+func build(t *testing.T, names []string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
-	args := []string{"build", "-o", folder + string(filepath.Separator)}
+	args := []string{"build", "-ldflags=-s -w", "-o", folder + string(filepath.Separator)}
 	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		args = append(args, "-race")
 	}
@@ -93,31 +94,39 @@ func wantNoSchema(t *testing.T, conn *pgx.Conn) {
 	}
 }
 
-func TestEveryRecipeKeepsItsPromiseWhenAProcessIsKilledInTheMiddle(t *testing.T) {
-	var names []string
-	for name := range told {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	folder := program(t, names...)
+func TestRecipes(t *testing.T) {
+	names := slices.Sorted(maps.Keys(told))
+	folder := build(t, names)
 	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
+		t.Run("AProcessIsKilledAndThePromiseOf/"+name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.EmptyDatabase(t)
-			cmd, out := command(t, filepath.Join(folder, name), "--database-url", db.URL())
-			cmd.Env = append(os.Environ(), pgserver.Variable+"="+string(pgserver.KindURL))
-			if err := cmd.Run(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			wantStory(t, name, out.String())
-			wantNoSchema(t, db.Conn(t))
+			keepsItsPromise(t, filepath.Join(folder, name))
 		})
 	}
+	t.Run("BringTheirOwnServerAndLeaveNoFolder", func(t *testing.T) {
+		t.Parallel()
+		bringsItsOwnServer(t, filepath.Join(folder, "migrate"))
+	})
+	t.Run("LeaveNothingWhenInterrupted", func(t *testing.T) {
+		t.Parallel()
+		leavesNothing(t, filepath.Join(folder, "singleton"))
+	})
 }
 
-func TestARecipeBringsItsOwnServerAndLeavesNoFolder(t *testing.T) {
+func keepsItsPromise(t *testing.T, path string) {
+	db := pgtest.EmptyDatabase(t)
+	cmd, out := command(t, path, "--database-url", db.URL())
+	cmd.Env = append(os.Environ(), pgserver.Variable+"="+string(pgserver.KindURL))
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	wantStory(t, filepath.Base(path), out.String())
+	wantNoSchema(t, db.Conn(t))
+}
+
+func bringsItsOwnServer(t *testing.T, path string) {
 	if kind, err := pgserver.ForcedKind(pgserver.KindPrograms, pgserver.KindDownload); err != nil {
-		t.Skipf("the environment wants no server of %s's own: %v", t.Name(), err)
+		t.Skipf("the environment wants no server of the example's own: %v", err)
 	} else if kind == "" {
 		if _, _, err := pgserver.LocatePrograms(t.Context(), pgserver.KindPrograms, io.Discard); err != nil {
 			t.Skipf("no programs are installed, and none are downloaded for this: %v", err)
@@ -135,20 +144,20 @@ func TestARecipeBringsItsOwnServerAndLeavesNoFolder(t *testing.T) {
 	if err := os.Chmod(temporary, 0o755); err != nil { //nolint:gosec // where root runs this, the server runs as another user
 		t.Fatal(err)
 	}
-	cmd, out := command(t, filepath.Join(program(t, "migrate"), "migrate"))
+	cmd, out := command(t, path)
 	cmd.Env = append(os.Environ(), "TMPDIR="+temporary)
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	wantStory(t, "migrate", out.String())
+	wantStory(t, filepath.Base(path), out.String())
 	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 
-func TestAnInterruptedRecipeLeavesNothing(t *testing.T) {
+func leavesNothing(t *testing.T, path string) {
 	db := pgtest.EmptyDatabase(t)
-	cmd, out := command(t, filepath.Join(program(t, "singleton"), "singleton"), "--database-url", db.URL())
+	cmd, out := command(t, path, "--database-url", db.URL())
 	cmd.Env = append(os.Environ(), pgserver.Variable+"="+string(pgserver.KindURL))
 	stdout, writer, err := os.Pipe()
 	if err != nil {
