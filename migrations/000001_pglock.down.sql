@@ -68,6 +68,7 @@ DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigin
 DROP FUNCTION end_grant(p_head locks, p_grant_id uuid);
 DROP FUNCTION give_up_all(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean, OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json);
 DROP FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean, p_alone boolean);
+DROP FUNCTION hand_over(p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean, OUT outcome text, OUT more json);
 DROP FUNCTION release_otherwise(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json);
 DROP FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean);
 DROP FUNCTION release_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_alone boolean, p_many boolean, OUT released boolean, OUT more json);
@@ -83,7 +84,7 @@ DROP FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uu
 DROP FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint);
 DROP FUNCTION free_slots(p_name text, p_capacity int, p_most int);
 DROP FUNCTION next_batch(w waiters, p_most int);
-DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean);
+DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint);
 DROP FUNCTION lock_to_grant(p_name text);
 DROP FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid);
 DROP TYPE grants;

@@ -61,8 +61,7 @@ CREATE TABLE locks (
   holder        text        NOT NULL,
   mode          text        NOT NULL DEFAULT 'exclusive',  -- or shared, limit
   capacity      int,                                -- the limit of mode limit
-  -- that the lease was granted to; of the head the last one that was served
-  ticket        bigint      NOT NULL DEFAULT 0,
+  ticket        bigint      NOT NULL DEFAULT 0,     -- the last one that this row was granted to
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
@@ -72,6 +71,7 @@ CREATE TABLE locks (
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
+  served        bigint      NOT NULL DEFAULT 0,     -- the last ticket that was served in its turn
   limit_named   int,                                -- by the latest lease or ticket of mode limit
   spent_until   timestamptz,                        -- until then grant IDs that were given up may still be asked for
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
@@ -810,7 +810,7 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
@@ -942,7 +942,7 @@ BEGIN
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.served) END;
     IF nxt.ticket IS NULL THEN
       g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
@@ -954,7 +954,7 @@ BEGIN
       EXIT WHEN shared > 0 OR limited > 0;
       p_at := coalesce(p_at, lock_to_grant(p_head.name));
       EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity', nxt.ticket);
       exclusive := 1;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
@@ -996,8 +996,10 @@ END $$;
 
 -- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of
 -- the key whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else
--- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
+-- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit. p_served
+-- is the ticket that is served in its turn; 0 where a request without a ticket is granted, or one before its turn.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1011,7 +1013,8 @@ BEGIN
   END IF;
   UPDATE locks l SET
     token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
-    owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
+    owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
+    served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     metadata = w.metadata, queued = g.queued
     WHERE l.ctid = p_at;
@@ -1168,7 +1171,7 @@ BEGIN
   END IF;
   IF g.token IS NULL THEN
     IF p_wait THEN
-      r := enqueue(w, p_head.ticket, g.queued);
+      r := enqueue(w, p_head.served, g.queued);
       ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
@@ -1421,6 +1424,49 @@ BEGIN
     more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                                'watched', nullif(head.watched_until > clock_timestamp(), false)));
   END IF;
+END $$;
+
+-- hand_over ends the caller's own exclusive lease, and grants the lock to a request that waits under the label p_to,
+-- in one transaction: of several to the first in the queue whose session is alive. Those before it keep their places:
+-- the holder may choose who follows it, and that is the one exception to the order of tickets (I9). outcome is
+--   handed over   more is as in acquire_lease, handed and watched
+--   nobody        nobody waits for the lock alone under that label; nothing has changed
+--   or why the lease is lost, as in renew_leases; nothing has changed.
+-- p_look tells the outcome, and changes nothing. A COMMIT under way that has checked the lease is waited for, a
+-- second at most: 55P03.
+CREATE FUNCTION hand_over(
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
+    OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  w    waiters;
+  g    grants;
+  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256);
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
+  IF hand_over.outcome IS NOT NULL THEN
+    RETURN;
+  END IF;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  SELECT * INTO w FROM waiters q
+    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
+      AND session_alive(q.session_id)
+    ORDER BY q.ticket LIMIT 1;
+  IF FOUND AND NOT p_look THEN
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
+  END IF;
+  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  IF p_look OR hand_over.outcome = 'nobody' THEN
+    RETURN;
+  END IF;
+  g.queued := head.queued;
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is
@@ -2705,7 +2751,7 @@ DECLARE
   ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
   theirs oid[] := current_setting('pglock.before');
   users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
-    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, give_up, own_lease,
+    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up, own_lease,
     look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, get_lock, list_waiters, list_fences}';

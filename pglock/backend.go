@@ -21,6 +21,7 @@ type backend interface {
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)
 	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)
 	Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error)
+	HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (protocol.Succession, error)
 	Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error
 	Announce(ctx context.Context, names []string, slots []*int) error
 	Notify(ctx context.Context, channel, payload string) error

@@ -12,6 +12,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
+// sayAgain is the pause before a release or a hand-over is sent again.
+const sayAgain = 20 * time.Millisecond
+
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
 // ended. What it says to the server goes over a connection of the client's own, also when every connection of the pool is taken,
 // for as long as ctx allows. A ctx that has ended before the call, as after a signal, or has no deadline, allows five seconds. The

@@ -37,6 +37,8 @@ var (
 	ErrDeadlock = errors.New("pglock: deadlock")
 	// ErrLimit: the lock is in use with another limit than the one that was asked for. It is an ErrInvalid too.
 	ErrLimit = errors.New("pglock: lock is in use with another limit")
+	// ErrNoWaiter: a lock was to be handed over, and nobody waits for it under that label. The lease goes on.
+	ErrNoWaiter = errors.New("pglock: nobody waits under that label")
 	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. It may or may not
 	// have been done.
 	ErrOutcomeUnknown = errors.New("pglock: outcome unknown")

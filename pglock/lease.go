@@ -45,6 +45,7 @@ type Lease struct {
 	failure   error         // of the last renewal
 	ended     error         // ErrReleased or *LostError; once set it stays
 	lost      error         // that a release has found
+	handing   bool          // HandOver has asked the server, and its answer is not here
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
@@ -206,7 +207,7 @@ func (l *Lease) Release(ctx context.Context) error {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
+		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain):
 			if ctx.Err() != nil { // it may have reached nobody
 				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
 			}
@@ -279,6 +280,9 @@ func (l *Lease) end(cause error) bool {
 	first := l.ended == nil
 	if first {
 		l.owner.held.Add(-1)
+		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
+			cause = ErrReleased // by our own HandOver, whose answer is on its way
+		}
 		if cause == ErrReleased && now.Reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false

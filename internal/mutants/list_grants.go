@@ -55,7 +55,7 @@ var ofGrants = []mutant{
 		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN true;"},
 	}, integration, "^TestI13_RefusedTryIsTwo"},
 	{"I13 a try that the queue refuses locks the head", []edit{
-		{schema, "  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(", "  RETURN (free_at("},
+		{schema, "  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "  RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
 		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until", "set_config('lock_timeout', '2s', true) IS NOT NULL)         -- until"},

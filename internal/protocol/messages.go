@@ -88,6 +88,19 @@ type Ending struct {
 	Handed   Handed
 }
 
+// Succession is what became of a lease that was to be handed over: the outcome is HandedOver, Nobody, or the reason for which the
+// lease is lost.
+type Succession struct {
+	Outcome string
+	Handed  Handed
+}
+
+// The outcomes of a hand-over that are no losses.
+const (
+	HandedOver = "handed over"
+	Nobody     = "nobody" // waits under that label
+)
+
 // Remains is what became of a lease that was asked about: how long it runs, or why it is lost.
 type Remains struct {
 	Left time.Duration

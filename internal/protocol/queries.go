@@ -15,7 +15,7 @@ import (
 // form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/schema.
 type Queries struct {
 	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, checkMany, timeline, own string
-	release, releaseMany, giveUp, endSession, sweep                                         string
+	release, releaseMany, handOver, giveUp, endSession, sweep                               string
 	announce, notify                                                                        string
 
 	// What these bring is for people, and read where it is shown.
@@ -77,6 +77,9 @@ func NewQueries(schema string) *Queries {
 		releaseMany: in(`SELECT n, released, more::pg_catalog.text
 			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.int4[], true)`),
+		handOver: in(`SELECT outcome, more::pg_catalog.text
+			FROM {{schema}}.hand_over($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text,
+				$5::pg_catalog.bool)`),
 		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),

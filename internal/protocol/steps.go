@@ -132,6 +132,19 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 	}}
 }
 
+// HandOver ends a lease in favour of whoever waits under the label; with look it only tells whether anybody does.
+func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
+	return Step{q.handOver, []any{c.Name, c.Token, c.GrantID.String(), to, look}, func(rows pgx.Rows) error {
+		var text *string
+		if err := rows.Scan(&s.Outcome, &text); err != nil {
+			return err
+		}
+		m, err := readMore(text)
+		s.Handed = m.handed()
+		return err
+	}}
+}
+
 // Check requests what became of leases.
 func (q *Queries) Check(claims []Claim, all []Remains) Step {
 	return Step{q.checkMany, columns(claims), func(rows pgx.Rows) error {

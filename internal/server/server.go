@@ -160,6 +160,12 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 	return e, err
 }
 
+// HandOver ends a lease in favour of whoever waits under the label; with look it only tells whether anybody does.
+func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+	err = s.Query(ctx, s.Queries.HandOver(c, to, look, &next))
+	return next, err
+}
+
 // withoutHead leaves the slots that were not announced with the release.
 func withoutHead(slots []int) (others []int) {
 	for _, s := range slots {

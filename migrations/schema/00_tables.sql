@@ -56,8 +56,7 @@ CREATE TABLE locks (
   holder        text        NOT NULL,
   mode          text        NOT NULL DEFAULT 'exclusive',  -- or shared, limit
   capacity      int,                                -- the limit of mode limit
-  -- that the lease was granted to; of the head the last one that was served
-  ticket        bigint      NOT NULL DEFAULT 0,
+  ticket        bigint      NOT NULL DEFAULT 0,     -- the last one that this row was granted to
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
@@ -67,6 +66,7 @@ CREATE TABLE locks (
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
+  served        bigint      NOT NULL DEFAULT 0,     -- the last ticket that was served in its turn
   limit_named   int,                                -- by the latest lease or ticket of mode limit
   spent_until   timestamptz,                        -- until then grant IDs that were given up may still be asked for
   watched_until timestamptz,                        -- until then somebody wants to hear of changes

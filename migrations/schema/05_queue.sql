@@ -77,7 +77,7 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
@@ -209,7 +209,7 @@ BEGIN
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.served) END;
     IF nxt.ticket IS NULL THEN
       g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
@@ -221,7 +221,7 @@ BEGIN
       EXIT WHEN shared > 0 OR limited > 0;
       p_at := coalesce(p_at, lock_to_grant(p_head.name));
       EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity', nxt.ticket);
       exclusive := 1;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
@@ -263,8 +263,10 @@ END $$;
 
 -- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of
 -- the key whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else
--- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
+-- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit. p_served
+-- is the ticket that is served in its turn; 0 where a request without a ticket is granted, or one before its turn.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -278,7 +280,8 @@ BEGIN
   END IF;
   UPDATE locks l SET
     token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
-    owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
+    owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
+    served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     metadata = w.metadata, queued = g.queued
     WHERE l.ctid = p_at;
@@ -435,7 +438,7 @@ BEGIN
   END IF;
   IF g.token IS NULL THEN
     IF p_wait THEN
-      r := enqueue(w, p_head.ticket, g.queued);
+      r := enqueue(w, p_head.served, g.queued);
       ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));

@@ -117,6 +117,49 @@ BEGIN
   END IF;
 END $$;
 
+-- hand_over ends the caller's own exclusive lease, and grants the lock to a request that waits under the label p_to,
+-- in one transaction: of several to the first in the queue whose session is alive. Those before it keep their places:
+-- the holder may choose who follows it, and that is the one exception to the order of tickets (I9). outcome is
+--   handed over   more is as in acquire_lease, handed and watched
+--   nobody        nobody waits for the lock alone under that label; nothing has changed
+--   or why the lease is lost, as in renew_leases; nothing has changed.
+-- p_look tells the outcome, and changes nothing. A COMMIT under way that has checked the lease is waited for, a
+-- second at most: 55P03.
+CREATE FUNCTION hand_over(
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
+    OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  w    waiters;
+  g    grants;
+  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256);
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
+  IF hand_over.outcome IS NOT NULL THEN
+    RETURN;
+  END IF;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  SELECT * INTO w FROM waiters q
+    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
+      AND session_alive(q.session_id)
+    ORDER BY q.ticket LIMIT 1;
+  IF FOUND AND NOT p_look THEN
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
+  END IF;
+  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  IF p_look OR hand_over.outcome = 'nobody' THEN
+    RETURN;
+  END IF;
+  g.queued := head.queued;
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
+END $$;
+
 -- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is
 -- next. With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes
 -- the head, so that a request which has looked at the head already, and does not see the note, does not find it as it
