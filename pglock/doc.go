@@ -119,10 +119,9 @@
 //     grant
 //     that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A live waiter is granted the lock in the order of tickets; calls that share a ticket pass its grant on for at
-//     most
-//     20 ms. No release is missed: a lost notification costs the time until the next look. A release wakes one waiter
-//     if it grants to one.
+//   - A live waiter is granted the lock in the order of tickets, unless a holder names another (Lease.HandOver). Calls
+//     that share a ticket pass its grant on for at most 20 ms. No release is missed: a lost notification costs the
+//     time until the next look. A release wakes one waiter if it grants to one.
 //   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
 //   - A lease that Break has ended stays ended.
 //   - A refused call changes nothing and says why.
