@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -218,6 +219,9 @@ func (e *errand) readLease() error {
 		e.opts = append(e.opts, pglock.WithHolder(e.holder))
 	}
 	if e.metadata != "" {
+		if !json.Valid([]byte(e.metadata)) || len(e.metadata) > pglock.MaxMetadataBytes {
+			return usageErrorf(`--metadata '{"job": 4711}'`, "--metadata must be JSON of at most %d bytes", pglock.MaxMetadataBytes)
+		}
 		e.opts = append(e.opts, pglock.WithMetadata([]byte(e.metadata)))
 	}
 	return nil

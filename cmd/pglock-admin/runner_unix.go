@@ -81,7 +81,7 @@ func (r *runner) run(ctx context.Context) error {
 // watch goes on until none of the command's group are left.
 func (r *runner) watch() error {
 	r.suspends = make(chan os.Signal, 1)
-	r.hearSuspend()
+	signal.Notify(r.suspends, syscall.SIGTSTP)
 	defer signal.Stop(r.suspends)
 	tick := time.NewTicker(max(10*time.Millisecond, min(time.Second, r.errand.ttl/20)))
 	defer tick.Stop()
@@ -100,7 +100,7 @@ func (r *runner) watch() error {
 			r.passOn(s.(syscall.Signal))
 		case <-r.suspends:
 			r.group.Signal(syscall.SIGTSTP)
-			r.suspend(os.Getpid())
+			r.suspend()
 		case <-lost:
 			lost = nil
 			if !r.overdue {

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,34 +59,27 @@ func (r *runner) stopped(s syscall.Signal) {
 		r.group.Signal(syscall.SIGCONT)
 	case s == syscall.SIGTSTP:
 		r.terminal.takeBack()
-		r.suspend(0) // the terminal stops all of a group
+		_ = syscall.Kill(0, syscall.SIGTSTP) // to what is with run in its group, such as a script; run hears it, too
+		<-r.suspends
+		r.suspend()
 	}
 }
 
-// suspend stops this process, or with 0 all of its group, as Ctrl-Z does, and continues the command when it is continued
-// itself. Nothing is renewed meanwhile: the minder ends the command when the lease does.
-func (r *runner) suspend(pid int) {
-	continued := make(chan os.Signal, 1)
-	signal.Notify(continued, syscall.SIGCONT)
-	defer signal.Stop(continued)
-	signal.Reset(syscall.SIGTSTP)
-	_ = syscall.Kill(pid, syscall.SIGTSTP)
-	select {
-	case <-continued:
-	case <-time.After(minderPatience): // the system stops nothing that nobody would continue
+// suspend stops this process, as Ctrl-Z does, and continues the command when it is continued itself. Nothing is renewed
+// meanwhile: the minder ends the command when the lease does.
+func (r *runner) suspend() {
+	session, err := unix.Getsid(0)
+	if jobs := err == nil && session != unix.Getpgrp(); jobs { // a shell with job control, which can continue this process
+		continued := make(chan os.Signal, 1)
+		signal.Notify(continued, syscall.SIGCONT)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		<-continued
+		signal.Stop(continued)
 	}
-	r.hearSuspend()
 	if r.terminal != nil {
 		if front, err := unix.IoctlGetInt(r.terminal.file, unix.TIOCGPGRP); err == nil && front == unix.Getpgrp() {
 			r.terminal.give(r.pid)
 		}
 	}
 	r.group.Signal(syscall.SIGCONT)
-}
-
-// hearSuspend makes Ctrl-Z reach this process as a signal that it handles.
-func (r *runner) hearSuspend() {
-	if heard := heeded(syscall.SIGTSTP); len(heard) > 0 {
-		signal.Notify(r.suspends, heard...)
-	}
 }
