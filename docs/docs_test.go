@@ -1,4 +1,4 @@
-// Package docs_test holds the pages against the repository: links, the index, lengths, and facts that the code knows too.
+// Package docs_test compares the pages with the repository: links, the index, lengths, SQL, and facts of the code.
 package docs_test
 
 import (

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// What a request to step down ends the work's context with, for context.Cause; and refusals, for errors.Is. Others come from
-// package pglock.
+// What a request to step down ends the work's context with, for context.Cause; and refusals, for errors.Is. Others
+// come from package pglock.
 var (
 	// ErrResigned: Resign was called.
 	ErrResigned = errors.New("leader: asked to resign")
@@ -30,12 +31,12 @@ const (
 	lastPause  = 5 * time.Second
 )
 
-// Candidate campaigns for one lock: whoever holds it leads. It is safe for concurrent use. It has no goroutine and no connection:
-// Run works in its caller's goroutine, on a client that stays the caller's.
+// Candidate campaigns for one lock: whoever holds it leads. It is safe for concurrent use. It has no goroutine and no
+// connection: Run works in its caller's goroutine, on a client that stays the caller's.
 type Candidate struct {
-	client *pglock.Client
-	name   string
-	config config
+	name    string
+	config  config
+	acquire func(ctx context.Context) (*pglock.Lease, error) // nil without a client
 
 	mu      sync.Mutex // guards what follows; never held across I/O or a wait
 	running bool
@@ -47,6 +48,9 @@ type Candidate struct {
 	failure error // of the last campaign, or what the last term ended with
 }
 
+// work is the fn of Run.
+type work func(ctx context.Context, lease *pglock.Lease) error
+
 // wish is a request to step down.
 type wish struct {
 	to   string // "" resigns
@@ -55,7 +59,12 @@ type wish struct {
 
 // New makes a candidate for the lock. Nothing is sent before Run, which also says what is wrong with the arguments.
 func New(client *pglock.Client, name string, opts ...Option) *Candidate {
-	c := &Candidate{client: client, name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
+	c := &Candidate{name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
+	if client != nil {
+		c.acquire = func(ctx context.Context) (*pglock.Lease, error) {
+			return client.Acquire(ctx, name, c.config.acquire...)
+		}
+	}
 	for _, o := range opts {
 		if o == nil {
 			c.config.invalid = &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
@@ -66,25 +75,27 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 	return c
 }
 
-// Run campaigns until this candidate leads, and then calls fn, in the same goroutine. fn's context ends when leadership is
-// lost, when somebody asks to step down (Resign, HandOver), or when ctx ends; the lease is renewed until fn has returned. It ends
-// before the lease can end on the server, by the local deadline of trust (pglock.Lease.Deadline). The lock is released after fn
-// has returned, never before. What happens then:
+// Run campaigns until this candidate leads, and then calls fn, in the same goroutine. fn's context ends when
+// leadership is lost, when somebody asks to step down (Resign, HandOver), or when ctx ends; the lease is renewed
+// until fn has returned. It ends before the lease can end on the server, by the local deadline of trust
+// (pglock.Lease.Deadline). The lock is released after fn has returned, never before. What happens then:
 //
-//   - fn returned before its context had ended: Run releases the lock and returns fn's result. nil means to resign for good.
-//   - Leadership was lost, or somebody asked to step down: Run campaigns again, at the end of the queue. What fn returned is in
-//     Status.
+//   - fn returned before its context had ended: Run releases the lock and returns fn's result. nil means to resign
+//     for good.
+//   - Leadership was lost, or somebody asked to step down: Run campaigns again, at the end of the queue. What fn
+//     returned is in Status.
 //   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's where that says something else.
 //
-// A panic of fn goes through Run, which releases the lock on its way. fn must return soon after its context has ended. As long as
-// it does not, Run waits for it and keeps the lock, if it still has it. When leadership was lost, another candidate may lead
-// already, and only a fence keeps fn from doing harm: write with package fencedstore under the lease that fn is given.
+// A panic of fn goes through Run, which releases the lock on its way. fn must return soon after its context has
+// ended. As long as it does not, Run waits for it and keeps the lock, if it still has it. When leadership was lost,
+// another candidate may lead already, and only a fence keeps fn from doing harm: write with package fencedstore under
+// the lease that fn is given.
 //
-// A server that cannot be reached or does not take writes ends no campaign: Run tries again, after 50 ms at first and at most
-// 5 s later, and Status tells the error.
+// A server that cannot be reached or does not take writes ends no campaign: Run tries again, after 50 ms at first and
+// at most 5 s later, and Status tells the error.
 //
-// Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's error, fn's. An
-// error of the release is joined: pglock.ErrLost says that leadership was lost before fn returned.
+// Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's
+// error, fn's. An error of the release is joined: pglock.ErrLost says that leadership was lost before fn returned.
 func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease *pglock.Lease) error) error {
 	if err := c.check(fn != nil); err != nil {
 		return err
@@ -106,7 +117,7 @@ func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease 
 
 func (c *Candidate) check(fn bool) error {
 	switch {
-	case c.client == nil:
+	case c.acquire == nil:
 		return &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
 	case !fn:
 		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
@@ -134,7 +145,7 @@ func (c *Candidate) end() {
 // campaign waits until this candidate leads. Only what would come again and again ends it, or ctx.
 func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		lease, err := c.client.Acquire(ctx, c.name, c.config.acquire...)
+		lease, err := c.acquire(ctx)
 		switch {
 		case err == nil:
 			c.fail(nil)
@@ -154,7 +165,8 @@ func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 
 // lasting reports whether a campaign that failed so would fail again.
 func lasting(err error) bool {
-	for _, target := range []error{pglock.ErrInvalid, pglock.ErrSchema, pglock.ErrPermission, pglock.ErrClosed, pglock.ErrSelfDeadlock, pglock.ErrDeadlock} {
+	for _, target := range []error{pglock.ErrInvalid, pglock.ErrSchema, pglock.ErrPermission, pglock.ErrClosed,
+		pglock.ErrSelfDeadlock, pglock.ErrDeadlock} {
 		if errors.Is(err, target) {
 			return true
 		}
@@ -170,7 +182,7 @@ func (c *Candidate) fail(err error) {
 }
 
 // lead is one term: it calls fn, and gives the lock up after fn has returned. over says that Run ends, with err.
-func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn func(context.Context, *pglock.Lease) error) (over bool, err error) {
+func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (over bool, err error) {
 	given := false // the lock, by us
 	release := func() error {
 		given = true
@@ -185,9 +197,9 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn func(conte
 		}
 	}()
 	for ctx.Err() == nil {
-		told, err := c.work(ctx, lease, fn)
+		told, err := c.call(ctx, lease, fn)
 		if !told {
-			return true, errors.Join(err, release())
+			return true, joined(err, release())
 		}
 		var end error
 		w := c.takeWish()
@@ -205,20 +217,29 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn func(conte
 			w.done <- end
 		}
 		if ctx.Err() != nil {
-			return true, errors.Join(ctx.Err(), err, end)
+			return true, joined(ctx.Err(), err, end)
 		}
-		c.fail(errors.Join(end, err))
+		c.fail(joined(end, err))
 		return false, nil
 	}
-	return true, errors.Join(ctx.Err(), release())
+	return true, joined(ctx.Err(), release())
 }
 
-// work calls fn. told says that fn's context had ended before it returned; then err is what fn said beside that.
-func (c *Candidate) work(ctx context.Context, lease *pglock.Lease, fn func(context.Context, *pglock.Lease) error) (told bool, err error) {
-	work, stop := context.WithCancelCause(lease.Context())
+// joined is errors.Join, but an error that is alone stays as it is.
+func joined(all ...error) error {
+	all = slices.DeleteFunc(all, func(err error) bool { return err == nil })
+	if len(all) == 1 {
+		return all[0]
+	}
+	return errors.Join(all...)
+}
+
+// call calls fn. told says that fn's context had ended before it returned; then err is what fn said beside that.
+func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (told bool, err error) {
+	working, stop := context.WithCancelCause(lease.Context())
 	defer stop(nil)
 	defer after(ctx, func() { stop(context.Cause(ctx)) })()
-	defer after(work, c.noteEnd)()
+	defer after(working, c.noteEnd)()
 	c.mu.Lock()
 	c.lease, c.stop, c.since, c.told = lease, stop, time.Now(), time.Time{}
 	c.mu.Unlock()
@@ -226,11 +247,11 @@ func (c *Candidate) work(ctx context.Context, lease *pglock.Lease, fn func(conte
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.lease, c.stop, c.since = nil, nil, time.Now()
-		if told = work.Err() != nil; told && (errors.Is(err, work.Err()) || errors.Is(err, context.Cause(work))) {
+		if told = working.Err() != nil; told && (errors.Is(err, working.Err()) || errors.Is(err, context.Cause(working))) {
 			err = nil
 		}
 	}()
-	return false, fn(work, lease)
+	return false, fn(working, lease)
 }
 
 // takeWish is who has asked the leader to step down, once.

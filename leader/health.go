@@ -27,7 +27,7 @@ type Status struct {
 	State State
 	Since time.Time    // the state, by the local clock
 	Token pglock.Token // of the lease that fn was given, while fn runs; else 0
-	Err   error        // what the last campaign failed with, or what the last fn returned when it had to stop; nil when all is well
+	Err   error        // what the last campaign or term ended with, if that was no good
 }
 
 // Status tells what the candidate does.
@@ -57,14 +57,15 @@ func (c *Candidate) Status() Status {
 	return s
 }
 
-// Health answers probes, such as a liveness probe of Kubernetes, without asking a server. The status code is 503 (Service
-// Unavailable) when leadership was lost longer ago than the tolerance (WithTolerance) and fn still runs: then only a restart
-// stops the work. In any other state it is 200, also when this candidate does not lead. The body is one line of JSON:
+// Health answers probes, such as a liveness probe of Kubernetes, without asking a server. The status code is 503
+// (Service Unavailable) when leadership was lost longer ago than the tolerance (WithTolerance) and fn still runs:
+// then only a restart stops the work. In any other state it is 200, also when this candidate does not lead. The body
+// is one line of JSON:
 //
 //	{"lock":"scheduler","state":"leading","since":"2026-01-02T15:04:05.123Z","token":41}
 //
-// state is one of the constants State…, since is by the local clock, token is there while fn runs, and error where Status has
-// one. Any method but GET and HEAD is answered with 405.
+// state is one of the constants State…, since is by the local clock, token is there while fn runs, and error where
+// Status has one. Any method but GET and HEAD is answered with 405.
 func (c *Candidate) Health() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

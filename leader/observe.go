@@ -18,9 +18,10 @@ type Info struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// Observe tells who leads now, and then each change, for as long as the loop goes on: also that nobody leads. Where the loop's body is
-// slow, it is told the newest state in place of those that it has missed. Observers need no candidate of their own. It is built on
-// pglock.Client.Watch, and ends as that does: silently when ctx ends, and else with one last error. It has no goroutine.
+// Observe tells who leads now, and then each change, for as long as the loop goes on: also that nobody leads. Where
+// the loop's body is slow, it is told the newest state in place of those that it has missed. Observers need no
+// candidate of their own. It is built on pglock.Client.Watch, and ends as that does: silently when ctx ends, and else
+// with one last error. It has no goroutine.
 //
 //	for info, err := range leader.Observe(ctx, client, "scheduler") {
 //		if err != nil {

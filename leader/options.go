@@ -7,7 +7,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// DefaultTolerance is how long Health bears work that goes on after leadership was lost, unless WithTolerance says otherwise.
+// DefaultTolerance is how long Health bears work that goes on after leadership was lost, unless WithTolerance says
+// otherwise.
 const DefaultTolerance = 10 * time.Second
 
 // Option configures a Candidate. Run says what is wrong with its value.
@@ -19,14 +20,14 @@ type config struct {
 	invalid   error
 }
 
-// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. A leader that dies is followed
-// two thirds of it to all of it later. Defaults to the client's TTL.
+// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. A leader that dies is
+// followed two thirds of it to all of it later. Defaults to the client's TTL.
 func WithTTL(ttl time.Duration) Option {
 	return func(c *config) { c.acquire = append(c.acquire, pglock.WithTTL(ttl)) }
 }
 
-// WithHolder sets the label of the candidate, 1 to pglock.MaxHolderBytes bytes: observers see it, and HandOver names it. Give each
-// candidate its own. Defaults to the client's label.
+// WithHolder sets the label of the candidate, 1 to pglock.MaxHolderBytes bytes: observers see it, and HandOver names
+// it. Give each candidate its own. Defaults to the client's label.
 func WithHolder(label string) Option {
 	return func(c *config) { c.acquire = append(c.acquire, pglock.WithHolder(label)) }
 }

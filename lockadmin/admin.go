@@ -76,7 +76,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 		return nil, err
 	}
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
-	if err := hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema); err != nil {
+	if _, err := hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema); err != nil {
 		return nil, err
 	}
 	return a, nil

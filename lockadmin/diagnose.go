@@ -34,7 +34,7 @@ type Finding struct {
 
 // Diagnose asks the server what it can and cannot do for the locks: the schema's version, the timeline and the epoch
 // of tokens, settings that cost durability, transactions that stand in the way, and every guarded table. It changes
-// nothing, needs no Admin, and works where New refuses: on a standby, with an altered sequence, with a newer schema.
+// nothing, needs no Admin, and works where New refuses: on a standby, with an altered sequence, with a too new schema.
 // The pool stays the caller's.
 //
 // Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect. If the schema is missing or has another
@@ -46,8 +46,8 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 		return nil, err
 	}
 	db := server.NewPlain(pool, c.schema)
-	err = hooks.Start(ctx, db.Queries, db.Query, c.schema)
-	findings := foundAtStart(c.schema, err)
+	version, err := hooks.Start(ctx, db.Queries, db.Query, c.schema)
+	findings := foundAtStart(c.schema, version, err)
 	if findings == nil {
 		return nil, err
 	}
@@ -81,8 +81,11 @@ func scanFinding(rows pgx.Rows) (f Finding, err error) {
 }
 
 // foundAtStart is what err says to a client that starts; nil if err says nothing about schema and server.
-func foundAtStart(schema string, err error) []Finding {
-	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, pglock.SchemaVersion), "The version that this library needs."}
+func foundAtStart(schema string, version int, err error) []Finding {
+	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, version), "The version that this library needs."}
+	if version > pglock.SchemaVersion {
+		fits.Meaning = fmt.Sprintf("Newer than this library, which needs version %d, but it serves this library too.", pglock.SchemaVersion)
+	}
 	var other *pglock.SchemaError
 	switch {
 	case errors.As(err, &other):

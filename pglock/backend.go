@@ -58,26 +58,31 @@ func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUI
 }
 
 // started is what the server reports when a client starts.
-type started struct{ id, isolation string }
+type started struct {
+	id, isolation string
+	version       int // of the schema: SchemaVersion, or a newer one that serves this library too
+}
 
-func start(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) (started, error) {
-	var version int
+func start(
+	ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
+) (started, error) {
 	var found started
+	var servesFrom int
 	var readOnly, sequenceOK bool
 	err := query(ctx, protocol.Step{SQL: queries.Start, Scan: func(rows pgx.Rows) error {
-		return rows.Scan(&version, &found.id, &found.isolation, &readOnly, &sequenceOK)
+		return rows.Scan(&found.version, &found.id, &found.isolation, &readOnly, &sequenceOK, &servesFrom)
 	}})
 	switch state := protocol.State(err); {
 	case state == "3F000" || state == "42883": // no such schema, no such function
 		return started{}, &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
 	case err != nil:
 		return started{}, fmt.Errorf("pglock: start client: %w", errorFromSQL(err, "", 0))
-	case version != SchemaVersion:
-		return started{}, &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
+	case found.version < SchemaVersion || servesFrom > SchemaVersion:
+		return started{}, &SchemaError{Schema: schema, Have: found.version, Need: SchemaVersion}
 	case readOnly:
-		return started{}, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
+		return found, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
 	case !sequenceOK:
-		return started{}, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
+		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
 			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
 	return found, nil

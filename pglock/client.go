@@ -25,7 +25,8 @@ import (
 // Renewals keep it; it is never used again.
 type Token int64
 
-// SchemaVersion is the version of the database schema that this library needs.
+// SchemaVersion is the version of the database schema that this library needs. A newer one works too, as long as it serves
+// libraries of this version: so the schema is migrated first, and programs follow.
 const SchemaVersion = 1
 
 // parting bounds how long a client talks to the server at the end of a lease or of itself, if ctx has no

@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -304,7 +305,7 @@ func (s *fakeServer) Beat(ctx context.Context, w protocol.Session, p protocol.Be
 	verdicts, found := make(map[protocol.Claim]protocol.Verdict), make(map[int64]protocol.Sighting)
 	err := s.does(ctx, "beat", func() {
 		for _, c := range p.Claims {
-			verdicts[c] = protocol.Verdict{Outcome: string(ReasonTakenOver)}
+			verdicts[c] = protocol.Verdict{Outcome: string(cmp.Or(s.ended[c.GrantID], ReasonTakenOver))}
 			if r := s.row(c.Name); r.is(c) {
 				r.until = time.Now().Add(r.TTL + r.Grace)
 				verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: r.TTL + r.Grace, ExpiresAt: r.until.UTC()}

@@ -17,7 +17,8 @@ import (
 )
 
 // queueing calls that wait for the lock, each under its label and behind the one before it.
-func queueing(t *testing.T, pool *pgxpool.Pool, name string, clients []*pglock.Client, labels []string, opts ...pglock.AcquireOption) []chan *pglock.Lease {
+func queueing(t *testing.T, pool *pgxpool.Pool, name string, clients []*pglock.Client, labels []string,
+	opts ...pglock.AcquireOption) []chan *pglock.Lease {
 	t.Helper()
 	admin := newAdmin(t, pool)
 	waiting := func() (n int) {
@@ -126,9 +127,9 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	elsewhere := mustAcquire(t, clients[0], "y")
 	others := queueing(t, pool, "y", clients[3:], []string{"d"})
 	for _, to := range []string{"nobody", "reader", "d", "B"} {
-		for what, call := range map[string]func(context.Context, string) error{"HandOver": held.HandOver, "CanHandOver": held.CanHandOver} {
-			if err := call(t.Context(), to); !errors.Is(err, pglock.ErrNoWaiter) || errors.Is(err, pglock.ErrLost) {
-				t.Errorf("%s to %q: %v", what, to, err)
+		for _, err := range []error{held.HandOver(t.Context(), to), held.CanHandOver(t.Context(), to)} {
+			if !errors.Is(err, pglock.ErrNoWaiter) || errors.Is(err, pglock.ErrLost) {
+				t.Errorf("to %q: %v", to, err)
 			}
 		}
 	}
@@ -177,10 +178,12 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = conn.Close(context.Background()) }()
-	execute(t, conn, `SELECT FROM pglock.acquire_lease('x', $1, $2, 'twin', '30 s', p_wait => true, p_session_ttl => '100 ms')`, uuid.NewString(), uuid.NewString())
+	execute(t, conn, `SELECT FROM pglock.acquire_lease('x', $1, $2, 'twin', '30 s', p_wait => true,
+		p_session_ttl => '100 ms')`, uuid.NewString(), uuid.NewString())
 	eventually(t, "the first twin to be dead", func() bool {
 		var dead int
-		if err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`).Scan(&dead); err != nil {
+		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`).Scan(&dead)
+		if err != nil {
 			t.Fatal(err)
 		}
 		return dead == 1
@@ -195,6 +198,65 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 	within(t, 5*time.Second, "the second twin", got[0])
 	if len(got[1]) != 0 {
 		t.Error("the third twin was granted the lock too")
+	}
+}
+
+// Only whoever knows the grant ID hands over, with the token of the lease, while it lasts. Everybody else changes nothing.
+func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	clients := someClients(t, pool, 2)
+	conn, err := pgx.Connect(t.Context(), db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	held := mustAcquire(t, clients[0], "x")
+	got := queueing(t, pool, "x", clients[1:], []string{"b"})
+	token, id := int64(held.Token()), exported(held).String()
+	ask := func(token int64, id string) (outcome string) {
+		t.Helper()
+		err := conn.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'b')`, token, id).Scan(&outcome)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outcome
+	}
+	for what, outcome := range map[string]string{
+		"another grant": ask(token, uuid.NewString()),
+		"another token": ask(token+1, id),
+	} {
+		if outcome != "unknown" {
+			t.Errorf("%s: %s", what, outcome)
+		}
+	}
+	execute(t, conn, `BEGIN`)
+	execute(t, conn, `SET LOCAL synchronous_commit = off`)
+	if outcome := ask(token, id); outcome != "handed over" {
+		t.Errorf("with the grant: %s", outcome)
+	}
+	var commits string
+	if err := conn.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&commits); err != nil || commits != "on" {
+		t.Errorf("I12: the hand-over commits with synchronous_commit %s, %v", commits, err)
+	}
+	execute(t, conn, `COMMIT`)
+	within(t, 5*time.Second, "b", got[0])
+	if outcome := ask(token, id); outcome != "released" {
+		t.Errorf("a second time: %s", outcome)
+	}
+	for call, state := range map[string]string{
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), '')`:                          "22023",
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), NULL)`:                        "22023",
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), repeat('x', 257), true)`:      "22023",
+		`BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT pglock.hand_over('x', 1, NULL, 'b');`: "LK005",
+		`BEGIN TRANSACTION READ ONLY; SELECT pglock.hand_over('x', 1, NULL, 'b', true);`:  "25006",
+	} {
+		_, err := conn.Exec(t.Context(), call)
+		if sqlState(err) != state {
+			t.Errorf("%s: %v, want %s", call, err, state)
+		}
+		_, _ = conn.Exec(t.Context(), `ROLLBACK`)
 	}
 }
 

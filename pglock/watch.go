@@ -132,6 +132,9 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	if err != nil {
 		return c.unseen(name, err)
 	}
+	if !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no listener
+		return nil
+	}
 	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
 	if !c.calls.beginEnd() { // the listener may have to be started
 		return ErrClosed
@@ -141,10 +144,7 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	c.calls.ends.Done()
 	defer c.watchers.remove(w)
 	defer c.listener.Unwant(channel)
-	signal(w.wake) // if the channel was already in use: look again, now that we receive its notifications
-	if !tell(change(ChangeNone, before, before)) {
-		return nil
-	}
+	signal(w.wake) // look again, now that we receive the notifications of this channel
 	looking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()

@@ -1,4 +1,4 @@
-// Command first adds 60 to account 16, under a lock and its fence.
+// Command first pays an amount into account 16, under a lock and its fence.
 package main
 
 import (
@@ -41,13 +41,22 @@ func run(ctx context.Context) (err error) {
 
 	var balance int64
 	err = client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
+		amount, err := work(ctx)
+		if err != nil {
+			return err
+		}
 		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-			const deposit = "UPDATE accounts SET balance = balance + 60 WHERE id = 16 RETURNING balance"
-			return tx.QueryRow(ctx, deposit).Scan(&balance)
+			const pay = "UPDATE accounts SET balance = balance + $1 WHERE id = 16 RETURNING balance"
+			return tx.QueryRow(ctx, pay, amount).Scan(&balance)
 		})
 	}, pglock.WithMaxWait(time.Minute))
 	if err == nil {
 		fmt.Println("balance:", balance)
 	}
 	return err
+}
+
+// work stands for what takes too long for a transaction: a report, a call of another service.
+func work(ctx context.Context) (amount int64, err error) {
+	return 60, ctx.Err()
 }

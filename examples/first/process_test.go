@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -47,8 +48,11 @@ func build(t *testing.T) programs {
 	write("go.sum", sums, err)
 	write("go.mod", fmt.Appendf(nil, "module example\n\ngo 1.26\n\nrequire github.com/pglock-dev/pglock v0.0.0\n\n"+
 		"replace github.com/pglock-dev/pglock => %s\n", root), nil)
-	for _, b := range []struct{ folder, modules, target string }{{dir, "-mod=mod", "."}, {root, "-mod=readonly", "./cmd/pglock-admin"}} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", b.modules, "-o", dir+string(filepath.Separator), b.target)
+	for _, b := range []struct{ folder, modules, target string }{
+		{dir, "-mod=mod", "."}, {root, "-mod=readonly", "./cmd/pglock-admin"},
+	} {
+		to := dir + string(filepath.Separator)
+		cmd := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", b.modules, "-o", to, b.target)
 		cmd.Dir = b.folder
 		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -78,16 +82,14 @@ func newScene(t *testing.T, in programs) *scene {
 			t.Error(err)
 		}
 	})
-	s.run(t, "CREATE ROLE "+user+" LOGIN PASSWORD 'first'")
-	tables := blocksOf(t, "sql")[0]
-	for _, statement := range strings.SplitAfter(tables, ";") {
-		s.run(t, strings.ReplaceAll(statement, " TO app;", " TO "+user+";"))
-	}
+	s.run(t, regexp.MustCompile(`\bapp\b`).ReplaceAllString(blocksOf(t, "sql")[0], user))
+	s.run(t, "ALTER ROLE "+user+" PASSWORD 'first'")
 	config, err := pgx.ParseConfig(s.db.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.asUser = fmt.Sprintf("host=%s port=%d dbname=%s user=%s password=first", config.Host, config.Port, config.Database, user)
+	s.asUser = fmt.Sprintf("host=%s port=%d dbname=%s user=%s password=first",
+		config.Host, config.Port, config.Database, user)
 	if s.admin, err = lockadmin.New(t.Context(), s.db.Pool(t)); err != nil {
 		t.Fatal(err)
 	}
@@ -248,12 +250,13 @@ func terminated(t *testing.T, s *scene) {
 func (s *scene) await(t *testing.T, holder *process, waiting int) pglock.LockInfo {
 	t.Helper()
 	var lock pglock.LockInfo
+	pid := fmt.Sprintf("[%d]", holder.cmd.Process.Pid)
 	s.until(t, func() (_ bool, err error) {
 		lock, err = s.admin.Get(t.Context(), "accounts/16")
 		if errors.Is(err, lockadmin.ErrNotFound) {
 			return false, nil
 		}
-		return lock.Held && lock.Waiting == waiting && strings.HasSuffix(lock.Holder, fmt.Sprintf("[%d]", holder.cmd.Process.Pid)), err
+		return lock.Held && lock.Waiting == waiting && strings.HasSuffix(lock.Holder, pid), err
 	})
 	return lock
 }

@@ -18,6 +18,7 @@ type Nightly struct {
 	Store  *fencedstore.Store
 	Every  time.Duration    // 24 * time.Hour
 	At     time.Duration    // after midnight UTC: 2 * time.Hour
+	Limit  time.Duration    // the longest time that Compute needs, and that the next replica waits when one dies in the middle
 	Now    func() time.Time // time.Now
 
 	// Compute does the work in the given transaction. What it writes there stays only with the report.
@@ -53,7 +54,7 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 				}
 				_, err = tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
 				return err
-			}, fencedstore.WithRetention(night, 30*24*time.Hour))
+			}, fencedstore.WithTimeLimit(n.Limit), fencedstore.WithRetention(night, 30*24*time.Hour))
 		})
 		if errors.Is(err, fencedstore.ErrDone) || !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
 			return err

@@ -33,17 +33,18 @@ func main() {
 
 // story starts three shippers. The first and the second are killed in the middle of the orders 5 and 9.
 func story(ctx context.Context, s *stage.Stage) (string, error) {
-	for i, name := range []string{"A", "B", "C"} {
-		if _, err := s.Start(name, []string{"5", "9", "never"}[i]); err != nil {
+	if _, err := s.Start("A", "5"); err != nil {
+		return "", err
+	}
+	if _, err := s.Await(ctx, "ships order 1"); err != nil {
+		return "", err
+	}
+	for i, name := range []string{"B", "C"} {
+		if _, err := s.Start(name, []string{"9", "never"}[i]); err != nil {
 			return "", err
 		}
-		if err := s.AwaitQueue(ctx, "shipping", i); err != nil {
+		if err := s.AwaitQueue(ctx, "shipping", i+1); err != nil {
 			return "", err
-		}
-		if name == "A" { // before another one asks
-			if _, err := s.Await(ctx, "ships order 1"); err != nil {
-				return "", err
-			}
 		}
 	}
 	for _, number := range []int{5, 9} {

@@ -24,15 +24,24 @@ type Wanted struct {
 	MaxWait           time.Duration // < 0: until ctx ends
 }
 
+// Passage is how long a transaction of the application's own may take after it has passed a fence.
+type Passage struct {
+	At    time.Time
+	Limit time.Duration
+	Given bool // by the application
+}
+
 var (
 	// ErrorFromSQL translates the server's errors of class LK, and its refusals that have a sentinel in pglock, into
 	// errors of pglock. It returns any other error unchanged. The name and the token are the lease's, if there is
 	// one.
 	ErrorFromSQL func(err error, name string, token int64) error
 
-	// Start checks that the schema fits this library. The error is pglock.SchemaError, ErrSchema, ErrPermission,
-	// ErrReadOnly, or the failure to connect.
-	Start func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error
+	// Start checks that the schema fits this library, and answers its version. The error is pglock.SchemaError,
+	// ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect.
+	Start func(
+		ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
+	) (version int, err error)
 
 	// Export is Lease.Export for a *pglock.Lease, without its error: if it fails the ID is nil, and the server says
 	// why.
@@ -46,4 +55,7 @@ var (
 
 	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
 	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
+
+	// Passed notes a passage with the *pglock.Lease, unless it is nil, and gives the one that was noted last, or nil.
+	Passed func(lease any, p *Passage) *Passage
 )

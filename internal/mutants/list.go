@@ -15,8 +15,9 @@ const (
 	command     = "./cmd/pglock-admin"
 	protocol    = "./internal/protocol"
 	coalescing  = "./internal/coalesce"
+	electing    = "./leader"
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders)

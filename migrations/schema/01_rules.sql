@@ -26,6 +26,12 @@ CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
+-- serves_from is the oldest schema version whose libraries this schema still serves. So old programs keep working, and
+-- can restart, between a migration and the end of the roll-out that follows it.
+CREATE FUNCTION serves_from() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
+AS 'SELECT 1';
+
 -- Rules are SQL functions, so that the server inlines them into the calling expression: calling each of them would
 -- cost more than everything they do. Separate functions raise their errors.
 

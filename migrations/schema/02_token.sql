@@ -95,13 +95,15 @@ $$;
 
 -- start_client is what a client asks once, when it starts.
 CREATE FUNCTION start_client(
-  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean)
+  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean,
+  OUT serves_from int)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
          pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
          (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1
-          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass)
+          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+         serves_from()
 $$;
 
 -- advance_epoch makes every later token greater than any that this database knows of, and than p_above: after a

@@ -125,8 +125,8 @@ END $$;
 -- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
 -- second: 55P03.
 CREATE FUNCTION hand_over(
-  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false,
-    OUT outcome text, OUT more json)
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
+    OUT more json)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column

@@ -32,8 +32,9 @@ type Process struct {
 	stdin io.WriteCloser
 	ended chan struct{} // closed when the process has ended
 
-	over bool  // under stage.mu
-	err  error // how it ended; under stage.mu
+	killed bool  // by end; under stage.mu
+	over   bool  // under stage.mu
+	err    error // how it ended; under stage.mu
 }
 
 // Start starts this program again, as a worker. Stage ends it if nothing else does.
@@ -87,7 +88,12 @@ func (p *Process) listen(stdout io.Reader) {
 		})
 	}
 	err := p.cmd.Wait()
-	p.stage.note(func() { p.over, p.err = true, err })
+	p.stage.note(func() {
+		p.over, p.err = true, err
+		if err != nil && !p.killed {
+			p.stage.fail(fmt.Errorf("%s: %w", p.Name, err))
+		}
+	})
 }
 
 // Tell sends the process a line, which Worker.Orders gives it.
@@ -124,6 +130,7 @@ func (p *Process) Stop(ctx context.Context) error {
 
 // end kills the process and waits for its end.
 func (p *Process) end() error {
+	p.stage.note(func() { p.killed = true })
 	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("end %s: %w", p.Name, err)
 	}

@@ -26,6 +26,8 @@ import (
 )
 
 const (
+	// longest bounds a story.
+	longest = time.Minute
 	// patience bounds every wait for what a process says or for its end.
 	patience = 20 * time.Second
 	// tidying bounds the removal of the schemas.
@@ -71,6 +73,7 @@ type Stage struct {
 	Schema string // of pglock
 
 	play  Play
+	fail  context.CancelCauseFunc // of the story, when a process fails
 	url   string
 	out   io.Writer
 	began time.Time
@@ -103,7 +106,14 @@ func perform(ctx context.Context, p Play, url string, out io.Writer) (err error)
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
-	shown, err := p.Story(ctx, s)
+	story, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	story, s.fail = context.WithCancelCause(story)
+	defer s.fail(nil)
+	shown, err := p.Story(story, s)
+	if story.Err() != nil {
+		err = context.Cause(story)
+	}
 	if err != nil {
 		return err
 	}
@@ -221,7 +231,7 @@ func (s *Stage) AwaitQueue(ctx context.Context, lock string, n int) error {
 			return err
 		}
 		if len(waiters) == n {
-			s.Say("queue", "%d wait for %q", n, lock)
+			s.Say("queue", "of %q: %d", lock, n)
 			return nil
 		}
 		if err := Pause(ctx, 5*time.Millisecond); err != nil {
