@@ -57,7 +57,8 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			return l.notHandedOver(to, next.Outcome)
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
-		if !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain) {
+		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
+		if !passes || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain) {
 			err = errorFromSQL(err, l.name, l.token)
 			if repeated {
 				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
