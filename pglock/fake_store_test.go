@@ -251,7 +251,7 @@ func (s *fakeStore) Beat(ctx context.Context, _ protocol.Session, p protocol.Bea
 func (s *fakeStore) renewed(claims []protocol.Claim) map[protocol.Claim]protocol.Verdict {
 	verdicts := make(map[protocol.Claim]protocol.Verdict)
 	for _, c := range claims {
-		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
+		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: max(s.ttl(c.GrantID), c.Lasting)}
 	}
 	return verdicts
 }
@@ -326,6 +326,10 @@ func (s *fakeStore) Release(ctx context.Context, c protocol.Claim, _ bool) (e pr
 		e.Released, err = f(ctx, c)
 	}
 	return e, err
+}
+
+func (s *fakeStore) HandOver(context.Context, protocol.Claim, string, bool) (protocol.Succession, error) {
+	return protocol.Succession{Outcome: protocol.Nobody}, nil
 }
 
 func (s *fakeStore) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error) {
