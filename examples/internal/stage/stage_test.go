@@ -31,8 +31,8 @@ func TestMain(m *testing.M) {
 // play performs a story in a database of its own, and checks that nothing is left there.
 func play(t *testing.T, story func(context.Context, *Stage) (string, error)) (said string, err error) {
 	t.Helper()
-	t.Setenv(pgserver.Variable, string(pgserver.KindURL))
 	db := pgtest.EmptyDatabase(t)
+	t.Setenv(pgserver.Variable, string(pgserver.KindURL)) // the tests' server, and no other
 	var out strings.Builder
 	err = perform(t.Context(), Play{Name: "test", Tables: "CREATE TABLE things (n int)", Story: story}, db.URL(), &out)
 	var left int
