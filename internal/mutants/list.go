@@ -14,8 +14,9 @@ const (
 	command     = "./cmd/pglock-admin"
 	protocol    = "./internal/protocol"
 	coalescing  = "./internal/coalesce"
+	bridging    = "./advisory"
 )
 
 // all are the known faults. The first word of a name is the invariant or the trap, where it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep)
+	ofTheBeat, ofClose, ofUpkeep, ofAdvisory)
