@@ -154,7 +154,12 @@ func (c cutConn) Close() error { return errors.Join(c.Conn.Close(), c.nothing.Cl
 // cuttable leads to the scene's database by connections that one can cut.
 func (s *scene) cuttable(cut *atomic.Bool) *pgx.ConnConfig {
 	return s.config(func(conn net.Conn) net.Conn {
+		if cut.Load() { // to cancel a statement: there is no network for that either
+			_ = conn.Close()
+			return conn
+		}
 		nothing, _ := net.Pipe()
+		s.t.Cleanup(func() { _ = nothing.Close() }) // pgx reads for a while from a connection that it has given up
 		return cutConn{conn, nothing, cut}
 	})
 }
