@@ -153,6 +153,32 @@ func TestHandOverEndsTheBlockOfATurn(t *testing.T) {
 	})
 }
 
+// A turn is released while it is being handed over: its turn is not passed on in memory, as the server may have given the lock to
+// the waiter that was named.
+func TestReleaseDuringAHandOverPassesNothingOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		c := s.client(t)
+		_, now, waiting := inTurn(t, s, c, 3)
+		named := lined(t.Context(), s.client(t), WithHolder("named"))
+		s.locked(func() { s.trip = 5 * time.Millisecond }) // turns are passed on for 20 ms
+		handed := make(chan error, 1)
+		go func() { handed <- now.HandOver(t.Context(), "named") }()
+		time.Sleep(7 * time.Millisecond) // the server has done it, and its answer is on its way
+		released := now.Release(t.Context())
+		next := served(t, named)
+		still(t, waiting[0])
+		if err := <-handed; err != nil {
+			t.Errorf("HandOver: %v, Release: %v", err, released)
+		}
+		if err := next.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serveAll(t, waiting)
+		s.wantEmpty(t, "report", c)
+	})
+}
+
 func TestHandOverOnAClosedClientSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, held, b, _ := handing(t)
