@@ -1,6 +1,6 @@
--- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the
--- audit. A function that is not named here is called by others alone. Roles belong to the whole cluster, so another
--- database may create or drop them at this very moment: try again then.
+-- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
+-- audit. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
+-- database may create or drop them at this very moment; then try again.
 DO $do$
 DECLARE
   ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
