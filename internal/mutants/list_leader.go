@@ -51,6 +51,9 @@ var ofLeaders = []mutant{
 	{"what fn returns by itself is taken for an order", []edit{
 		{"leader/candidate.go", "told = working.Err() != nil; told &&", "told = true; told &&"},
 	}, electing, "^TestWhatFnReturnsByItself"},
+	{"the error of a fence that refuses a deposed leader ends Run", []edit{
+		{"leader/candidate.go", "lost := err != nil && errors.Is(end, pglock.ErrLost)", "lost := false"},
+	}, electing, "^TestAnErrorOfALeader"},
 	{"a panic of fn keeps the lock", []edit{
 		{"leader/candidate.go", "\t\tif !given { // fn has panicked\n", "\t\tif !given && false {\n"},
 	}, electing, "^TestAPanic"},
