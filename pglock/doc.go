@@ -121,7 +121,8 @@
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
 //   - A live waiter is granted the lock in the order of tickets; calls that share a ticket pass its grant on for at
 //     most
-//     20 ms. No release is missed: a lost notification costs the time until the next look. A release wakes one waiter
+//     20 ms. Only a holder that hands the lock to a waiter it names (HandOver) changes that order. No release is
+//     missed: a lost notification costs the time until the next look. A release wakes one waiter
 //     if it grants to one.
 //   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
 //   - A lease that Break has ended stays ended.
