@@ -18,7 +18,8 @@ func handing(t *testing.T) (s *fakeServer, held *Lease, b, c chan acquired) {
 	return s, held, b, c
 }
 
-// A renewal finds that the lock was handed over before the answer to that has come: the lease is released, and not lost.
+// A renewal finds that the lock was handed over before the answer to that has come: the lease is released, and not
+// lost.
 func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, held, _, c := handing(t)
@@ -153,8 +154,8 @@ func TestHandOverEndsTheBlockOfATurn(t *testing.T) {
 	})
 }
 
-// A turn is released while it is being handed over: its turn is not passed on in memory, as the server may have given the lock to
-// the waiter that was named.
+// A turn is released while it is being handed over: its turn is not passed on in memory, as the server may have given
+// the lock to the waiter that was named.
 func TestReleaseDuringAHandOverPassesNothingOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()

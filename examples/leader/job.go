@@ -11,8 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Lead runs step again and again in the process that leads, until ctx ends. Call it in every process. The others wait in a queue; the
-// first of them leads when the leader dies, is cut off, resigns or ends.
+// Lead runs step again and again in the process that leads, until ctx ends. Call it in every process. The others wait
+// in a queue; the first of them leads when the leader dies, is cut off, resigns or ends.
 func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.Store, every time.Duration,
 	step func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error) error {
 	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {

@@ -1,5 +1,5 @@
-// Command leader shows four processes of which one leads. The first leader is killed, the second hands over to the last in the
-// queue, and that one ends in an orderly way.
+// Command leader shows four processes of which one leads. The first leader is killed, the second hands over to the
+// last in the queue, and that one ends in an orderly way.
 //
 //	go run ./examples/leader
 package main
