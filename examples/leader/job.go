@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/leader"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Lead runs step again and again in the process that leads, until ctx ends. Call it in every process. The others wait
+// in a queue; the first of them leads when the leader dies, is cut off, resigns or ends.
+func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.Store, every time.Duration,
+	step func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error) error {
+	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
+		for {
+			err := store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+				return step(ctx, tx, lease)
+			}, fencedstore.WithSameToken()) // a term has many steps
+			if err != nil {
+				return err // Run campaigns again if leadership was lost
+			}
+			select {
+			case <-time.After(every):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+}
