@@ -90,7 +90,9 @@ func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second
 func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 	var short []*pglock.Lease
 	for _, f := range o.fences {
-		if o.limit > time.Until(f.Lease.Deadline()) && !slices.Contains(short, f.Lease) {
+		// What an extension of another write has given may go with that write; the TTL stays.
+		stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))
+		if o.limit > stays && !slices.Contains(short, f.Lease) {
 			short = append(short, f.Lease)
 		}
 	}

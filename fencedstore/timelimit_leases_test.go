@@ -56,6 +56,46 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	}
 }
 
+// Two writes of one lease run at once. The end of the longer one leaves the lease as long as the other needs it.
+func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const ttl = time.Second
+	l := b.acquire(t, "both", pglock.WithTTL(ttl))
+	begun, ended := make(chan struct{}), make(chan struct{})
+	var long sync.WaitGroup
+	long.Go(func() {
+		defer close(ended)
+		if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+			<-begun
+			return nil
+		}, fencedstore.WithTimeLimit(time.Hour), fencedstore.WithResource("long")); err != nil {
+			t.Error(err)
+		}
+	})
+	for begin := time.Now(); b.left(t, "both") < 50*time.Minute; {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("the longer write has not extended the lease")
+		}
+	}
+	if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+		close(begun)
+		<-ended
+		for begin := time.Now(); b.left(t, "both") > 20*time.Minute; {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("the longer write has ended, and the lease lasts for %v", b.left(t, "both"))
+			}
+		}
+		if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute || trusted < 9*time.Minute {
+			t.Errorf("the lease lasts for %v and is trusted for %v, want nearly ten minutes", left, trusted)
+		}
+		return nil
+	}, fencedstore.WithTimeLimit(10*time.Minute), fencedstore.WithResource("short")); err != nil {
+		t.Error(err)
+	}
+	long.Wait()
+}
+
 // A lease that is lost while the transaction runs ends the write long before its time limit, at whatever level.
 func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 	t.Parallel()

@@ -140,8 +140,11 @@ func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error)
 		}
 		isDead := conn.isDead()
 		conn.giveBack()
+		if late := w.pass.explain(err, isDead); late != nil {
+			return nil, late
+		}
 		if !isDead || dead >= most || ctx.Err() != nil || w.lost() != nil {
-			return nil, w.explain(err, isDead)
+			return nil, w.explain(err)
 		}
 		dead++
 		conn, err = w.db.lend(ctx)
@@ -197,12 +200,8 @@ func (w *writing) call(ctx context.Context, conn connection, fn func(context.Con
 	return nil
 }
 
-// explain makes an error of this package or of pglock of what the server, or the end of the connection, says about the
-// opening.
-func (w *writing) explain(err error, isDead bool) error {
-	if err := w.pass.explain(err, isDead); err != nil {
-		return err
-	}
+// explain makes an error of this package or of pglock of what the server says about one of the fences.
+func (w *writing) explain(err error) error {
 	f := w.blamed(err)
 	return translate(err, f.Lease, f.Resource)
 }
@@ -214,7 +213,7 @@ func (w *writing) explainFailure(err error, conn connection) error {
 	if late := w.pass.explain(err, conn.isDead()); late != nil {
 		err = late
 	} else if strings.HasPrefix(protocol.State(err), "LK") {
-		err = w.explain(err, false)
+		err = w.explain(err)
 	}
 	if lost := w.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
 		return errors.Join(err, lost)

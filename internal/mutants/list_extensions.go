@@ -55,11 +55,14 @@ var ofExtensions = []mutant{
 		{schema, "p_database_id, a.slot, NULL, NULL, p_time_limit);", "p_database_id, a.slot);"},
 	}, store, "^TestI16_TimeLimit"},
 	{"a time limit extends no lease", []edit{
-		{"fencedstore/timelimit.go", "\t\tif o.limit > time.Until(f.Lease.Deadline())", "\t\tif o.limit < 0"},
+		{"fencedstore/timelimit.go", "\t\tif o.limit > stays && ", "\t\tif o.limit < stays && o.limit < 0 && "},
 	}, store, "^TestWorkLonger"},
 	{"a time limit extends one lease of many", []edit{
-		{"fencedstore/timelimit.go", "\t\tif o.limit > time.Until(f.Lease.Deadline())", "\t\tif len(short) == 0 && o.limit > time.Until(f.Lease.Deadline())"},
+		{"fencedstore/timelimit.go", "\t\tif o.limit > stays && ", "\t\tif len(short) == 0 && o.limit > stays && "},
 	}, store, "^TestTimeLimitExtends"},
+	{"a time limit is short with the end of another write", []edit{
+		{"fencedstore/timelimit.go", "stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))", "stays := time.Until(f.Lease.Deadline())"},
+	}, store, "^TestTimeLimitOfOneWrite"},
 	{"a lease is long after its write", []edit{
 		{"fencedstore/write.go", "\tdefer w.dropHolds()\n", ""},
 	}, store, "^TestWorkLonger|^TestTimeLimitExtends"},
