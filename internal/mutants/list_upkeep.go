@@ -38,6 +38,12 @@ var ofUpkeep = []mutant{
 	{"a migration does not look again when its turn has come", []edit{
 		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn nil\n\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
 	}, migrating, "^TestManyProcesses|^TestFifty"},
+	{"a client starts on a schema that serves it no more", []edit{
+		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion", "found.version < SchemaVersion"},
+	}, library, "^TestClientRefusesASchema"},
+	{"a client refuses a newer schema that serves it", []edit{
+		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion", "found.version != SchemaVersion"},
+	}, library, "^TestClientWorksWithANewerSchema"},
 	{"a name that is shown steers a shell", []edit{
 		{"cmd/pglock-admin/names.go", "|| strings.Contains(name, `\\`) || !allPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},
 	}, command, "^TestANameThatIsShown"},
