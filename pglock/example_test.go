@@ -248,7 +248,7 @@ func ExampleClient_AcquireAll() {
 	}
 	defer client.Close(ctx)
 
-	leases, err := client.AcquireAll(ctx, []string{"account/17", "account/16"}, pglock.WithMaxWait(time.Minute))
+	leases, err := client.AcquireAll(ctx, []string{"accounts/17", "accounts/16"}, pglock.WithMaxWait(time.Minute))
 	if err != nil {
 		fmt.Println(err) // and none of them is held
 		return
@@ -257,11 +257,11 @@ func ExampleClient_AcquireAll() {
 		fmt.Println("holding", lease.Name())
 	}
 	// What is asked for under their context is asked for by the same owner.
-	_, err = client.Acquire(leases.Context(), "account/16", pglock.WithMaxWait(5*time.Second))
+	_, err = client.Acquire(leases.Context(), "accounts/16", pglock.WithMaxWait(5*time.Second))
 	fmt.Println("held by myself:", errors.Is(err, pglock.ErrSelfDeadlock))
 	// Output:
-	// holding account/17
-	// holding account/16
+	// holding accounts/17
+	// holding accounts/16
 	// held by myself: true
 }
 
