@@ -8,7 +8,7 @@
 //
 // The smallest program:
 //
-//	client, err := pglock.New(ctx, pool) // *pgxpool.Pool; one client for each process
+//	client, err := pglock.New(ctx, pool) // *pgxpool.Pool; one client for each process. Without such a pool: pglock.Open(ctx, url)
 //	defer client.Close(ctx)
 //	err = client.Do(ctx, "report", func(ctx context.Context, lease *pglock.Lease) error {
 //		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error { … })
@@ -164,10 +164,12 @@
 // Outside the pool at most two connections: one for renewals and looks, while it holds leases for longer than a third of
 // their TTL or waits, made as the pool makes its own; and one that listens, while any call waits or watches, made
 // likewise or by WithListenConfig. Both are closed after 30 s without use, the first after a minute at
-// the latest where leases come and go.
+// the latest where leases come and go. Where the pool's configuration has no application_name, both appear in pg_stat_activity as
+// "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, ends all of
 // these and returns when they have ended. For what it says to the server it has as long as ctx allows, as Release has: five seconds
-// where ctx has no deadline or has ended before, and never longer than ctx otherwise. Its error says what it could not give back. The pool stays the caller's: close it after the client. No session state is needed
+// where ctx has no deadline or has ended before, and never longer than ctx otherwise. Its error says what it could not give back. The pool stays the caller's: close it after the client. A pool that Open has made is the
+// client's, and Close ends it too. No session state is needed
 // but for listening, so that the client works behind a pooler that shares connections between transactions.
 package pglock

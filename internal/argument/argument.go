@@ -45,20 +45,51 @@ func Shorten(s string) string {
 
 // Process is a label of this process, "host/program[pid]", of most bytes at most.
 func Process(most int) string {
+	host, program, pid := processParts()
+	if len(host) > 128 {
+		host = host[:128]
+	}
+	if len(program) > 64 {
+		program = program[:64]
+	}
+	label := fmt.Sprintf("%s/%s[%s]", host, program, pid)
+	if Text("holder", label, most) != nil {
+		return "pid " + pid // a host or program name that is no UTF-8
+	}
+	return label
+}
+
+// NameApplication gives the connections of a configuration with these parameters the name "pglock host/program[pid]", by which
+// people find them in pg_stat_activity. A name that is set already stays.
+func NameApplication(parameters map[string]string) {
+	const name = "application_name"
+	if parameters != nil && parameters[name] == "" {
+		parameters[name] = "pglock " + process(applicationBytes-len("pglock "))
+	}
+}
+
+// applicationBytes is how long the server lets an application_name be.
+const applicationBytes = 63
+
+// process is Process for a label that must be short and plain: it cuts the program's name first, then the host's.
+func process(most int) string {
+	host, program, pid := processParts()
+	pid = "[" + pid + "]"
+	room := most - len("/") - len(pid)
+	program = program[:min(len(program), max(12, room-len(host)))]
+	host = host[:min(len(host), room-len(program))]
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' { // the server would write it otherwise
+			return '?'
+		}
+		return r
+	}, host+"/"+program+pid)
+}
+
+func processParts() (host, program, pid string) {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "localhost"
 	}
-	if len(host) > 128 {
-		host = host[:128]
-	}
-	program := filepath.Base(os.Args[0])
-	if len(program) > 64 {
-		program = program[:64]
-	}
-	label := fmt.Sprintf("%s/%s[%d]", host, program, os.Getpid())
-	if Text("holder", label, most) != nil {
-		return fmt.Sprintf("pid %d", os.Getpid()) // a host or program name that is no UTF-8
-	}
-	return label
+	return host, filepath.Base(os.Args[0]), strconv.Itoa(os.Getpid())
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
 )
 
 // Conn is a connection that listens. One goroutine uses it.
@@ -25,7 +27,9 @@ var errPooled = errors.New("a pooler is between: WithListenConfig names the serv
 // Open gives a connection that listens: to the server that direct names or, where that is nil, one that connect makes.
 func Open(ctx context.Context, direct *pgx.ConnConfig, connect func(context.Context) (*pgx.Conn, error)) (Conn, error) {
 	if direct != nil {
-		conn, err := pgx.ConnectConfig(ctx, direct.Copy())
+		config := direct.Copy()
+		argument.NameApplication(config.RuntimeParams)
+		conn, err := pgx.ConnectConfig(ctx, config)
 		return pgConn{conn}, err
 	}
 	conn, err := connect(ctx)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -56,6 +57,7 @@ func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
 		}
 	}
 	protocol.ObserveCommits(config)
+	argument.NameApplication(config.RuntimeParams)
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
