@@ -17,6 +17,7 @@ import (
 type ownConn struct {
 	server *Server
 	conn   *pgx.Conn // nil until it is used
+	marked *pgx.Conn // of which the server has been told that it is the heartbeat's
 }
 
 // run runs a step. Whatever is wrong with the connection, the next attempt has a new one.
@@ -80,7 +81,20 @@ func (s *Server) connect(ctx context.Context) (*pgx.Conn, error) {
 // Beat does one statement for all: verdicts of the leases, and every ticket of the session that is still queued.
 func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
 	verdicts, sightings := make(map[protocol.Claim]protocol.Verdict, len(b.Claims)), make(map[int64]protocol.Sighting)
-	return verdicts, sightings, s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
+	err := s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
+	if err == nil {
+		s.own.mark(ctx, who)
+	}
+	return verdicts, sightings, err
+}
+
+// mark tells the server once for each connection whose it is, for people who look for a holder. Nothing depends on it.
+func (o *ownConn) mark(ctx context.Context, who protocol.Session) {
+	if o.marked == o.conn {
+		return
+	}
+	o.marked = o.conn
+	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID()))
 }
 
 // RenewWaiting renews a lease, and waits for its row for as long as given.
