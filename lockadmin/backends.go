@@ -21,8 +21,9 @@ const (
 	BackendWrite     BackendUse = "write"     // its transaction has passed a fence of the lock and is still open
 )
 
-// Backend is a process of the server that works for a lock, as pg_stat_activity shows it. The server shows PID, User and
-// Application to everybody; the rest it shows to members of User's role and of pg_read_all_stats, and Hidden says that it did not.
+// Backend is a process of the server that works for a lock, as pg_stat_activity shows it. The server shows PID, User
+// and Application to everybody; the rest it shows to members of User's role and of pg_read_all_stats, and Hidden says
+// that it did not.
 type Backend struct {
 	Use         BackendUse    `json:"use"`
 	Slot        int           `json:"slot,omitempty"`     // of BackendHeartbeat: the lease's, as in pglock.LockInfo
@@ -32,7 +33,7 @@ type Backend struct {
 	PID         int           `json:"pid"`
 	User        string        `json:"user"`
 	Application string        `json:"application_name"`
-	Hidden      bool          `json:"hidden"`                // the server shows nothing of what follows to this user, but MayEnd
+	Hidden      bool          `json:"hidden"`                // the server shows nothing of what follows but MayEnd
 	Client      string        `json:"client_addr,omitempty"` // "" for a Unix socket
 	StartedAt   time.Time     `json:"started_at,omitzero"`   // by the server's clock, in UTC
 	State       string        `json:"state,omitempty"`       // active, idle, idle in transaction, …
@@ -43,15 +44,16 @@ type Backend struct {
 	MayEnd      bool          `json:"may_end"`               // this user may call pg_terminate_backend on it
 }
 
-// Backends tells which processes of the server work for a lock, so that people find the program that holds it: the heartbeats of
-// its holders first, by slot, then open fenced transactions.
+// Backends tells which processes of the server work for a lock, so that people find the program that holds it: the
+// heartbeats of its holders first, by slot, then open fenced transactions.
 //
-// It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for a third of its TTL.
-// Through a pooler, such as PgBouncer, the process serves many clients in turn, so it is not told. An open transaction is told
-// if its resource was written under a fence before, and it may be a former holder's, whom the next one waits for.
+// It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for a
+// third of its TTL. Through a pooler, such as PgBouncer, the process serves many clients in turn, so it is not told. An
+// open transaction is told if its resource was written under a fence before, and it may be a former holder's, whom the
+// next one waits for.
 //
-// Whoever ends a process of BackendHeartbeat ends no lease: the client connects again. Ending one of BackendWrite rolls its
-// transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.
+// Whoever ends a process of BackendHeartbeat ends no lease: the client connects again. Ending one of BackendWrite rolls
+// its transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.
 //
 // Errors are those of Locks. No process and no lock of that name are no error.
 func (a *Admin) Backends(ctx context.Context, name string) ([]Backend, error) {
@@ -71,11 +73,13 @@ func scanBackend(rows pgx.Rows) (b Backend, err error) {
 	var holder, resource, user, application, client, state, waits *string
 	var startedAt, inState, transaction, query *int64
 	var mayEnd *bool
-	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &b.PID, &user, &application, &b.Hidden, &client, &startedAt, &state,
-		&inState, &transaction, &query, &waits, &mayEnd)
+	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &b.PID, &user, &application, &b.Hidden, &client, &startedAt,
+		&state, &inState, &transaction, &query, &waits, &mayEnd)
 	age := func(us *int64) time.Duration { return max(0, time.Duration(protocol.OrZero(us))*time.Microsecond) }
-	b.Slot, b.Token, b.Holder, b.Resource = protocol.OrZero(slot), protocol.OrZero(token), protocol.OrZero(holder), protocol.OrZero(resource)
-	b.User, b.Application, b.Client, b.State = protocol.OrZero(user), protocol.OrZero(application), protocol.OrZero(client), protocol.OrZero(state)
+	b.Slot, b.Token = protocol.OrZero(slot), protocol.OrZero(token)
+	b.Holder, b.Resource = protocol.OrZero(holder), protocol.OrZero(resource)
+	b.User, b.Application = protocol.OrZero(user), protocol.OrZero(application)
+	b.Client, b.State = protocol.OrZero(client), protocol.OrZero(state)
 	b.StartedAt, b.WaitsFor, b.MayEnd = protocol.Moment(startedAt), protocol.OrZero(waits), protocol.OrZero(mayEnd)
 	b.InState, b.Transaction, b.Query = age(inState), age(transaction), age(query)
 	return b, err

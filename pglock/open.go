@@ -14,26 +14,28 @@ import (
 )
 
 const (
-	// openSize is how many connections the pool of Open has at most. Calls that are made at the same time share a statement, and
-	// calls that wait hold no connection, so that a few are enough for thousands of calls.
+	// openSize is how many connections the pool of Open has at most. Calls that are made at the same time share a
+	// statement, and calls that wait hold no connection, so that a few are enough for thousands of calls.
 	openSize = 4
 	// openIdle is how long a connection of that pool stays open without use.
 	openIdle = 5 * time.Minute
 )
 
-// Open makes a client with a small pool of its own, for programs that reach PostgreSQL through database/sql, an ORM or another
-// driver. A program that has a *pgxpool.Pool calls New instead, and saves these connections. The application's own pool may be used
-// up or closed: the client does not notice.
+// Open makes a client with a small pool of its own, for programs that reach PostgreSQL through database/sql, an ORM or
+// another driver. A program that has a *pgxpool.Pool calls New instead, and saves these connections. The application's
+// own pool may be used up or closed: the client does not notice.
 //
-// pgx reads the URL: a postgres:// URL or a string of keywords and values. What it leaves out comes from the PG* variables, the
-// password file and the service file, and an empty URL leaves out everything. The pool has at most 4 connections (pool_max_conns in
-// the URL changes that), opens them when they are needed, and closes each after 5 minutes without use (pool_max_conn_idle_time).
-// They appear in pg_stat_activity as "pglock host/program[pid]", unless the URL or PGAPPNAME has an application_name.
+// pgx reads the URL: a postgres:// URL or a string of keywords and values. What it leaves out comes from the PG*
+// variables, the password file and the service file, and an empty URL leaves out everything. The pool has at most 4
+// connections (pool_max_conns in the URL changes that), opens them when they are needed, and closes each after 5
+// minutes without use (pool_max_conn_idle_time). They appear in pg_stat_activity as "pglock host/program[pid]", unless
+// the URL or PGAPPNAME has an application_name.
 //
-// The client owns the pool and its goroutines: Close ends them, after all that New tells of. Open connects once, and asks whether the
-// schema is there and fits; ctx bounds that alone. After an error nothing is left open.
+// The client owns the pool and its goroutines: Close ends them, after all that New tells of. Open connects once, and
+// asks whether the schema is there and fits; ctx bounds that alone. After an error nothing is left open.
 //
-// Errors are those of New. A URL that pgx cannot read is ErrInvalid; that error does not contain the URL, nor a password.
+// Errors are those of New. A URL that pgx cannot read is ErrInvalid; that error does not contain the URL, nor a
+// password.
 func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	config, err := parseURL(url)
 	if err != nil {
@@ -74,8 +76,8 @@ func parseURL(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// unreadable says what pgx has against a connection string, without the string: nobody knows which part of it was meant to be the
-// password. What pgx puts behind a colon or in parentheses may quote a part.
+// unreadable says what pgx has against a connection string, without the string: nobody knows which part of it was meant
+// to be the password. What pgx puts behind a colon or in parentheses may quote a part.
 func unreadable(err error) string {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {

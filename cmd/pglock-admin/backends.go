@@ -9,8 +9,8 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// backendView is a process of the server in JSON: what the library tells, and its durations in milliseconds; null where the server
-// hides them.
+// backendView is a process of the server in JSON: what the library tells, and its durations in milliseconds; null where
+// the server hides them.
 type backendView struct {
 	lockadmin.Backend
 	InState     *int64 `json:"in_state_ms"`
@@ -42,15 +42,17 @@ func drawBackends(w *page, v showView) {
 	}
 	var notes []string
 	if slices.ContainsFunc(v.Backends, func(b backendView) bool { return b.Hidden }) {
-		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. Members of the role pg_read_all_stats see them.")
+		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. "+
+			"Members of the role pg_read_all_stats see them.")
 	}
 	if unknown := withoutHeartbeat(v); unknown > 0 {
 		whose := "the holder"
 		if len(v.Holders) > 1 {
 			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))
 		}
-		notes = append(notes, "No server process is known for the heartbeat of "+whose+". A client opens that connection when a lease has lasted for "+
-			"a third of its TTL. Behind a pooler such as PgBouncer clients share processes, and none belongs to a holder.")
+		notes = append(notes, "No server process is known for the heartbeat of "+whose+". A client opens that connection "+
+			"when a lease has lasted for a third of its TTL. Behind a pooler such as PgBouncer clients share processes, and none "+
+			"belongs to a holder.")
 	}
 	for _, note := range notes {
 		fmt.Fprintf(w, "\n%s\n", wrapped(note, textWidth(w)))
@@ -82,7 +84,8 @@ func drawBackendTable(w *page, backends []backendView) {
 				state += ", waits for " + printable(b.WaitsFor)
 			}
 		}
-		rows = append(rows, []string{strconv.Itoa(b.PID), use, printable(b.Application), printable(b.User), client, state, transaction})
+		rows = append(rows, []string{strconv.Itoa(b.PID), use, printable(b.Application), printable(b.User),
+			client, state, transaction})
 	}
 	drawTable(w, titles, rows, 0, 6)
 }
@@ -105,17 +108,22 @@ func drawEndings(w *page, o *options, v showView) {
 	if len(v.Holders) > 0 {
 		token := strconv.FormatInt(int64(v.Holders[0].Token), 10)
 		ways = append(ways,
-			[2]string{fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shellName(v.Lock.Name), token, o.same()),
-				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. It needs the role pglock_admin."},
-			[2]string{"stop the program", "ends the holder itself. If it cannot release the lock, the lock is free when the lease has run out."})
+			[2]string{
+				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shellName(v.Lock.Name), token, o.same()),
+				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. " +
+					"It needs the role pglock_admin."},
+			[2]string{"stop the program",
+				"ends the holder itself. If it cannot release the lock, the lock is free when the lease has run out."})
 	}
 	if writes := pidsOf(v.Backends, lockadmin.BackendWrite); len(writes) > 0 {
-		ways = append(ways, [2]string{terminate(writes), "rolls back what this transaction has written, and lets the next holder pass the fence. " +
-			rightToEnd(v.Backends, lockadmin.BackendWrite)})
+		ways = append(ways, [2]string{terminate(writes),
+			"rolls back what this transaction has written, and lets the next holder pass the fence. " +
+				rightToEnd(v.Backends, lockadmin.BackendWrite)})
 	}
 	if beats := pidsOf(v.Backends, lockadmin.BackendHeartbeat); len(beats) > 0 {
-		ways = append(ways, [2]string{terminate(beats), "does not end the holder: its client connects again, and keeps the lock. " +
-			rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
+		ways = append(ways, [2]string{terminate(beats),
+			"does not end the holder: its client connects again, and keeps the lock. " +
+				rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
 	}
 	fmt.Fprintf(w, "\nHOW TO END IT\n")
 	for _, way := range ways {
