@@ -68,6 +68,7 @@ CREATE TABLE locks (
   renewed_at    timestamptz NOT NULL,
   expires_at    timestamptz NOT NULL,
   ended_at      timestamptz,
+  extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
@@ -1644,8 +1645,13 @@ END $$;
 -- (somebody has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other
 -- leases: where p_wait is given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for
 -- as many leases as there are.
+--
+-- A lease that has an element in p_lasting lasts for at least so long from now on, and no renewal shortens it before.
+-- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
+-- request that comes late names an expiry that the row no longer has: so it cannot undo a later extension.
 CREATE FUNCTION renew_leases(
-  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL,
+  p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
@@ -1654,7 +1660,12 @@ AS $$
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
-    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
+    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'))
+    AND (p_lasting IS NULL AND p_no_longer IS NULL
+         OR is_batch(cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
+              ARRAY[cardinality(p_names)]))), cardinality(coalesce(p_no_longer, array_fill(NULL::timestamptz,
+              ARRAY[cardinality(p_names)]))))
+            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);
 BEGIN
   IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
     ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
@@ -1666,14 +1677,19 @@ BEGIN
   END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
-      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id,
-        slot, n)), held AS MATERIALIZED (
-      SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
+        AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
+      SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
+      FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+      UPDATE locks l SET renewed_at = clock_timestamp(),
+        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
+          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
+        extended = coalesce(h.lasting > l.ttl, false)
+          OR l.extended AND l.expires_at IS DISTINCT FROM h.no_longer AND l.expires_at > clock_timestamp() + l.ttl
       FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
@@ -1905,12 +1921,12 @@ $$;
 -- name, '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a
 -- token that is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then
 -- checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the
--- transaction by what the lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a
--- receipt, for outcome.
+-- transaction by what the lease has left, or by p_time_limit if that is less. p_slot NULL: whichever it is. With
+-- p_receipt_id the transaction leaves a receipt, for outcome.
 CREATE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1936,6 +1952,10 @@ BEGIN
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
+  IF p_time_limit IS NOT NULL THEN
+    ok := is_ttl('time_limit', p_time_limit);
+    ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
+  END IF;
   ok := bound_transaction(ms);
 
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
@@ -2071,7 +2091,8 @@ END $$;
 CREATE FUNCTION fence_all(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, OUT xact xid8, OUT remaining_us bigint)
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
+  OUT xact xid8, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -2098,7 +2119,8 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
     last := a.resource;
-    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot);
+    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot, NULL, NULL,
+               p_time_limit);
     fence_all.xact := f.xact;
     fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
   END LOOP;
@@ -2429,7 +2451,7 @@ END $$;
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2453,7 +2475,8 @@ BEGIN
       USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
   END IF;
   SELECT f.xact INTO once.xact
-    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id) f;
+    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id,
+               p_time_limit) f;
   INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until)
     VALUES (p_key, p_name, p_token, clock_timestamp(), p_of + p_keep)
     ON CONFLICT (key) DO NOTHING

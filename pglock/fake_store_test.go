@@ -251,7 +251,7 @@ func (s *fakeStore) Beat(ctx context.Context, _ protocol.Session, p protocol.Bea
 func (s *fakeStore) renewed(claims []protocol.Claim) map[protocol.Claim]protocol.Verdict {
 	verdicts := make(map[protocol.Claim]protocol.Verdict)
 	for _, c := range claims {
-		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
+		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: max(s.ttl(c.GrantID), c.Lasting)}
 	}
 	return verdicts
 }

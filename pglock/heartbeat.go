@@ -115,9 +115,6 @@ func (c *Client) sleep(ctx context.Context, d time.Duration, wake chan struct{})
 // another; where calls wait, after a few seconds, and before the session counts as dead.
 func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 	b := protocol.Beat{Claims: make([]protocol.Claim, len(due))}
-	for i, l := range due {
-		b.Claims[i] = l.claim()
-	}
 	limit := min(shortest/3, patience)
 	if look != nil {
 		c.partNested()
@@ -127,6 +124,11 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
 	sent := c.now()
+	renewals := make([]renewal, len(due))
+	for i, l := range due {
+		renewals[i] = l.renewal(sent)
+		b.Claims[i] = renewals[i].claim
+	}
 	verdicts, sightings, err := c.backend.Beat(ctx, c.who(), b)
 	var strays []int64
 	switch {
@@ -150,7 +152,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 		case !known:
 			l.renewLater(errors.New("renew: the server did not answer for this lease"))
 		case v.Outcome == protocol.Renewed:
-			l.extend(sent, v, sooner)
+			l.renewed(renewals[i], sent, v, sooner)
 		case v.Outcome == protocol.Busy:
 			busy = append(busy, l)
 		default:
@@ -191,11 +193,12 @@ func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
 	sent := c.now()
-	v, err := c.backend.RenewWaiting(ctx, l.claim(), min(shortest/12, busyWait))
+	r := l.renewal(sent)
+	v, err := c.backend.RenewWaiting(ctx, r.claim, min(shortest/12, busyWait))
 	l = c.current(l)
 	switch translated := errorFromSQL(err, l.name, l.token); {
 	case err == nil:
-		l.extend(sent, v, sooner())
+		l.renewed(r, sent, v, sooner())
 	case errors.Is(translated, ErrLost):
 		l.end(translated)
 	default:

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/handoff"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -37,12 +39,15 @@ type Lease struct {
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	passed atomic.Pointer[hooks.Passage] // the fence that a transaction of the application's own has passed last
 
 	mu        sync.Mutex    // guards what follows; never held across I/O
 	deadline  trust.Instant // trust ends here
 	expiresAt time.Time     // by the server's clock, when it was last told; zero before that
 	due       trust.Instant // the next renewal
 	failure   error         // of the last renewal
+	holds     []*hold       // what needs the lease for longer than its TTL
+	tooLong   bool          // on the server the lease may last for longer than anybody needs
 	ended     error         // ErrReleased or *LostError; once set it stays
 	lost      error         // that a release has found
 }
@@ -251,22 +256,26 @@ func (l *Lease) claim() protocol.Claim {
 func (l *Lease) dueAt() (trust.Instant, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.due, l.failure != nil
+	return l.due, l.failure != nil || l.isUrgent()
 }
 
-// extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
+// extend moves the deadline after a grant or a renewal by the TTL that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
 func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended != nil {
-		return
+	if l.ended == nil {
+		l.trust(l.ttl, sent, v, sooner)
 	}
-	deadline := trust.Deadline(sent, l.ttl, v.Remaining-l.grace)
+}
+
+// trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the mutex.
+func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdict, sooner float64) {
+	deadline := trust.Deadline(sent, lasts, v.Remaining-l.grace)
 	if deadline.Mono > l.deadline.Mono {
 		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
 	}
-	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono { // also after an answer that brought nothing
+	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono && !l.isUrgent() { // also after an answer that brought nothing
 		l.due = due
 	}
 }

@@ -227,7 +227,7 @@ type definer struct {
 var samples = map[string]string{
 	"text": `'x'`, "uuid": `'` + grantID + `'`, "bigint": `1`, "integer": `1`, "interval": `'1 min'`, "boolean": `true`, "jsonb": `'{"a": 1}'`,
 	"timestamp with time zone": `'2026-01-01 00:00+00'`, "text[]": `'{x}'`, "uuid[]": `'{` + grantID + `}'`, "bigint[]": `'{1}'`, "integer[]": `'{1}'`,
-	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "jsonb[]": `'{"{}"}'`,
+	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "timestamp with time zone[]": `'{2026-01-01 00:00+00}'`, "jsonb[]": `'{"{}"}'`,
 }
 
 func definers(t *testing.T, conn *pgx.Conn) (all []definer) {

@@ -19,6 +19,13 @@ func init() {
 		return hooks.Grant{DatabaseID: g.DatabaseID, Schema: g.Schema}
 	}
 	hooks.Home = home
+	hooks.Passed = func(lease any, p *hooks.Passage) *hooks.Passage {
+		l := lease.(*Lease)
+		if p != nil {
+			l.passed.Store(p)
+		}
+		return l.passed.Load()
+	}
 	hooks.Export = func(lease any) hooks.Grant {
 		g, _ := lease.(*Lease).Export()
 		shown := home(lease)

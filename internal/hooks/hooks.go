@@ -4,6 +4,7 @@ package hooks
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -14,6 +15,13 @@ import (
 type Grant struct {
 	ID, DatabaseID uuid.UUID
 	Schema         string
+}
+
+// Passage is how long a transaction of the application's own may take after it has passed a fence.
+type Passage struct {
+	At    time.Time
+	Limit time.Duration
+	Given bool // by the application
 }
 
 var (
@@ -30,4 +38,7 @@ var (
 
 	// Home is Export, but for the ID, and the release of the lease is as it was.
 	Home func(lease any) Grant
+
+	// Passed notes a passage with the *pglock.Lease, unless it is nil, and gives the one that was noted last, or nil.
+	Passed func(lease any, p *Passage) *Passage
 )

@@ -18,7 +18,8 @@ func inSchema(sql, schema string) string {
 func Fence(schema string) string {
 	return inSchema(`SELECT ({{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid,
 			$4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.int4,
-			$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)).remaining_us`, schema)
+			$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid,
+			$10::pg_catalog.text::pg_catalog.interval)).remaining_us`, schema)
 }
 
 // FenceAll is Fence for many. Lists travel as JSON, which every driver can send.
@@ -30,7 +31,7 @@ func FenceAll(schema string) string {
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($4::pg_catalog.text::pg_catalog.jsonb)),
 		$5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid,
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($7::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int4),
-		$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)`, schema)
+		$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid, $10::pg_catalog.text::pg_catalog.interval)`, schema)
 }
 
 // Once is Fence for the work of a key.
@@ -38,7 +39,8 @@ func Once(schema string) string {
 	return inSchema(`SELECT is_first, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
 		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
 			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid,
-			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid)`, schema)
+			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid,
+			$12::pg_catalog.text::pg_catalog.interval)`, schema)
 }
 
 // Seal checks the fences of these resources once more.

@@ -80,6 +80,10 @@ type Claim struct {
 	Token   int64
 	GrantID uuid.UUID
 	Slot    int
+
+	// Of a renewal that extends the lease, or undoes an extension.
+	Lasting  time.Duration // the lease lasts for at least so long, and no renewal shortens it before; 0: for its TTL
+	NoLonger int64         // the expiry that the renewal undoes, in microseconds since 1970; 0: none
 }
 
 // Ending is what became of a lease that was released.

@@ -52,19 +52,22 @@ func NewQueries(schema string) *Queries {
 				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[],
 				$14::pg_catalog.int4[], true)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
+			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
+				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[])`),
 		look: in(`SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
 		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int8[])`),
 		beat: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[])
+			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[],
+				NULL, $9::pg_catalog.text[]::pg_catalog.interval[], $10::pg_catalog.text[]::pg_catalog.timestamptz[])
 			UNION ALL
 			SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
 		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
 			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.text::pg_catalog.uuid],
-				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval)`),
+				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval,
+				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[])`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		own: in(`SELECT o.done, ` + async + `

@@ -149,7 +149,9 @@ func (q *Queries) Check(claims []Claim, all []Remains) Step {
 // Beat renews leases and looks at the queue of the session, in one statement.
 func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings map[int64]Sighting) Step {
 	look := []any{s.Key.String(), s.Holder, Interval(s.TTL), b.Nested}
-	step := Step{q.beat, append(look, columns(b.Claims)...), func(rows pgx.Rows) error {
+	lasting, noLonger := extensions(b.Claims)
+	renewals := append(columns(b.Claims), lasting, noLonger)
+	step := Step{q.beat, append(look, renewals...), func(rows pgx.Rows) error {
 		var n, ticket, remaining, expiresAt *int64
 		var outcome, circle *string
 		var first *bool
@@ -172,7 +174,7 @@ func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings 
 	}}
 	switch {
 	case !b.Look:
-		step.SQL, step.Args = q.renewAll, columns(b.Claims)
+		step.SQL, step.Args = q.renewAll, renewals
 	case len(b.Claims) == 0:
 		step.SQL, step.Args = q.look, look
 	}
@@ -181,7 +183,8 @@ func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings 
 
 // Renew renews one lease, and waits for its row for so long at most. That it is lost is an error, as a fence says it.
 func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
-	return Step{q.renew, append(c.args(), Interval(wait)), func(rows pgx.Rows) error {
+	lasting, noLonger := extensions([]Claim{c})
+	return Step{q.renew, append(c.args(), Interval(wait), lasting, noLonger), func(rows pgx.Rows) error {
 		var us int64
 		var expiresAt *int64
 		err := rows.Scan(&v.Outcome, &us, &expiresAt)
@@ -297,4 +300,25 @@ func columns(claims []Claim) []any {
 		names[i], tokens[i], grantIDs[i], slots[i] = c.Name, c.Token, c.GrantID.String(), c.Slot
 	}
 	return []any{names, tokens, grantIDs, slots}
+}
+
+// extensions are what the claims say of extensions, as the arguments of renew_leases; nil where they say nothing.
+func extensions(claims []Claim) (lasting, noLonger []*string) {
+	for i, c := range claims {
+		if c.Lasting == 0 && c.NoLonger == 0 {
+			continue
+		}
+		if lasting == nil {
+			lasting, noLonger = make([]*string, len(claims)), make([]*string, len(claims))
+		}
+		if c.Lasting > 0 {
+			text := Interval(c.Lasting)
+			lasting[i] = &text
+		}
+		if c.NoLonger != 0 {
+			text := Moment(&c.NoLonger).Format("2006-01-02T15:04:05.999999Z")
+			noLonger[i] = &text
+		}
+	}
+	return lasting, noLonger
 }

@@ -63,6 +63,7 @@ CREATE TABLE locks (
   renewed_at    timestamptz NOT NULL,
   expires_at    timestamptz NOT NULL,
   ended_at      timestamptz,
+  extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row

@@ -48,8 +48,13 @@ END $$;
 -- (somebody has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other
 -- leases: where p_wait is given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for
 -- as many leases as there are.
+--
+-- A lease that has an element in p_lasting lasts for at least so long from now on, and no renewal shortens it before.
+-- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
+-- request that comes late names an expiry that the row no longer has: so it cannot undo a later extension.
 CREATE FUNCTION renew_leases(
-  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL,
+  p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
@@ -58,7 +63,12 @@ AS $$
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
-    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
+    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'))
+    AND (p_lasting IS NULL AND p_no_longer IS NULL
+         OR is_batch(cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
+              ARRAY[cardinality(p_names)]))), cardinality(coalesce(p_no_longer, array_fill(NULL::timestamptz,
+              ARRAY[cardinality(p_names)]))))
+            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);
 BEGIN
   IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
     ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
@@ -70,14 +80,19 @@ BEGIN
   END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
-      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id,
-        slot, n)), held AS MATERIALIZED (
-      SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
+        AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
+      SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
+      FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+      UPDATE locks l SET renewed_at = clock_timestamp(),
+        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
+          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
+        extended = coalesce(h.lasting > l.ttl, false)
+          OR l.extended AND l.expires_at IS DISTINCT FROM h.no_longer AND l.expires_at > clock_timestamp() + l.ttl
       FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r

@@ -56,12 +56,12 @@ $$;
 -- name, '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a
 -- token that is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then
 -- checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the
--- transaction by what the lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a
--- receipt, for outcome.
+-- transaction by what the lease has left, or by p_time_limit if that is less. p_slot NULL: whichever it is. With
+-- p_receipt_id the transaction leaves a receipt, for outcome.
 CREATE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -87,6 +87,10 @@ BEGIN
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
+  IF p_time_limit IS NOT NULL THEN
+    ok := is_ttl('time_limit', p_time_limit);
+    ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
+  END IF;
   ok := bound_transaction(ms);
 
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
@@ -216,7 +220,8 @@ END $$;
 CREATE FUNCTION fence_all(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, OUT xact xid8, OUT remaining_us bigint)
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
+  OUT xact xid8, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -243,7 +248,8 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
     last := a.resource;
-    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot);
+    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot, NULL, NULL,
+               p_time_limit);
     fence_all.xact := f.xact;
     fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
   END LOOP;
