@@ -16,6 +16,12 @@
 // than the loop goes. A page is what the server had at one moment; from page to page things move on. An error is the last thing that
 // a loop is given. What all lists have in common: the name "" means all locks, and WithPageSize says how much one statement reads.
 //
+// # From a lock to its program
+//
+// Admin.Backends tells which processes of the server work for a lock: the heartbeats of its holders, and open fenced transactions. Their
+// client address and application_name lead to the program. Connections that the library opens itself are called
+// "pglock host/program[pid]", unless the application has a name.
+//
 // # Rights
 //
 // The role pglock_user may look. Break, Events and Prune need pglock_admin. Answers from standbys are refused with
