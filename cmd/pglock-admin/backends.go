@@ -45,7 +45,9 @@ func drawBackends(w *page, v showView) {
 		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. "+
 			"Members of the role pg_read_all_stats see them.")
 	}
-	if unknown := withoutHeartbeat(v); unknown > 0 {
+	if v.BackendsNote != "" {
+		notes = append(notes, v.BackendsNote)
+	} else if unknown := withoutHeartbeat(v); unknown > 0 {
 		whose := "the holder"
 		if len(v.Holders) > 1 {
 			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))

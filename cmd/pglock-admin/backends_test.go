@@ -91,6 +91,23 @@ func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
 	}
 }
 
+// A server may keep pg_stat_activity from its users: show tells the rest.
+func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	execute(t, db, "REVOKE SELECT ON pg_stat_activity FROM PUBLIC")
+	user := asUser(t, db, "pglock_user")
+	a := in(t, user, "show", "jobs/a").want(t, exitOK, "worker-1", "may not read pg_stat_activity", "HOW TO END IT", "stop the program")
+	if strings.Contains(a.stdout, "No server process") {
+		t.Errorf("it claims to have looked:\n%s", a.stdout)
+	}
+	view := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	if view.Backends != nil || view.BackendsNote == "" || view.Lock.Holder != "worker-1" {
+		t.Errorf("%+v", view)
+	}
+}
+
 func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -15,11 +15,13 @@ import (
 type showView struct {
 	Lock     lockView              `json:"lock"`     // of several holders the one with the lowest slot
 	Holders  []lockView            `json:"holders"`  // every lease that is held
-	Backends []backendView         `json:"backends"` // the server's processes that work for the lock, as far as they are known
+	Backends []backendView         `json:"backends"` // null without the right to see any
 	Waiters  []waiterView          `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
 	Fences   []lockadmin.FenceInfo `json:"fences"`
 	Events   []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
-	Note     string                `json:"note,omitempty"` // why there are none
+	Note     string                `json:"note,omitempty"` // why there are no events
+
+	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
 }
 
 // fencesShown is how many fences of a lock are shown at most.
@@ -79,10 +81,14 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	}
 	view := showView{Lock: viewOf(infos[0]), Holders: heldViews(infos)}
 	backends, err := admin.Backends(ctx, name)
-	if err != nil {
+	switch {
+	case errors.Is(err, pglock.ErrPermission):
+		view.BackendsNote = "the server's processes are left out: this user may not read pg_stat_activity"
+	case err != nil:
 		return showView{}, err
+	default:
+		view.Backends = backendViews(backends)
 	}
-	view.Backends = backendViews(backends)
 	queue, _, err := first(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
 	if err != nil {
 		return showView{}, err
