@@ -90,23 +90,30 @@ CREATE INDEX fences_lock ON fences (lock_name, resource);
 
 -- backend_pids tells the server processes that list_backends describes. Of fences it reads which transaction has locked
 -- the row: the row that this one has written is visible to nobody yet. A fence that nobody has passed before has no row
--- to see.
+-- to see. It reads fences only while somebody writes under one, and goes by indexes, as list_fences does.
 CREATE FUNCTION backend_pids(p_name text)
 RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
-  WITH k AS MATERIALIZED (SELECT * FROM pg_locks o WHERE o.granted AND o.pid IS NOT NULL),
-    here AS (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+  WITH k AS MATERIALIZED (
+      SELECT * FROM pg_locks o
+      WHERE o.granted AND o.pid IS NOT NULL AND o.locktype IN ('advisory', 'transactionid', 'relation')),
+    here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+    writers AS MATERIALIZED (
+      SELECT t.transactionid, t.pid FROM k t
+      WHERE t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock' AND EXISTS (
+        SELECT FROM k r WHERE r.pid = t.pid AND r.locktype = 'relation' AND r.mode = 'RowExclusiveLock'
+          AND r.database = (SELECT h.oid FROM here h) AND r.relation = 'fences'::regclass))
   SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid
   FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.database = (SELECT h.oid FROM here h)
     AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
   WHERE l.name = p_name AND l.expires_at > clock_timestamp()
   UNION ALL
-  SELECT NULL, NULL, NULL, 'write', f.resource, k.pid
-  FROM fences f JOIN k ON k.locktype = 'transactionid' AND k.mode = 'ExclusiveLock' AND k.transactionid = f.xmax
-  WHERE (f.lock_name = p_name OR f.resource = p_name) AND EXISTS (
-    SELECT FROM k r WHERE r.pid = k.pid AND r.locktype = 'relation' AND r.mode = 'RowExclusiveLock'
-      AND r.database = (SELECT h.oid FROM here h) AND r.relation = 'fences'::regclass)
+  SELECT NULL, NULL, NULL, 'write', f.resource, w.pid
+  FROM (SELECT o.resource, o.xmax AS by FROM fences o WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers)
+        UNION
+        SELECT o.resource, o.xmax FROM fences o WHERE o.resource = p_name AND EXISTS (SELECT FROM writers)) f
+    JOIN writers w ON w.transactionid = f.by
 $$;
 
 -- list_backends tells what pg_stat_activity knows of the server processes behind a lock: of the heartbeats of its
