@@ -48,14 +48,14 @@ type Backend struct {
 // heartbeats of its holders first, by slot, then open fenced transactions.
 //
 // It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for a
-// third of its TTL. Through a pooler, such as PgBouncer, the process serves many clients in turn, so it is not told. An
-// open transaction is told if its resource was written under a fence before, and it may be a former holder's, whom the
-// next one waits for.
+// third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so Backends leaves out the
+// heartbeats. It finds an open transaction if another one has passed the same fence before. That transaction may belong
+// to a former holder, and the next holder waits for it at the fence.
 //
-// Whoever ends a process of BackendHeartbeat ends no lease: the client connects again. Ending one of BackendWrite rolls
-// its transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.
+// To end a process of BackendHeartbeat ends no lease: the client connects again. To end one of BackendWrite rolls its
+// transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.
 //
-// Errors are those of Locks. No process and no lock of that name are no error.
+// Errors are those of Locks. If nobody works for the lock, or there is none of that name, the list is empty.
 func (a *Admin) Backends(ctx context.Context, name string) ([]Backend, error) {
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return nil, err

@@ -16,7 +16,8 @@ import (
 // ended. What it says to the server goes over a connection of the client's own, also when every connection of the pool is taken,
 // for as long as ctx allows. A ctx that has ended before the call, as after a signal, or has no deadline, allows five seconds. The
 // error says what could not be said: leases then run out by themselves, and places in queues end with the session. A second Close
-// waits for the first, for as long as its own ctx allows. Of a client that Open has made, Close then closes the pool.
+// waits for the first, for as long as its own ctx allows. If Open made the client, Close
+// then closes its pool.
 func (c *Client) Close(ctx context.Context) error {
 	ctx, cancel := lastWords(ctx, never)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// openSize is how many connections the pool of Open has at most. Calls that are made at the same time share a
+	// openSize is how many connections the pool of Open has at most. Calls that come at the same time share a
 	// statement, and calls that wait hold no connection, so that a few are enough for thousands of calls.
 	openSize = 4
 	// openIdle is how long a connection of that pool stays open without use.
@@ -23,7 +23,7 @@ const (
 
 // Open makes a client with a small pool of its own, for programs that reach PostgreSQL through database/sql, an ORM or
 // another driver. A program that has a *pgxpool.Pool calls New instead, and saves these connections. The application's
-// own pool may be used up or closed: the client does not notice.
+// own pool may be used up or closed: the client does not depend on it.
 //
 // pgx reads the URL: a postgres:// URL or a string of keywords and values. What it leaves out comes from the PG*
 // variables, the password file and the service file, and an empty URL leaves out everything. The pool has at most 4
@@ -31,10 +31,10 @@ const (
 // minutes without use (pool_max_conn_idle_time). They appear in pg_stat_activity as "pglock host/program[pid]", unless
 // the URL or PGAPPNAME has an application_name.
 //
-// The client owns the pool and its goroutines: Close ends them, after all that New tells of. Open connects once, and
+// The client owns the pool and its goroutines, besides what New lists, and Close ends all of it. Open connects once, and
 // asks whether the schema is there and fits; ctx bounds that alone. After an error nothing is left open.
 //
-// Errors are those of New. A URL that pgx cannot read is ErrInvalid; that error does not contain the URL, nor a
+// Errors are those of New. If pgx cannot read the URL, the error is ErrInvalid and contains neither the URL nor a
 // password.
 func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	config, err := parseURL(url)
@@ -76,8 +76,8 @@ func parseURL(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// unreadable says what pgx has against a connection string, without the string: nobody knows which part of it was meant
-// to be the password. What pgx puts behind a colon or in parentheses may quote a part.
+// unreadable says why pgx cannot read a connection string. It leaves the string out, and what pgx puts behind a colon or
+// in parentheses, which may quote a part: nobody knows which part was meant to be the password.
 func unreadable(err error) string {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {

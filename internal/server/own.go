@@ -17,7 +17,7 @@ import (
 type ownConn struct {
 	server *Server
 	conn   *pgx.Conn // nil until it is used
-	marked *pgx.Conn // of which the server has been told that it is the heartbeat's
+	marked *pgx.Conn // the one that the server knows as the heartbeat's
 }
 
 // run runs a step. Whatever is wrong with the connection, the next attempt has a new one.
@@ -88,7 +88,7 @@ func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat
 	return verdicts, sightings, err
 }
 
-// mark tells the server once for each connection whose it is, for people who look for a holder. Nothing depends on it.
+// mark tells the server whose connection this is, once for each, so that people find a holder. Nothing depends on it.
 func (o *ownConn) mark(ctx context.Context, who protocol.Session) {
 	if o.marked == o.conn {
 		return
