@@ -10,8 +10,8 @@ BEGIN
   END IF;
 END $do$;
 
--- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing
--- would leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
+-- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
+-- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
 LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$
@@ -70,6 +70,7 @@ DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigin
 DROP FUNCTION end_grant(p_head locks, p_grant_id uuid);
 DROP FUNCTION give_up_all(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean, OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json);
 DROP FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean, p_alone boolean);
+DROP FUNCTION hand_over(p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean, OUT outcome text, OUT more json);
 DROP FUNCTION release_otherwise(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json);
 DROP FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean);
 DROP FUNCTION release_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_alone boolean, p_many boolean, OUT released boolean, OUT more json);
@@ -85,7 +86,7 @@ DROP FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uu
 DROP FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint);
 DROP FUNCTION free_slots(p_name text, p_capacity int, p_most int);
 DROP FUNCTION next_batch(w waiters, p_most int);
-DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean);
+DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint);
 DROP FUNCTION lock_to_grant(p_name text);
 DROP FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid);
 DROP TYPE grants;
@@ -110,7 +111,7 @@ DROP FUNCTION mark_connection(p_session_key uuid, p_backend_pid int);
 DROP FUNCTION session_mark(p_session_id uuid);
 DROP FUNCTION session_of(p_key uuid);
 DROP FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint);
-DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean);
+DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean, OUT serves_from int);
 DROP FUNCTION database_id();
 DROP FUNCTION timeline(OUT timeline int, OUT since_us bigint);
 DROP FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint);
@@ -127,13 +128,13 @@ DROP FUNCTION is_operator(p_reason text, p_actor text);
 DROP FUNCTION is_ttl(p_argument text, p_value interval);
 DROP FUNCTION has_bytes(p_argument text, p_value text, p_most int);
 DROP FUNCTION refuse(p_argument text, p_value text, p_rule text);
+DROP FUNCTION serves_from();
 DROP FUNCTION schema_version();
 
 DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
--- Another database may migrate at this very moment, and roles belong to both: try again where the two got into each
--- other's way.
+-- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.
 DO $do$
 BEGIN
   FOR attempt IN 1..100 LOOP

@@ -164,7 +164,7 @@ func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	files := ladder(t, 2, map[int]string{2: "CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1'"})
-	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() answers 1 after the file of version 2")
+	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() returns 1 after the file of version 2")
 	wantVersion(t, db.URL(), 1, false)
 }
 

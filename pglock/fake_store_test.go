@@ -328,6 +328,10 @@ func (s *fakeStore) Release(ctx context.Context, c protocol.Claim, _ bool) (e pr
 	return e, err
 }
 
+func (s *fakeStore) HandOver(context.Context, protocol.Claim, string, bool) (protocol.Succession, error) {
+	return protocol.Succession{Outcome: protocol.Nobody}, nil
+}
+
 func (s *fakeStore) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error) {
 	names := namesOf(claims)
 	s.note(call{what: "releaseAll", names: names})

@@ -163,8 +163,8 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 	c.takeBackStrays(ctx, strays)
 }
 
-// nameOwners tells the server of the turns of owners that wait for other locks: one may have come while it waited. Not in the
-// heartbeat's own time: it takes a connection of the pool.
+// nameOwners tells the server which turns belong to owners that wait for other locks, because a turn may have
+// come while its owner waited. It runs in the background, since it takes a connection of the pool.
 func (c *Client) nameOwners(look *queue.Look) {
 	for _, w := range look.Owners() {
 		if o := w.(*owner); o.isUnnamed() {

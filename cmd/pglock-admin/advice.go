@@ -48,11 +48,34 @@ func (o *options) advice(ctx context.Context, err error) (code int, hint string)
 	case errors.Is(err, lockadmin.ErrNotFound):
 		return exitNotHeld, "pglock-admin list --all" + o.same() + " to see every name"
 	case errors.Is(err, pglock.ErrInvalid):
-		return exitUsage, "a value within the rule that the message tells"
+		return exitUsage, validInstead(err)
 	case errors.Is(err, pglock.ErrReadOnly):
 		return exitUnreachable, primary
 	}
 	return serverAdvice(err)
+}
+
+// validInstead is an argument that would have been taken.
+func validInstead(err error) string {
+	var argument *pglock.ArgumentError
+	if !errors.As(err, &argument) {
+		return "pglock-admin --help"
+	}
+	return pieceOfAdvice(argument.Field, argument.Rule)
+}
+
+// pieceOfAdvice makes "a name of 1 to 512 bytes" of the rule "have 1 to 512 bytes".
+func pieceOfAdvice(field, rule string) string {
+	article := "a "
+	if strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])) {
+		article = "an "
+	}
+	for _, way := range [][2]string{{"have no ", " without a "}, {"have ", " of "}, {"be valid ", " in valid "}, {"be from ", " from "}, {"be ", " that is "}} {
+		if rest, found := strings.CutPrefix(rule, way[0]); found {
+			return article + field + way[1] + rest
+		}
+	}
+	return "another " + field
 }
 
 const primary = "the primary's address, or target_session_attrs=read-write in the connection string"

@@ -85,6 +85,7 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 	missing, newer := pgtest.EmptyDatabase(t), pgtest.Database(t)
 	next := fmt.Sprint(migrations.Latest + 1)
 	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
 	for _, tc := range []struct {
 		db   *pgtest.DB
 		says []string

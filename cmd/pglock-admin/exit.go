@@ -63,6 +63,8 @@ type advised struct {
 	err  error  // the cause, if there is one
 	code int
 	hint string
+
+	final bool // the code is as it is, also for run
 }
 
 func (e *advised) Error() string {
