@@ -60,31 +60,30 @@ func Process(most int) string {
 	return label
 }
 
-// NameApplication gives the connections of a configuration with these parameters the name "pglock host/program[pid]", by which
-// people find them in pg_stat_activity. A name that is set already stays.
+// NameApplication gives connections with these parameters the application_name "pglock host/program[pid]", by which people
+// find them in pg_stat_activity. It keeps a name that is set.
 func NameApplication(parameters map[string]string) {
 	const name = "application_name"
 	if parameters != nil && parameters[name] == "" {
-		parameters[name] = "pglock " + process(applicationBytes-len("pglock "))
+		host, program, pid := processParts()
+		parameters[name] = application(host, program, pid)
 	}
 }
 
 // applicationBytes is how long the server lets an application_name be.
 const applicationBytes = 63
 
-// process is Process for a label that must be short and plain: it cuts the program's name first, then the host's.
-func process(most int) string {
-	host, program, pid := processParts()
-	pid = "[" + pid + "]"
-	room := most - len("/") - len(pid)
+// application is the name of an application that fits. It cuts the program's name first, then the host's.
+func application(host, program, pid string) string {
+	room := applicationBytes - len("pglock /[]") - len(pid)
 	program = program[:min(len(program), max(12, room-len(host)))]
 	host = host[:min(len(host), room-len(program))]
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r > '~' { // the server would write it otherwise
+		if r < ' ' || r > '~' { // the server would write it differently
 			return '?'
 		}
 		return r
-	}, host+"/"+program+pid)
+	}, "pglock "+host+"/"+program+"["+pid+"]")
 }
 
 func processParts() (host, program, pid string) {
