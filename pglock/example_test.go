@@ -45,6 +45,26 @@ func ExampleNew() {
 	// pglock: lease is released
 }
 
+// A program on database/sql, an ORM or another driver has no pgxpool.Pool. The client opens a small one, and Close ends it.
+func ExampleOpen() {
+	ctx := context.Background()
+	client, err := pglock.Open(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	err = client.Do(ctx, "nightly report", func(ctx context.Context, lease *pglock.Lease) error {
+		fmt.Println("holding", lease.Name())
+		return ctx.Err()
+	})
+	fmt.Println("done:", err)
+	// Output:
+	// holding nightly report
+	// done: <nil>
+}
+
 func ExampleClient_Do() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
