@@ -44,6 +44,13 @@ var told = map[string][]string{
 		"in this order: A B D C", "after the next one began: 0", "SHOWN: one process led at a time"},
 	"limit": {"is called for item-1", "3 callers", "A         is KILLED", "3 callers", "has the answer to item-1", "answers: 12",
 		"SHOWN: three processes of six"},
+	"outside": {`A         writes "Monday, token `, `A         puts "Monday, token `, "operator  breaks the lease of A", `B         writes "Tuesday`,
+		`A         writes "late Monday, token 1" into the file: REFUSED by the fence`,
+		`A         puts "late Monday, token 1" on the page: REFUSED with 409`, "operator  breaks the lease of C",
+		`C         finds its lease lost after it wrote "Wednesday, token`, "UNDONE", `C         puts "Wednesday`, "NOT SENT",
+		"operator  breaks the lease of D", `E         writes "Friday, token `, "D         finds its lease lost after it wrote", "LEFT ALONE",
+		"F         is in the middle", "F         is KILLED", `G         writes "Sunday, token `, "file      Sunday, token ",
+		"page      Sunday, token ", "SHOWN: the last good write stands"},
 }
 
 // build builds the examples' programs as go run does.
