@@ -91,7 +91,7 @@ func withoutLock(ctx context.Context, s *stage.Stage) error {
 	_, err := s.Pool.Exec(ctx, "UPDATE accounts SET balance = balance + 1000 WHERE id = 3")
 	var refusal *pgconn.PgError
 	if !errors.As(err, &refusal) || refusal.Code != "LK011" {
-		return fmt.Errorf("%w: a write without the lock: %w", stage.ErrPromise, err)
+		return fmt.Errorf("%w: a write without the lock was not refused: %v", stage.ErrPromise, err)
 	}
 	s.Say("psql", "UPDATE accounts SET balance = balance + 1000 WHERE id = 3: REFUSED, %s", refusal.Message)
 	return nil

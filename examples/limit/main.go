@@ -119,6 +119,9 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if err := s.AwaitQueue(ctx, "partner", len(callers)-limit); err != nil {
+		return "", err
+	}
 	// A dies in the middle of its call, and another process has to make it.
 	if err := errors.Join(callers[0].Kill(), callers[1].Tell(ofA[0].item)); err != nil {
 		return "", err
@@ -126,6 +129,9 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	answer(others)
 	again, err := service.take(ctx, s, limit) // nobody is answered before all places are taken again, also that of A
 	if err != nil {
+		return "", err
+	}
+	if err := s.AwaitQueue(ctx, "partner", len(callers)-1-limit); err != nil {
 		return "", err
 	}
 	answer(again)
