@@ -20,7 +20,8 @@ type Scheduler struct {
 	Tick func(context.Context, pgx.Tx) error
 }
 
-// Run campaigns, and ticks while this process leads. Call it in every process. It returns when ctx ends or a tick fails.
+// Run campaigns, and ticks while this process leads. Call it in every process. It returns when ctx ends or a tick
+// fails.
 func (s *Scheduler) Run(ctx context.Context) error {
 	return s.Candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		ticker := time.NewTicker(s.Every)

@@ -1,5 +1,5 @@
-// Command leader shows three processes of which one leads. The first leader is killed in the middle of its work, the second
-// resigns.
+// Command leader shows three processes of which one leads. The first leader is killed in the middle of its work, the
+// second resigns.
 //
 //	go run ./examples/leader
 package main
@@ -22,7 +22,7 @@ func main() {
 	stage.Main(stage.Play{
 		Name: "leader",
 		Tables: `CREATE TABLE clock (ticks int NOT NULL); INSERT INTO clock VALUES (0);
-			CREATE TABLE ticks (at timestamptz NOT NULL DEFAULT clock_timestamp(), number int NOT NULL, by text NOT NULL)`,
+			CREATE TABLE ticks (number int NOT NULL, by text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`,
 		Story:  story,
 		Worker: candidate,
 	})
@@ -78,12 +78,13 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	if _, err := s.Await(ctx, "ticks for the 2nd time"); err != nil {
 		return "", err
 	}
-	return "one process at a time led; another followed the one that was killed and the one that resigned, and no tick was lost or made twice.",
+	return "one process at a time led; another followed who was killed and who resigned; no tick was lost or made twice.",
 		errors.Join(
 			s.Check(ctx, "leaders, in this order", "A B C",
 				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM ticks GROUP BY by) AS each"),
 			s.Check(ctx, "ticks that are missing, there twice, or not in order", 0,
-				"SELECT count(*) FROM (SELECT number, row_number() OVER (ORDER BY at) AS place FROM ticks) AS each WHERE number <> place"),
+				`SELECT count(*) FROM (SELECT number, row_number() OVER (ORDER BY at) AS place FROM ticks) AS each
+				WHERE number <> place`),
 		)
 }
 
@@ -105,7 +106,8 @@ func observe(ctx context.Context, s *stage.Stage, client *pglock.Client) error {
 func candidate(ctx context.Context, w *stage.Worker) error {
 	hang, mine := make(chan struct{}), 0
 	me := leader.New(w.Client, "scheduler")
-	scheduler := &Scheduler{Candidate: me, Store: w.Store, Every: every, Tick: func(ctx context.Context, tx pgx.Tx) error {
+	scheduler := &Scheduler{Candidate: me, Store: w.Store, Every: every}
+	scheduler.Tick = func(ctx context.Context, tx pgx.Tx) error {
 		var number int
 		if err := tx.QueryRow(ctx, "UPDATE clock SET ticks = ticks + 1 RETURNING ticks").Scan(&number); err != nil {
 			return err
@@ -122,7 +124,7 @@ func candidate(ctx context.Context, w *stage.Worker) error {
 			w.Say("ticks for the 2nd time: tick %d", number)
 		}
 		return nil
-	}}
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- scheduler.Run(ctx) }()
 	for {

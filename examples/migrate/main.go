@@ -1,5 +1,5 @@
-// Command migrate shows six replicas that start at once after a deployment. One of them changes the schema, and is killed in
-// the middle of a migration.
+// Command migrate shows six replicas that start at once after a deployment. One of them changes the schema, and is
+// killed in the middle of a migration.
 //
 //	go run ./examples/migrate
 package main
@@ -44,11 +44,12 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if err := s.AwaitAll(ctx, 5, "serves"); err != nil {
 		return "", err
 	}
-	return "each migration was made once, by one of six replicas; of the one that was cut in the middle nothing stayed, and the next replica made it.",
+	return "one of six replicas made each migration; of the one that was cut nothing stayed, and the next replica made it.",
 		errors.Join(
 			s.Check(ctx, "migrations made", "1 2 3", "SELECT string_agg(number::text, ' ' ORDER BY number) FROM made"),
 			s.Check(ctx, "the first was made by", "A", "SELECT by FROM made WHERE number = 1"),
-			s.Check(ctx, "customers with an address", 1000, "SELECT count(*) FROM customers WHERE address LIKE 'customer%@example.com'"),
+			s.Check(ctx, "customers with an address", 1000,
+				"SELECT count(*) FROM customers WHERE address LIKE 'customer%@example.com'"),
 		)
 }
 
