@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -51,6 +52,29 @@ func TestCampaignGoesOnWhileTheServerIsAwayWithPausesThatGrow(t *testing.T) {
 			t.Errorf("%d campaigns within ten minutes", n)
 		}
 	})
+}
+
+// The lock is granted in the moment in which ctx ends: it is given back, and fn is not called.
+func TestCtxThatEndsWithTheGrantCallsNoFn(t *testing.T) {
+	pool := pgtest.Database(t).Pool(t)
+	client, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close(context.Background()) }()
+	ctx, cancel := context.WithCancel(t.Context())
+	c := New(client, "x")
+	var lease *pglock.Lease
+	c.acquire = func(ctx context.Context) (*pglock.Lease, error) {
+		var err error
+		lease, err = client.Acquire(ctx, "x")
+		cancel()
+		return lease, err
+	}
+	err = c.Run(ctx, func(context.Context, *pglock.Lease) error { return errors.New("fn ran") })
+	if err != context.Canceled || lease.Err() != pglock.ErrReleased { //nolint:errorlint // nothing but that
+		t.Errorf("Run: %v; the lease: %v", err, lease.Err())
+	}
 }
 
 func TestCampaignEndsWhereItWouldFailAgainAndAgain(t *testing.T) {

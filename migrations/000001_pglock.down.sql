@@ -10,8 +10,8 @@ BEGIN
   END IF;
 END $do$;
 
--- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing
--- would leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
+-- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
+-- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
 LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$
@@ -107,7 +107,7 @@ DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl inte
 DROP FUNCTION session_alive(p_session_id uuid);
 DROP FUNCTION session_of(p_key uuid);
 DROP FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint);
-DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean);
+DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean, OUT serves_from int);
 DROP FUNCTION database_id();
 DROP FUNCTION timeline(OUT timeline int, OUT since_us bigint);
 DROP FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint);
@@ -124,13 +124,13 @@ DROP FUNCTION is_operator(p_reason text, p_actor text);
 DROP FUNCTION is_ttl(p_argument text, p_value interval);
 DROP FUNCTION has_bytes(p_argument text, p_value text, p_most int);
 DROP FUNCTION refuse(p_argument text, p_value text, p_rule text);
+DROP FUNCTION serves_from();
 DROP FUNCTION schema_version();
 
 DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
--- Another database may migrate at this very moment, and roles belong to both: try again where the two got into each
--- other's way.
+-- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.
 DO $do$
 BEGIN
   FOR attempt IN 1..100 LOOP

@@ -201,6 +201,66 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 	}
 }
 
+// Only whoever knows the grant ID hands over, with the token of the lease, while it lasts. Everybody else changes
+// nothing.
+func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	clients := someClients(t, pool, 2)
+	conn, err := pgx.Connect(t.Context(), db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close(context.Background()) }()
+	held := mustAcquire(t, clients[0], "x")
+	got := queueing(t, pool, "x", clients[1:], []string{"b"})
+	token, id := int64(held.Token()), exported(held).String()
+	ask := func(token int64, id string) (outcome string) {
+		t.Helper()
+		err := conn.QueryRow(t.Context(), `SELECT outcome FROM pglock.hand_over('x', $1, $2, 'b')`, token, id).Scan(&outcome)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outcome
+	}
+	for what, outcome := range map[string]string{
+		"another grant": ask(token, uuid.NewString()),
+		"another token": ask(token+1, id),
+	} {
+		if outcome != "unknown" {
+			t.Errorf("%s: %s", what, outcome)
+		}
+	}
+	execute(t, conn, `BEGIN`)
+	execute(t, conn, `SET LOCAL synchronous_commit = off`)
+	if outcome := ask(token, id); outcome != "handed over" {
+		t.Errorf("with the grant: %s", outcome)
+	}
+	var commits string
+	if err := conn.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&commits); err != nil || commits != "on" {
+		t.Errorf("I12: the hand-over commits with synchronous_commit %s, %v", commits, err)
+	}
+	execute(t, conn, `COMMIT`)
+	within(t, 5*time.Second, "b", got[0])
+	if outcome := ask(token, id); outcome != "released" {
+		t.Errorf("a second time: %s", outcome)
+	}
+	for call, state := range map[string]string{
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), '')`:                          "22023",
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), NULL)`:                        "22023",
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), repeat('x', 257), true)`:      "22023",
+		`BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT pglock.hand_over('x', 1, NULL, 'b');`: "LK005",
+		`BEGIN TRANSACTION READ ONLY; SELECT pglock.hand_over('x', 1, NULL, 'b', true);`:  "25006",
+	} {
+		_, err := conn.Exec(t.Context(), call)
+		if sqlState(err) != state {
+			t.Errorf("%s: %v, want %s", call, err, state)
+		}
+		_, _ = conn.Exec(t.Context(), `ROLLBACK`)
+	}
+}
+
 // A fenced transaction that is under way when the lock is handed over does not commit after it, at any isolation level.
 func TestI4_I18_NothingOfTheOldHolderIsCommittedAfterAHandOver(t *testing.T) {
 	t.Parallel()

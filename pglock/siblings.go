@@ -2,17 +2,20 @@ package pglock
 
 import (
 	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// What the packages beside this one need of it, and nobody else.
+// What sibling packages, and only they, need from this one.
 func init() {
 	hooks.ErrorFromSQL = func(err error, name string, token int64) error { return errorFromSQL(err, name, Token(token)) }
-	hooks.Start = func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error {
-		_, err := start(ctx, queries, query, schema)
-		return err
+	hooks.Start = func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) (int, error) {
+		found, err := start(ctx, queries, query, schema)
+		return found.version, err
 	}
 	home := func(lease any) hooks.Grant {
 		g := lease.(*Lease).shown()
@@ -31,5 +34,18 @@ func init() {
 		shown := home(lease)
 		shown.ID = g.ID
 		return shown
+	}
+	hooks.Want = func(client any, name string, opts any) (hooks.Wanted, error) {
+		r, err := client.(*Client).newRequest(name, opts.([]AcquireOption))
+		mode := Mode(r.Mode)
+		return hooks.Wanted{Exclusive: mode == ModeExclusive, Shared: mode == ModeShared, MaxWait: r.maxWait}, err
+	}
+	hooks.Connect = func(ctx context.Context, client any) (*pgx.Conn, error) {
+		c := client.(*Client)
+		pg, ok := c.backend.(database)
+		if !ok {
+			return nil, errors.New("pglock: the client has no database")
+		}
+		return pg.Connect(ctx)
 	}
 }

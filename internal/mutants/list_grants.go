@@ -118,8 +118,8 @@ var ofTokens = []mutant{
 	}, integration, "^TestI23_StandbyAnswers"},
 }
 
-// ofTheFirstStatement are the faults of the statement with which acquire_lease grants a lock that is free: of what it asks of the
-// row, of the request and of the session, and of what it writes.
+// ofTheFirstStatement are the faults of the statement with which acquire_lease grants a free lock: what it requires
+// of the row, the request and the session, and what it writes.
 var ofTheFirstStatement = []mutant{
 	{"I2 a free lock is granted a token that may be below its last", []edit{
 		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "      AND p_mode"},

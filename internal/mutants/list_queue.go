@@ -12,7 +12,7 @@ var ofTheQueue = []mutant{
 		{schema, "      r := enqueue(w, p_head.served, g.queued);", "      r := enqueue(w, p_head.served, p_head.queued);"},
 	}, library, "^TestI8_I9_"},
 	{"I8 a look that misses a ticket is not told", []edit{
-		{"internal/queue/looks.go", "\t\t\tt.tell(News{AskAgain: true}) // granted, or passed over\n", ""},
+		{"internal/queue/looks.go", "\t\t\tt.tell(News{AskAgain: true}) // granted, or skipped\n", ""},
 	}, integration, "^TestI8_LostHints"},
 	{"I8 the first in the queue has no timer", []edit{
 		{"internal/queue/queue.go", "\tif t.first {\n\t\twait =", "\tif t.first && false {\n\t\twait ="},

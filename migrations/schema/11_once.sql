@@ -1,8 +1,8 @@
 -- Work that is done once.
 
--- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done
--- before, and nothing was changed. It locks what fence locks, and then the key: whoever asks while another does it
--- waits for the end of that transaction. A key that is known is answered without a lock.
+-- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
+-- and nothing was changed. It locks what fence locks, and then the key: a second caller waits for the end of the
+-- first one's transaction. A known key is answered without a lock.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,

@@ -97,10 +97,10 @@ func perform(ctx context.Context, p Play, url string, out io.Writer) (err error)
 		return err
 	}
 	s := &Stage{play: p, url: server.URL(), Schema: "pglock", out: out, began: time.Now(), news: make(chan struct{})}
-	where := "a throwaway: gone when this ends"
+	where := "a throwaway server, removed at the end"
 	if server.Kind() == pgserver.KindURL {
 		s.Schema = fmt.Sprintf("pglock_example_%08x", rand.Uint32())
-		where = "in schemas " + s.Schema + " and " + s.tables() + ": dropped when this ends"
+		where = "in schemas " + s.Schema + " and " + s.tables() + ", dropped at the end"
 	}
 	fmt.Fprintf(out, "%s, %s\n\n", server.Description(), where)
 	defer func() {

@@ -1,0 +1,207 @@
+package advisory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Bridge takes locks of a client together with the advisory locks that old programs take. It is safe for concurrent use. It has no
+// goroutine and no connection: each Held has its own.
+type Bridge struct {
+	client *pglock.Client
+	config config
+}
+
+// Option configures a Bridge. A bad value makes New fail.
+type Option func(*config) error
+
+type config struct {
+	direct *pgx.ConnConfig // nil: as the client connects
+	pooled bool
+}
+
+// WithConnConfig says how the sessions of advisory locks connect: to the server itself, where the client's pool goes through a
+// pooler. It must lead to the same database. Defaults to the configuration of the client's pool.
+func WithConnConfig(direct *pgx.ConnConfig) Option {
+	return func(c *config) error {
+		if direct == nil || !protocol.Parsed(direct) {
+			return &pglock.ArgumentError{Field: "conn config", Value: "nil or made by hand", Rule: "be made by pgx.ParseConfig"}
+		}
+		c.direct = direct.Copy()
+		return nil
+	}
+}
+
+// WithSessionPooler allows a pooler between the program and the server, which is ErrPooler otherwise. The pooler must give each
+// connection a session of the server that nobody else uses until the connection ends, and clear the session then, as PgBouncer
+// does with pool_mode=session. Nothing checks that.
+func WithSessionPooler() Option {
+	return func(c *config) error {
+		c.pooled = true
+		return nil
+	}
+}
+
+// New makes a bridge over a client, which stays the caller's. It sends nothing.
+//
+// Errors: pglock.ErrInvalid.
+func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
+	if client == nil {
+		return nil, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
+	}
+	b := &Bridge{client: client}
+	for _, o := range opts {
+		if o == nil {
+			return nil, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
+		if err := o(&b.config); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// Acquire takes the lock, and then the advisory lock, and waits for each of them. ctx bounds the wait, and so does
+// pglock.WithMaxWait for both together. The lease is renewed while the call waits for the advisory lock. An exclusive lock takes the
+// advisory lock as pg_advisory_lock does, one that is asked for with pglock.WithShared as pg_advisory_lock_shared does; a limit
+// is refused.
+//
+// Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error when the wait for the advisory lock has ended;
+// ErrLost when the lease was lost meanwhile; ErrPooler; or the failure to connect. After an error neither lock is held.
+func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
+	return b.acquire(ctx, name, key, opts, true)
+}
+
+// TryAcquire is Acquire without waiting: both locks are free, or the error matches pglock.ErrHeld.
+func (b *Bridge) TryAcquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
+	return b.acquire(ctx, name, key, opts, false)
+}
+
+// Do runs fn while both locks are held, and releases them when fn returns, panics or calls runtime.Goexit. fn's context ends when
+// ctx ends or one of the locks is lost. The error is fn's, joined with ErrLost when a lock was lost before fn returned. Errors of
+// taking the locks are those of Acquire, and fn did not run.
+func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.Context, *Held) error,
+	opts ...pglock.AcquireOption,
+) (err error) {
+	if fn == nil {
+		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+	}
+	held, err := b.acquire(ctx, name, key, opts, true)
+	if err != nil {
+		return err
+	}
+	working, cancel := context.WithCancelCause(held.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+	defer func() {
+		if lost := held.Release(ctx); errors.Is(lost, pglock.ErrLost) {
+			err = errors.Join(err, lost)
+		}
+	}()
+	return fn(working, held)
+}
+
+func (b *Bridge) acquire(ctx context.Context, name string, key Key, opts []pglock.AcquireOption, wait bool) (*Held, error) {
+	want, err := hooks.Want(b.client, name, opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := key.check(); err != nil {
+		return nil, err
+	}
+	if !want.Exclusive && !want.Shared {
+		return nil, &pglock.ArgumentError{Field: "mode", Value: "a limit", Rule: "be exclusive or shared: an advisory lock has no limit"}
+	}
+	take := b.client.TryAcquire
+	if wait = wait && want.MaxWait != 0; wait {
+		take = b.client.Acquire
+		if want.MaxWait > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, want.MaxWait)
+			defer cancel()
+		}
+	}
+	lease, err := take(ctx, name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.session(ctx, lease, key, want.Shared, wait)
+	if err != nil {
+		return nil, errors.Join(err, ignoreReleased(lease.Release(ctx)))
+	}
+	return hold(lease, s), nil
+}
+
+// ignoreReleased leaves of a release's failure what the caller of a failed Acquire does not know already.
+func ignoreReleased(err error) error {
+	if errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
+		return nil
+	}
+	return err
+}
+
+// session gives a session that holds the advisory lock.
+func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shared, wait bool) (*session, error) {
+	taking, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()
+	conn, err := b.connect(taking)
+	if err != nil {
+		return nil, fmt.Errorf("advisory: lock %q: connect: %w", lease.Name(), causeOf(taking, ctx, err))
+	}
+	s := &session{conn: conn, name: lease.Name(), key: key, shared: shared}
+	if err = s.open(taking, outlives(lease.TTL()), b.config.pooled); err == nil {
+		if wait {
+			err = s.lock(taking)
+		} else {
+			err = s.tryOnce(taking)
+		}
+	}
+	if err == nil {
+		return s, nil
+	}
+	closing, end := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer end()
+	_ = conn.Close(closing)
+	return nil, causeOf(taking, ctx, err)
+}
+
+// causeOf is the loss of the lease, when that is why ctx has ended before the caller's did.
+func causeOf(ctx, callers context.Context, err error) error {
+	if ctx.Err() != nil && callers.Err() == nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func (s *session) tryOnce(ctx context.Context) error {
+	locked, err := s.try(ctx)
+	if err != nil || locked {
+		return err
+	}
+	pid, err := s.holder(ctx)
+	return errors.Join(&HeldError{Name: s.name, Key: s.key, PID: pid}, err)
+}
+
+func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {
+	if b.config.direct != nil {
+		return pgx.ConnectConfig(ctx, b.config.direct.Copy())
+	}
+	return hooks.Connect(ctx, b.client)
+}
+
+// outlives is how long the server lets the session be idle: longer than the lease can last after the last ping, so that nobody has
+// the advisory lock while a holder that does not answer any more may believe in its lease.
+func outlives(ttl time.Duration) time.Duration { return ttl + ttl/2 + every(ttl) }
+
+// every is how long the session is quiet between two pings, and answer how long one may take.
+func every(ttl time.Duration) time.Duration  { return min(ttl/4, 5*time.Second) }
+func answer(ttl time.Duration) time.Duration { return min(ttl/2, 10*time.Second) }

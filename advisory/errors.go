@@ -1,0 +1,51 @@
+package advisory
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// ErrPooler: a pooler stands between the program and the server, and a session of the server may not be the program's alone.
+var ErrPooler = errors.New("advisory: a pooler stands between the program and the server")
+
+// HeldError says that a session which is not a bridge's, or that of a bridge whose lease has ended, has the advisory lock. It is a
+// pglock.ErrHeld.
+type HeldError struct {
+	Name string // of the lock
+	Key  Key
+	PID  int32 // of a backend that had it when it was last looked for; 0: none was found
+}
+
+func (e *HeldError) Error() string {
+	s := fmt.Sprintf("advisory: lock %q: the advisory lock (%v) is held", e.Name, e.Key)
+	if e.PID != 0 {
+		s += fmt.Sprintf(" by the backend with pid %d", e.PID)
+	}
+	return s
+}
+
+// Is reports whether target is pglock.ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == pglock.ErrHeld }
+
+// LostError says that the session of the advisory lock has ended, or does not hold it any more. An old program may hold it. It is
+// a pglock.ErrLost.
+type LostError struct {
+	Name string // of the lock
+	Key  Key
+	Err  error // what was wrong with the session; nil: nothing but that it does not hold the lock
+}
+
+func (e *LostError) Error() string {
+	s := fmt.Sprintf("advisory: lock %q: the advisory lock (%v) is lost", e.Name, e.Key)
+	if e.Err != nil {
+		return s + ": " + e.Err.Error()
+	}
+	return s + ": its session does not hold it any more"
+}
+
+// Is reports whether target is pglock.ErrLost.
+func (e *LostError) Is(target error) bool { return target == pglock.ErrLost }
+
+func (e *LostError) Unwrap() error { return e.Err }

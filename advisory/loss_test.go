@@ -1,0 +1,254 @@
+package advisory_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// wantLost waits for the end of the context, and says how long it took.
+func wantLost(t *testing.T, h *advisory.Held) time.Duration {
+	t.Helper()
+	began := time.Now()
+	await(t, "the end of the context", h.Context().Done())
+	took := time.Since(began)
+	var lost *advisory.LostError
+	if cause := context.Cause(h.Context()); !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Name != h.Lease().Name() {
+		t.Errorf("the context ended with %v, want a LostError", cause)
+	}
+	if err := h.Err(); !errors.As(err, &lost) {
+		t.Errorf("Err is %v, want a LostError", err)
+	}
+	return took
+}
+
+func TestATerminatedSessionEndsTheContextAndTheLease(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	s.exec("SELECT pg_terminate_backend($1)", s.bridgePID())
+	took := wantLost(t, h)
+	t.Logf("the context ended %v after the session", took)
+	if took > 4*time.Second { // pings come every five
+		t.Error("only a ping has noticed")
+	}
+	await(t, "the end of the lease", h.Lease().Context().Done())
+	s.eventually("the lease to be released", "SELECT NOT EXISTS (SELECT FROM pglock.list_locks())")
+	if o := s.old("1"); !o.try() {
+		t.Error("an old program cannot take the lock")
+	}
+	var lost *advisory.LostError
+	for range 2 {
+		if err := h.Release(t.Context()); !errors.As(err, &lost) {
+			t.Errorf("release: %v, want a LostError", err)
+		}
+	}
+}
+
+func TestABrokenLeaseFreesTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(600*time.Millisecond))
+	got := s.old("1").waiting()
+	admin, err := lockadmin.New(t.Context(), s.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.Break(t.Context(), "x", "a test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, "the old program's lock", got); err != nil {
+		t.Fatal(err)
+	}
+	var lost *pglock.LostError
+	if err := h.Err(); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+		t.Errorf("Err is %v, want that the lease is broken", err)
+	}
+	if err := h.Release(t.Context()); !errors.As(err, &lost) {
+		t.Errorf("release: %v, want that the lease is broken", err)
+	}
+}
+
+func TestALeaseThatIsLostDuringTheWaitEndsIt(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	o, b := s.old("1"), s.bridge()
+	if !o.try() {
+		t.Fatal("the lock is not free")
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := b.Acquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(600*time.Millisecond))
+		got <- err
+	}()
+	s.eventually("the bridge to wait", "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
+	s.exec("SELECT FROM pglock.break_lock('x', 'a test', 'a test')")
+	if err := await(t, "the end of the wait", got); !errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrHeld) {
+		t.Errorf("the wait ended with %v, want ErrLost", err)
+	}
+}
+
+func TestAClosedClientFreesTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	c := s.client()
+	b, err := advisory.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.hold(b, "x", advisory.Bigint(1))
+	got := s.old("1").waiting()
+	if err := c.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, "the old program's lock", got); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Err(); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("Err is %v, want ErrReleased", err)
+	}
+}
+
+// cutConn is a connection that one can cut in silence: neither side hears of it, nor of the other's end.
+type cutConn struct {
+	net.Conn
+	nothing net.Conn // from which nothing ever comes
+	cut     *atomic.Bool
+}
+
+func (c cutConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.cut.Load() {
+		return c.nothing.Read(b)
+	}
+	return n, err
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if c.cut.Load() {
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c cutConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.Conn.SetDeadline(t), c.nothing.SetDeadline(t))
+}
+
+func (c cutConn) SetReadDeadline(t time.Time) error {
+	return errors.Join(c.Conn.SetReadDeadline(t), c.nothing.SetReadDeadline(t))
+}
+
+func (c cutConn) Close() error { return errors.Join(c.Conn.Close(), c.nothing.Close()) }
+
+// cuttable leads to the scene's database by connections that one can cut.
+func (s *scene) cuttable(cut *atomic.Bool) *pgx.ConnConfig {
+	return s.config(func(conn net.Conn) net.Conn {
+		if cut.Load() { // to cancel a statement: there is no network for that either
+			_ = conn.Close()
+			return conn
+		}
+		nothing, _ := net.Pipe()
+		s.t.Cleanup(func() { _ = nothing.Close() }) // pgx reads for a while from a connection that it has given up
+		return cutConn{conn, nothing, cut}
+	})
+}
+
+// A session whose network is cut in silence ends here before it ends on the server: nobody else has the advisory lock by then.
+func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var cut atomic.Bool
+	const ttl = 2 * time.Second
+	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
+	got := s.old("1").waiting()
+	cut.Store(true)
+	took := wantLost(t, h)
+	select {
+	case <-got:
+		t.Error("an old program had the lock before the context ended")
+	default:
+	}
+	if most := ttl * 9 / 10; took > most {
+		t.Errorf("the context ended after %v, want at most %v", took, most)
+	}
+	began := time.Now()
+	if err := await(t, "the old program's lock", got); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the context ended after %v, the server freed the lock %v later", took, time.Since(began))
+}
+
+func TestASessionThatIsQuietStays(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	const ttl = time.Second
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
+	select {
+	case <-h.Context().Done():
+		t.Errorf("the context ended: %v", context.Cause(h.Context()))
+	case <-time.After(3 * ttl):
+	}
+	if s.old("1").try() {
+		t.Error("an old program holds beside")
+	}
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALostAdvisoryLockIsNoticedByTheNextPing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(time.Second))
+	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_unlock_all()"); err != nil {
+			return err
+		}
+		return errors.New("rolled back")
+	})
+	if err == nil || err.Error() != "rolled back" {
+		t.Fatal(err)
+	}
+	wantLost(t, h)
+}
+
+// The session has ended on the server, and this process cannot know: its network is cut.
+func TestGuardRefusesWhereTheSessionHasEnded(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	store := fencedstore.New(s.pool)
+	var cut atomic.Bool
+	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1))
+	write := func(before func()) error {
+		return store.Write(t.Context(), h.Lease(), func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "INSERT INTO written VALUES (1)"); err != nil {
+				return err
+			}
+			before()
+			return h.Guard(ctx, tx)
+		}, fencedstore.WithSameToken())
+	}
+	if err := write(func() {}); err != nil {
+		t.Fatal(err)
+	}
+	cut.Store(true)
+	var lost *advisory.LostError
+	if err := write(func() { s.exec("SELECT pg_terminate_backend($1, 5000)", s.bridgePID()) }); !errors.As(err, &lost) {
+		t.Errorf("the write ended with %v, want a LostError", err)
+	}
+	if !s.ask("SELECT count(*) = 1 FROM written") {
+		t.Error("a write after the end of the session was committed")
+	}
+}

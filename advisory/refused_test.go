@@ -1,0 +1,141 @@
+package advisory_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	invalid := func(what string, err error) {
+		t.Helper()
+		var refused *pglock.ArgumentError
+		if !errors.Is(err, pglock.ErrInvalid) || !errors.As(err, &refused) || refused.Field == "" || refused.Rule == "" {
+			t.Errorf("%s: %v, want an ArgumentError", what, err)
+		}
+	}
+	c := s.client()
+	for what, opts := range map[string][]advisory.Option{
+		"nil option": {nil}, "nil config": {advisory.WithConnConfig(nil)}, "config made by hand": {advisory.WithConnConfig(&pgx.ConnConfig{})},
+	} {
+		_, err := advisory.New(c, opts...)
+		invalid(what, err)
+	}
+	_, err := advisory.New(nil)
+	invalid("nil client", err)
+	b, err := advisory.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(name string, key advisory.Key, opts ...pglock.AcquireOption) error {
+		_, err := b.TryAcquire(t.Context(), name, key, opts...)
+		return err
+	}
+	invalid("no name", try("", advisory.Bigint(1)))
+	invalid("no key", try("x", advisory.Key{}))
+	invalid("empty text", try("x", advisory.Hashtext("")))
+	invalid("long text", try("x", advisory.IntsHashtext(1, strings.Repeat("a", 8193))))
+	invalid("NUL", try("x", advisory.HashtextExtended("a\x00", 0)))
+	invalid("limit", try("x", advisory.Bigint(1), pglock.WithLimit(2)))
+	invalid("nil acquire option", try("x", advisory.Bigint(1), nil))
+	invalid("nil fn", b.Do(t.Context(), "x", advisory.Bigint(1), nil))
+	h := s.hold(b, "x", advisory.Bigint(1))
+	invalid("nil fn of Write", h.Write(t.Context(), nil))
+	invalid("nil tx", h.Guard(t.Context(), nil))
+	invalid("nil sql tx", h.GuardSQL(t.Context(), nil))
+}
+
+// pooledConn names another backend than the one that answers, as a pooler does.
+type pooledConn struct{ net.Conn }
+
+func (c pooledConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if at := bytes.Index(b[:n], []byte{'K', 0, 0, 0, 12}); at >= 0 && at+8 < n {
+		b[at+8] ^= 1
+	}
+	return n, err
+}
+
+func TestAPoolerIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	config := s.config(func(conn net.Conn) net.Conn { return pooledConn{conn} })
+	if _, err := s.bridge(advisory.WithConnConfig(config)).TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, advisory.ErrPooler) {
+		t.Fatalf("through a pooler: %v, want ErrPooler", err)
+	}
+	if !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks()) AND NOT EXISTS (SELECT FROM advisory_locks)") {
+		t.Error("a refused call has left a lock")
+	}
+	h := s.hold(s.bridge(advisory.WithConnConfig(config), advisory.WithSessionPooler()), "x", advisory.Bigint(1))
+	if err := h.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAConnectionThatCannotBeMadeLeavesNoLease(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	config, err := pgx.ParseConfig(s.db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("refused on purpose")
+	config.DialFunc = func(context.Context, string, string) (net.Conn, error) { return nil, refused }
+	if _, err := s.bridge(advisory.WithConnConfig(config)).Acquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, refused) {
+		t.Errorf("without a connection: %v", err)
+	}
+	if !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks())") {
+		t.Error("the lease is left")
+	}
+}
+
+func TestAnOwnerThatAsksAgainIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	b := s.bridge()
+	h := s.hold(b, "x", advisory.Bigint(1))
+	if _, err := b.Acquire(h.Context(), "x", advisory.Bigint(1)); !errors.Is(err, pglock.ErrSelfDeadlock) {
+		t.Errorf("an owner that asks for what it holds: %v, want ErrSelfDeadlock", err)
+	}
+}
+
+// A statement that waits for a lock holds a snapshot, and CREATE INDEX CONCURRENTLY waits for it: of an old program that holds the
+// lock that would be a circle.
+func TestAWaitingBridgeIsNoCircleWithAnIndexThatTheHolderCreates(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE big (n int)")
+	// The holder alone looks for circles, after the second that is the server's default: who finds one is its victim.
+	s.exec(`ALTER DATABASE ` + pgx.Identifier{s.db.Name()}.Sanitize() + ` SET deadlock_timeout = '1h'`)
+	o, b := s.old("1"), s.bridge()
+	if _, err := o.conn.Exec(t.Context(), "SET deadlock_timeout = '1s'"); err != nil {
+		t.Fatal(err)
+	}
+	if !o.try() {
+		t.Fatal("the lock is not free")
+	}
+	got := make(chan error, 1)
+	go func() {
+		got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { return nil })
+	}()
+	s.eventually("the bridge to wait", "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
+	if _, err := o.conn.Exec(t.Context(), "CREATE INDEX CONCURRENTLY ON big (n)"); err != nil {
+		t.Error(err)
+	}
+	if err := o.unlock(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := await(t, "the bridge", got); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,160 @@
+package advisory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+const (
+	// round is how long a wait stands in the server's queue before it steps back for a moment. A statement that waits holds a
+	// snapshot, which keeps VACUUM from its work, and which CREATE INDEX CONCURRENTLY waits for: less than the second after
+	// which the server looks for deadlocks.
+	round = 500 * time.Millisecond
+	// between is how long it steps back.
+	between = 5 * time.Millisecond
+	// goodbye bounds what is said to the server at the end of a session.
+	goodbye = 5 * time.Second
+)
+
+// session is a connection of its own, whose backend holds the advisory lock. One goroutine at a time uses it.
+type session struct {
+	conn   *pgx.Conn
+	pid    int32
+	name   string // of the lock
+	key    Key
+	number number
+	shared bool
+}
+
+// open asks the server for what a session has to know before it takes the lock. The server ends the session when it has been
+// idle for so long.
+func (s *session) open(ctx context.Context, idle time.Duration, pooled bool) error {
+	var hash int32
+	var extended int64
+	var set string
+	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), pg_catalog.set_config('idle_session_timeout', $1::text, false),
+		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint)`, pgx.QueryExecModeExec,
+		strconv.FormatInt(idle.Milliseconds(), 10), s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended)
+	if err != nil {
+		return fmt.Errorf("advisory: lock %q: prepare the session: %w", s.name, err)
+	}
+	if !pooled && uint32(s.pid) != s.conn.PgConn().PID() {
+		return fmt.Errorf("%w: lock %q: the connection names the backend %d, and %d answers: "+
+			"give WithConnConfig a way to the server itself", ErrPooler, s.name, s.conn.PgConn().PID(), s.pid)
+	}
+	s.number = s.key.number(hash, extended)
+	return nil
+}
+
+func (s *session) function(prefix string) string {
+	if s.shared {
+		return prefix + "_shared"
+	}
+	return prefix
+}
+
+// try takes the advisory lock if nobody has it or waits for it.
+func (s *session) try(ctx context.Context) (locked bool, err error) {
+	call, args := s.number.call(s.function("pg_try_advisory_lock"))
+	err = s.conn.QueryRow(ctx, "SELECT "+call, args...).Scan(&locked)
+	return locked, err
+}
+
+// lock takes the advisory lock, and waits for it until ctx ends. Then the error is a HeldError.
+func (s *session) lock(ctx context.Context) error {
+	held := &HeldError{Name: s.name, Key: s.key}
+	locked, err := s.try(ctx)
+	for err == nil && !locked {
+		held.PID, err = s.holder(ctx)
+		if err == nil {
+			locked, err = s.wait(ctx)
+		}
+		if err == nil && !locked && !pause.For(ctx, between) {
+			err = ctx.Err()
+		}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", held, ctx.Err())
+	}
+	return fmt.Errorf("advisory: lock %q: take the advisory lock (%v): %w", s.name, s.key, err)
+}
+
+// wait stands in the server's queue for the advisory lock for a round.
+func (s *session) wait(ctx context.Context) (locked bool, err error) {
+	call, args := s.number.call(s.function("pg_advisory_lock"))
+	batch := &pgx.Batch{} // a transaction of its own: the limit ends with it, the lock does not
+	batch.Queue("SELECT pg_catalog.set_config('lock_timeout', $1::text, true)", strconv.FormatInt(round.Milliseconds(), 10))
+	batch.Queue("SELECT "+call, args...)
+	err = s.conn.SendBatch(ctx, batch).Close()
+	if protocol.Transient(err) && ctx.Err() == nil {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// holder is the backend that has the advisory lock, or 0.
+func (s *session) holder(ctx context.Context) (pid int32, err error) {
+	classid, objid, objsubid := s.number.tag()
+	err = s.conn.QueryRow(ctx, "SELECT pid "+ofKey+" LIMIT 1", classid, objid, objsubid).Scan(&pid)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	return pid, err
+}
+
+// ofKey are the sessions that have the advisory lock of a key in this database.
+const ofKey = `FROM pg_catalog.pg_locks
+	WHERE locktype = 'advisory' AND granted AND classid::bigint = $1::bigint AND objid::bigint = $2::bigint AND objsubid = $3::int
+	AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`
+
+// holds is the question whether a backend has the advisory lock, which any session of the database can ask.
+func (s *session) holds() (sql string, args []any) {
+	classid, objid, objsubid := s.number.tag()
+	mode := "ExclusiveLock"
+	if s.shared {
+		mode = "ShareLock"
+	}
+	return "SELECT EXISTS (SELECT " + ofKey + " AND pid = $4::int AND mode = $5::text)", []any{classid, objid, objsubid, s.pid, mode}
+}
+
+// verify asks over the session's own connection whether it has the advisory lock still. The error is a LostError.
+func (s *session) verify(ctx context.Context) error {
+	sql, args := s.holds()
+	var holds bool
+	for {
+		err := s.conn.QueryRow(ctx, sql, args...).Scan(&holds)
+		switch {
+		case protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the statement
+		case err != nil || !holds:
+			return s.lost(err)
+		default:
+			return nil
+		}
+	}
+}
+
+func (s *session) lost(err error) *LostError { return &LostError{Name: s.name, Key: s.key, Err: err} }
+
+// end gives the advisory lock back and closes the connection. The error is a LostError when the lock was lost before.
+func (s *session) end(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	defer s.conn.Close(ctx)
+	call, args := s.number.call(s.function("pg_advisory_unlock"))
+	var unlocked bool
+	if err := s.conn.QueryRow(ctx, "SELECT "+call, args...).Scan(&unlocked); err != nil || !unlocked {
+		return s.lost(err)
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package advisory
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory lock. So the
+// advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes of one Held run one after
+// the other, and fn must not call Write of the same Held. fn's context ends with ctx, and with both locks.
+//
+// It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT. An error or a
+// panic of fn rolls back. The errors are those of these, ErrLost (LostError), and pglock.ErrOutcomeUnknown when COMMIT was not
+// answered. The options are those of fencedstore.Guard.
+func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption) error {
+	if fn == nil {
+		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+	}
+	giveBack, err := h.borrow(ctx)
+	if err != nil {
+		return err
+	}
+	defer giveBack()
+	working, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
+	err = h.write(working, fn, opts)
+	if ended := h.Err(); err != nil && ended != nil && !errors.Is(err, pglock.ErrLost) {
+		return errors.Join(err, ended)
+	}
+	return err
+}
+
+func (h *Held) write(ctx context.Context, fn func(context.Context, pgx.Tx) error, opts []fencedstore.FenceOption) error {
+	tx, err := h.session.conn.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("advisory: write under lock %q: %w", h.lease.Name(), err)
+	}
+	defer func() { // after a commit it does nothing; a connection that cannot roll back is closed, which does
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(ending)
+	}()
+	if err := fencedstore.Guard(ctx, tx, h.lease, opts...); err != nil {
+		return err
+	}
+	if err := fn(ctx, tx); err != nil {
+		return fencedstore.Explain(err, h.lease, opts...)
+	}
+	if err := h.Guard(ctx, tx); err != nil {
+		return err
+	}
+	if err := fencedstore.Seal(ctx, tx, h.lease, opts...); err != nil {
+		return err
+	}
+	if err := h.Err(); err != nil {
+		return err
+	}
+	err = tx.Commit(ctx)
+	if protocol.ConnectionLost(err) {
+		return fmt.Errorf("advisory: commit under lock %q: %w: %w", h.lease.Name(), pglock.ErrOutcomeUnknown, err)
+	}
+	return fencedstore.Explain(err, h.lease, opts...)
+}
+
+// Guard looks inside a transaction of any session of the database whether the advisory lock is held still, and refuses with ErrLost
+// (LostError) if not: then roll back. Call it as the last statement before COMMIT, also at the end of the function that
+// fencedstore.Store.Write is given. It does not hold the lock: if the session of the advisory lock ends between the look and the
+// end of COMMIT, an old program may have the lock before the commit is done. Write has no such gap. Guard passes no fence.
+func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+	}
+	return h.guard(func(sql string, args []any, holds *bool) error { return tx.QueryRow(ctx, sql, args...).Scan(holds) })
+}
+
+// GuardSQL is Guard for a transaction of database/sql.
+func (h *Held) GuardSQL(ctx context.Context, tx *sql.Tx) error {
+	if tx == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+	}
+	return h.guard(func(sql string, args []any, holds *bool) error {
+		return tx.QueryRowContext(ctx, sql, args...).Scan(holds)
+	})
+}
+
+func (h *Held) guard(ask func(sql string, args []any, holds *bool) error) error {
+	if err := h.Err(); err != nil {
+		return err
+	}
+	sql, args := h.session.holds()
+	var holds bool
+	if err := ask(sql, args, &holds); err != nil {
+		return fmt.Errorf("advisory: look for the advisory lock (%v): %w", h.session.key, err)
+	}
+	if !holds {
+		return h.session.lost(nil)
+	}
+	return nil
+}

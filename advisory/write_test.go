@@ -1,0 +1,145 @@
+package advisory_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func insert(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "INSERT INTO written VALUES (1)")
+	return err
+}
+
+func TestAWriteIsRolledBackWithItsSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	got := s.old("1").waiting()
+	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := insert(ctx, tx); err != nil {
+			return err
+		}
+		s.exec("SELECT pg_terminate_backend($1)", tx.Conn().PgConn().PID())
+		return await(t, "the old program's lock", got)
+	})
+	if err == nil {
+		t.Error("a write without a session was committed")
+	}
+	if !s.ask("SELECT count(*) = 0 FROM written") {
+		t.Error("a write without a session is there")
+	}
+	wantLost(t, h)
+}
+
+func TestAWriteIsRefusedWhereItsSessionHasGivenTheLockBack(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_advisory_unlock(1)")
+		return errors.Join(err, insert(ctx, tx))
+	})
+	if !errors.Is(err, pglock.ErrLost) || !s.ask("SELECT count(*) = 0 FROM written") {
+		t.Errorf("the write ended with %v, want ErrLost and no row", err)
+	}
+}
+
+func TestAWriteIsUnderTheFence(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	if err := h.Write(t.Context(), insert); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Write(t.Context(), insert); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("a second write with the same token: %v, want ErrStaleToken", err)
+	}
+	s.exec("SELECT FROM pglock.break_lock('x', 'a test', 'a test')")
+	if err := h.Write(t.Context(), insert, fencedstore.WithSameToken()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("a write after a break: %v, want ErrLost", err)
+	}
+	if !s.ask("SELECT count(*) = 1 FROM written") {
+		t.Error("a refused write is there")
+	}
+}
+
+// Writes take turns with each other and with the goroutine that watches, and a release waits for the one that is under way.
+func TestWritesAndReleaseShareTheSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 20 {
+				if err := h.Write(t.Context(), insert, fencedstore.WithSameToken()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	if !s.ask("SELECT count(*) = 80 FROM written") {
+		t.Error("writes are missing")
+	}
+	within, wrote := make(chan struct{}), make(chan error, 1)
+	go func() {
+		wrote <- h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			close(within)
+			<-ctx.Done()
+			return insert(context.WithoutCancel(ctx), tx)
+		}, fencedstore.WithSameToken())
+	}()
+	await(t, "the write", within)
+	if err := h.Release(t.Context()); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if err := await(t, "the write", wrote); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("a write whose locks were released: %v, want ErrReleased", err)
+	}
+	if !s.ask("SELECT count(*) = 80 FROM written") {
+		t.Error("a write whose locks were released is there")
+	}
+	if err := h.Write(t.Context(), insert); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("a write after the release: %v, want ErrReleased", err)
+	}
+}
+
+func TestDoReleasesBoth(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	b := s.bridge()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := b.Do(ctx, "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
+		if lease, ok := pglock.LeaseFromContext(ctx); !ok || lease != h.Lease() {
+			t.Error("the context does not carry the lease")
+		}
+		return h.Write(ctx, insert)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = b.Do(ctx, "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { panic("on purpose") })
+	}()
+	if !s.old("1").try() || !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks())") {
+		t.Error("a lock is left")
+	}
+}

@@ -1,0 +1,39 @@
+package frometcd
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/examples/migrating/report"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// MutexAfter waits in pglock's queue.
+func MutexAfter(ctx context.Context, client *pglock.Client, store *fencedstore.Store) error {
+	return client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
+		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error { return report.Write(ctx, tx) })
+	}, pglock.WithTTL(30*time.Second))
+}
+
+// ElectionAfter leads until work returns. ctx of work ends when the lease is lost.
+func ElectionAfter(ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error) error {
+	return client.Do(ctx, "reporter", work, pglock.WithTTL(30*time.Second), pglock.WithHolder(me))
+}
+
+// Leader tells who leads, now and at each change, until ctx ends. The name is empty while nobody does.
+func Leader(ctx context.Context, client *pglock.Client, tell func(name string)) error {
+	for change, err := range client.Watch(ctx, "reporter") {
+		if err != nil {
+			return err
+		}
+		name := ""
+		for _, leader := range change.Holders {
+			name = leader.Holder
+		}
+		tell(name)
+	}
+	return nil
+}

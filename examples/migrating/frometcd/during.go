@@ -1,0 +1,39 @@
+package frometcd
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+
+	"github.com/pglock-dev/pglock/examples/migrating/report"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// MutexDuring holds the lease and the old lock.
+func MutexDuring(ctx context.Context, client *pglock.Client, store *fencedstore.Store, etcd *clientv3.Client) error {
+	return client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
+		session, err := concurrency.NewSession(etcd, concurrency.WithTTL(30))
+		if err != nil {
+			return err
+		}
+		defer session.Close()
+		mutex := concurrency.NewMutex(session, "/locks/nightly/")
+		if err := mutex.Lock(ctx); err != nil {
+			return err
+		}
+		defer mutex.Unlock(context.WithoutCancel(ctx))
+		return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+			if err := report.Write(ctx, tx); err != nil {
+				return err
+			}
+			answer, err := etcd.Txn(ctx).If(mutex.IsOwner()).Commit() // the last step before COMMIT
+			if err == nil && !answer.Succeeded {
+				err = concurrency.ErrSessionExpired
+			}
+			return err
+		})
+	})
+}

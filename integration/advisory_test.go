@@ -1,0 +1,178 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/advisory"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func init() { roles["bridge"] = holdBoth }
+
+const bridgeTTL = 1500 * time.Millisecond
+
+// holdBoth holds the lock "x" and the advisory lock 1. After a gap that is longer than the TTL its first act is to ask whether it
+// holds them; then it tries to write in both ways.
+func holdBoth(ctx context.Context, url string, say func(report)) error {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	c, err := pglock.New(ctx, pool)
+	if err != nil {
+		return err
+	}
+	bridge, err := advisory.New(c)
+	if err != nil {
+		return err
+	}
+	held, err := bridge.TryAcquire(ctx, "x", advisory.Bigint(1), pglock.WithTTL(bridgeTTL))
+	if err != nil {
+		return err
+	}
+	last := time.Now() // before the report: the pause may begin at once
+	say(report{Event: "held"})
+	for {
+		now := time.Now()
+		if gap := now.Sub(last); gap > bridgeTTL {
+			say(report{Event: "resumed", Valid: held.Err() == nil, Gap: gap})
+			break
+		}
+		last = now
+	}
+	write := func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO written VALUES (1)")
+		return err
+	}
+	say(report{Event: "wrote", Err: fmt.Sprint(held.Write(ctx, write))})
+	say(report{Event: "wrote", Err: fmt.Sprint(fencedstore.New(pool).Write(ctx, held.Lease(), write))})
+	return nil
+}
+
+// lockInBackground has a session of an old program wait for the advisory lock 1; got returns when it has it.
+func lockInBackground(t *testing.T, db *pgtest.DB, look *peer) (got func() (unlock func())) {
+	t.Helper()
+	old := newPeer(t, db.URL())
+	answer := make(chan error, 1)
+	go func() {
+		_, err := old.Exec(t.Context(), "SELECT pg_advisory_lock(1)")
+		answer <- err
+	}()
+	old.awaitBlocked(t, look)
+	return func() (unlock func()) {
+		t.Helper()
+		select {
+		case err := <-answer:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("the old program has waited %v in vain", patience)
+		}
+		return func() { old.exec(t, "SELECT pg_advisory_unlock(1)") }
+	}
+}
+
+// A bridge whose process is stopped keeps the old program out until its lease has ended, and writes nothing when it goes on.
+func TestAPausedBridgeLosesItsLeaseBeforeTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	look.exec(t, "CREATE TABLE written (n int)")
+	p := startProcess(t, "bridge", db.URL())
+	p.await("held")
+	got := lockInBackground(t, db, look)
+	p.signal(syscall.SIGSTOP)
+	stopped := time.Now()
+	got()
+	t.Logf("the old program had the lock %v after the pause began", time.Since(stopped))
+	var expired bool
+	if err := look.QueryRow(t.Context(), "SELECT expires_at < clock_timestamp() FROM pglock.locks WHERE name = 'x'").Scan(&expired); err != nil {
+		t.Fatal(err)
+	}
+	if !expired {
+		t.Error("the old program has the advisory lock while the paused one has the lease")
+	}
+	p.signal(syscall.SIGCONT)
+	if r := p.await("resumed"); r.Valid {
+		t.Errorf("after a pause of %v the process believes that it holds", r.Gap)
+	}
+	for range 2 {
+		if r := p.await("wrote"); r.Err == "<nil>" {
+			t.Error("the process writes after its pause")
+		}
+	}
+	var none bool
+	if err := look.QueryRow(t.Context(), "SELECT count(*) = 0 FROM written").Scan(&none); err != nil || !none {
+		t.Errorf("a write after the pause is there: %v", err)
+	}
+}
+
+// An old program has the lock of a bridge whose process was killed at once, and the next bridge after both.
+func TestAKilledBridgeFreesTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newPeer(t, db.URL())
+	p := startProcess(t, "bridge", db.URL())
+	p.await("held")
+	got := lockInBackground(t, db, look)
+	killed := time.Now()
+	p.signal(syscall.SIGKILL)
+	unlock := got()
+	t.Logf("the old program had the lock %v after the kill", time.Since(killed))
+	next, err := advisory.New(newClient(t, newPool(t, db.URL())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := next.TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, pglock.ErrHeld) {
+		t.Errorf("a bridge beside an old program: %v, want ErrHeld", err)
+	}
+	unlock()
+	held, err := next.Acquire(t.Context(), "x", advisory.Bigint(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A bridge refuses a pooler, and works beside it over a connection to the server itself.
+func TestABridgeRefusesAPooler(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	c := newClient(t, newPool(t, newPooler(t, db).url("exec")))
+	through, err := advisory.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := through.TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, advisory.ErrPooler) {
+		t.Errorf("a bridge through a pooler: %v, want ErrPooler", err)
+	}
+	config, err := pgx.ParseConfig(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside, err := advisory.New(c, advisory.WithConnConfig(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := beside.TryAcquire(t.Context(), "x", advisory.Bigint(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
