@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"maps"
 	"os"
@@ -26,7 +27,10 @@ import (
 	_ "github.com/pglock-dev/pglock/pglock"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "5") // the programs wait more than they work; -parallel still counts
+	pgtest.Main(m)
+}
 
 // told is what each recipe's program must say, in this order.
 var told = map[string][]string{
