@@ -103,6 +103,21 @@ func TestWorkMayTakeLongerThanTheTTLWithinItsTimeLimit(t *testing.T) {
 	scene.WantOneRunPerSlot(t, db, 0)
 }
 
+func TestWorkThatTakesLongerThanItsTimeLimitFailsAndIsNotTriedForEver(t *testing.T) {
+	t.Parallel()
+	r := scene.Replicas(t, pgtest.Database(t), 1)[0]
+	slots, calls := newSlots(t, r, schedulers.WithTimeLimit(200*time.Millisecond)), 0
+	err := slots.Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, _ time.Time) error {
+		calls++
+		_, err := tx.Exec(ctx, "SELECT pg_sleep(20)")
+		return err
+	})
+	var limit *fencedstore.TimeLimitError
+	if !errors.As(err, &limit) || calls != 1 {
+		t.Errorf("%d calls, %v", calls, err)
+	}
+}
+
 func TestBadArgumentsAreNamed(t *testing.T) {
 	t.Parallel()
 	r := scene.Replicas(t, pgtest.Database(t), 1)[0]

@@ -7,11 +7,14 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/examples/internal/stage"
 )
+
+const limit = 2 * time.Second
 
 func main() {
 	stage.Main(stage.Play{
@@ -57,8 +60,8 @@ func replica(ctx context.Context, w *stage.Worker) error {
 	w.Say("starts")
 	victim := len(w.Args) > 0
 	migrations := []Migration{
-		{Name: "0001 address", Up: SQL("ALTER TABLE customers ADD COLUMN address text")},
-		{Name: "0002 fill address", Up: func(ctx context.Context, tx pgx.Tx) error {
+		{Name: "0001 address", Limit: limit, Up: SQL("ALTER TABLE customers ADD COLUMN address text")},
+		{Name: "0002 fill address", Limit: limit, Up: func(ctx context.Context, tx pgx.Tx) error {
 			const fill = "UPDATE customers SET address = 'customer' || id || '@example.com' WHERE id BETWEEN $1 AND $2"
 			if _, err := tx.Exec(ctx, fill, 1, 500); err != nil {
 				return err
@@ -69,7 +72,7 @@ func replica(ctx context.Context, w *stage.Worker) error {
 			_, err := tx.Exec(ctx, fill, 501, 1000)
 			return err
 		}},
-		{Name: "0003 address not null", Up: SQL("ALTER TABLE customers ALTER COLUMN address SET NOT NULL")},
+		{Name: "0003 address not null", Limit: limit, Up: SQL("ALTER TABLE customers ALTER COLUMN address SET NOT NULL")},
 	}
 	for i, m := range migrations { // and say who made it
 		migrations[i].Up = func(ctx context.Context, tx pgx.Tx) error {
