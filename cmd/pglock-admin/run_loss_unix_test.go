@@ -157,3 +157,21 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 	p.ends(t, exitLost, "the lease of lock a has not been renewed, and ends soon; COMMAND gets TERM, and KILL in 500ms",
 		"the lease of lock a was not renewed in time", "COMMAND was ended by signal 9")
 }
+
+func TestACommandRunsForAsLongAsItsLeaseIsRenewed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := running(t, db.URL(), line("a --ttl 500ms", sh(`echo ready; read line; echo "still here"`))...)
+	p.says(t, "ready")
+	first, conn := leaseEnd(t, db, "a"), db.Conn(t)
+	until(t, "four leases could have ended", func() (over bool) {
+		err := conn.QueryRow(t.Context(), "SELECT expires_at > $1::timestamptz + interval '2 s' FROM pglock.get_lock('a')", first).Scan(&over)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return over
+	})
+	p.goesOn(t)
+	p.says(t, "still here")
+	p.ends(t, 0)
+}

@@ -20,4 +20,4 @@ const (
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofLeaders)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofRuns)
