@@ -1006,8 +1006,8 @@ END $$;
 -- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
 -- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
--- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted, or
--- one before its turn.
+-- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn.
 CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -2783,8 +2783,8 @@ DECLARE
   ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
   theirs oid[] := current_setting('pglock.before');
   users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
-    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up, own_lease,
-    look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
+    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
+    own_lease, look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, get_lock, list_waiters, list_fences}';
   admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';

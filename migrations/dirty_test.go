@@ -72,7 +72,8 @@ func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
 	wantVersion(t, db.URL(), 0, false)
 }
 
-// Marks that a step leaves which failed or was killed under golang-migrate's own driver: up to the version, or down to it.
+// Marks that a failed or killed step leaves under golang-migrate's own driver: on the way up to the version, or down
+// to it.
 func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)

@@ -67,11 +67,9 @@ type Client struct {
 	listener  *listener.Listener
 }
 
-// New makes a client over the application's pool, which stays the caller's. It asks the server once whether the schema
-// is there and fits. ctx bounds that question alone. The client owns two goroutines and, while it holds leases for
-// longer than a third of their TTL or waits, one connection outside the pool; from its first wait or watch on a third
-// goroutine, and while anything waits or watches, one connection that listens. Lines of calls that wait for the same lock and
-// statements that are under way have goroutines while they last. Close ends them all.
+// New makes a client over the application's pool, which stays the caller's. It asks the server once whether the
+// schema exists and fits; ctx bounds only that question. The package's documentation lists the goroutines and
+// connections that the client owns; Close ends them all.
 //
 // Errors: ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, error) {

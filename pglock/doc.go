@@ -53,8 +53,8 @@
 //	 └───────────────────────────────┘
 //
 // A free lock keeps its row, and the row keeps the last token. Breaking a lease replaces its token by a greater one.
-// A renewal never revives a lease that has ended. If requests are queued, a release or a break grants the lock to the
-// next one in the same step.
+// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL, once. If
+// requests are queued, a release or a break grants the lock to the next one in the same step.
 //
 // In the process:
 //
@@ -119,10 +119,10 @@
 //     grant
 //     that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A live waiter is granted the lock in the order of tickets; calls that share a ticket pass its grant on for at
-//     most
-//     20 ms. No release is missed: a lost notification costs the time until the next look. A release wakes one waiter
-//     if it grants to one.
+//   - A live waiter is granted the lock in the order of tickets, unless a holder names another (Lease.HandOver).
+//     Calls
+//     that share a ticket pass its grant on for at most 20 ms. No release is missed: a lost notification costs the
+//     time until the next look. A release wakes one waiter if it grants to one.
 //   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
 //   - A lease that Break has ended stays ended.
 //   - A refused call changes nothing and says why.

@@ -139,8 +139,8 @@ func (s *fakeServer) over(r *fakeRow, why Reason, asks uuid.UUID) protocol.Hande
 	return s.handOver(r, asks)
 }
 
-// handOver grants a lock that nobody holds to the next ticket, whose client hears of it: in the answer where that is the
-// session that asks, else a trip later.
+// handOver grants a free lock to the next ticket, whose client is informed: in the answer if it is the asking
+// session, else a trip later.
 func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	if len(r.queue) == 0 {
 		return h

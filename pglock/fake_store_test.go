@@ -151,8 +151,8 @@ func (s *fakeStore) Acquire(ctx context.Context, q protocol.Request) (protocol.A
 	})
 }
 
-// fly makes a request that goes on when its call has left, as those of the real store do: what it brings then goes to the
-// orphanage. f's context ends when the store is closed.
+// fly makes a request that continues when its call has left, as those of the real store do: its answer then goes to
+// the orphanage. f's context ends when the store is closed.
 func (s *fakeStore) fly(ctx context.Context, q protocol.Request, f func(context.Context) (protocol.Answer, error)) (protocol.Answer, error) {
 	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()

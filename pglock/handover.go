@@ -11,20 +11,21 @@ import (
 )
 
 // HandOver ends the lease and grants the lock, in the same step, to a call that waits for it under the label to
-// (WithHolder). Of several such calls the one that queued first gets it. Whoever queued before it keeps its place,
-// and is served after it. Only an exclusive lease can be handed over, to a call that asks for an exclusive one.
+// (WithHolder); of several such calls, to the one that queued first. Calls that queued before it keep their places,
+// and are served after it. Only an exclusive lease can be handed over, and only to a call that asks for an exclusive
+// one.
 //
 // Stop the work first: until HandOver returns, the lease counts as valid here, and its next holder may already be at
-// work. Context is done when the server has said that the lock was handed over, with cause ErrReleased.
+// work. Context is done when the server has confirmed the hand-over, with cause ErrReleased.
 //
-// It speaks to the server for as long as ctx allows and the TTL at most. A ctx that has ended before the call, or has
-// no deadline, allows five seconds. The server hands the lock to a waiter that has died, if its session still counts
-// as alive (WithSessionTTL): the lock is then taken until that waiter's TTL has passed.
+// HandOver talks to the server for as long as ctx allows and at most the TTL; it has five seconds if ctx has already
+// ended or has no deadline. The server may hand the lock to a waiter that has died, if its session still counts as
+// alive (WithSessionTTL): the lock is then taken until that waiter's TTL has passed.
 //
-// Errors: ErrNoWaiter when nobody waits under that label; then nothing has changed, and the lease goes on.
-// ErrInvalid; ErrLost or ErrReleased, when the lease had ended before. ErrOutcomeUnknown, when the server could not
-// be reached after the request was sent: the lock may have been handed over, and the lease ends here as soon as the
-// heartbeat hears of that. Any other error is a failure to reach the server, and the lease goes on.
+// Errors: ErrNoWaiter if nobody waits under that label: nothing has changed, and the lease goes on. ErrInvalid.
+// ErrLost or ErrReleased if the lease had already ended. ErrOutcomeUnknown if the server could not be reached after
+// the request was sent: the lock may have been handed over, and the lease ends here as soon as the heartbeat learns
+// that. Any other error is a failure to reach the server, and the lease goes on.
 func (l *Lease) HandOver(ctx context.Context, to string) error {
 	if err := l.checkHandOver(to); err != nil {
 		return err
@@ -70,7 +71,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 }
 
 // CanHandOver asks the server whether HandOver would find a call that waits under the label to, and changes nothing.
-// nil says that it would; other answers are the errors of HandOver. ctx bounds the call.
+// nil means yes; otherwise it returns HandOver's error. ctx bounds the call.
 func (l *Lease) CanHandOver(ctx context.Context, to string) error {
 	if err := l.checkHandOver(to); err != nil {
 		return err
@@ -96,7 +97,7 @@ func (l *Lease) checkHandOver(to string) error {
 	return nil
 }
 
-// notHandedOver is the error for an outcome. A lease that the server does not know any more ends.
+// notHandedOver returns the error for an outcome. A lease that the server does not know any more ends.
 func (l *Lease) notHandedOver(to, outcome string) error {
 	if outcome == protocol.Nobody {
 		return fmt.Errorf("hand over lock %q to %q: %w", l.name, to, ErrNoWaiter)
@@ -105,8 +106,7 @@ func (l *Lease) notHandedOver(to, outcome string) error {
 	return l.howEnded()
 }
 
-// setHanding notes whether the lease may be handed over at the moment: a renewal that finds it gone was overtaken by
-// that.
+// setHanding notes whether the lease may be handed over at the moment: a renewal that finds it gone was overtaken by that.
 func (l *Lease) setHanding(handing bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -90,10 +90,10 @@ func (s *leases) close() []*Lease {
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// due are the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about its
-// TTL are renewed with it, so that they come together whenever they were granted; of others, and where it is due again
-// because its renewal has failed, those that would be due soon. With none due, it plans the next beat, no later than the next
-// look: planned is when to wake, next when a lease is due.
+// due returns the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about
+// its TTL are renewed with it, so that they come together whenever they were granted. Of the others, and after a
+// failed renewal, it takes only those that would soon be due. If none is due, it plans the next beat, no later than
+// the next look: planned is when to wake, next when a lease is due.
 func (s *leases) due(now trust.Instant, look time.Duration) (due []*Lease, shortest, next, planned time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

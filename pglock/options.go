@@ -121,7 +121,8 @@ func WithListenConfig(direct *pgx.ConnConfig) Option {
 	}
 }
 
-// AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything is sent.
+// AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything
+// is sent.
 type AcquireOption func(*request) error
 
 // Mode says who may share a lock.

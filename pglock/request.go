@@ -106,7 +106,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 			return a, sent, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
 			return a, sent, c.endOfWait(ctx, q)
-		case protocol.State(err) == protocol.StateSpentGrantID: // the server forgot the request
+		case protocol.State(err) == protocol.StateSpentGrantID: // its grant ID is spent: begin anew
 			if q.GrantID, err = newGrantID(); err != nil {
 				return a, sent, err
 			}

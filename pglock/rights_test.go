@@ -168,7 +168,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	}
 }
 
-// Who sees the ID of a session, as everybody does, can do nothing in its name: that takes its key.
+// Everybody sees the IDs of sessions, but can do nothing in their name: that takes the key.
 func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -259,7 +259,7 @@ func TestPublicMayExecuteAndReadNothing(t *testing.T) {
 	}
 }
 
-// The three that are called most leave nothing to the search_path instead: fixing it costs a tenth of what they cost.
+// The three most called functions leave nothing to the search_path instead: fixing it costs a tenth of their time.
 func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)

@@ -255,7 +255,7 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 	if err := a.send(command{Do: doWrite, Amount: s.deposits[0], Act: s.act, Fenced: s.fenced}); err != nil {
 		return err
 	}
-	on := "is continued (SIGCONT) and goes on where it was"
+	on := "is continued (SIGCONT) where it stopped"
 	if !s.fenced {
 		on = "is continued (SIGCONT); like most programs it checks nothing now"
 	}
@@ -268,7 +268,7 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 		return err
 	}
 	if r.Says == saysInvalid {
-		s.stage.tell("A", "lease.Valid() is false at once; it writes as if it had not asked:", nil)
+		s.stage.tell("A", "lease.Valid() is false at once; it writes nevertheless:", nil)
 		if r, err = a.expect(ctx, patience, saysWrote, saysRefused); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ type player struct {
 func startPlayer(name string, s setup) (*player, error) {
 	program, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("demo: find the own program: %w", err)
+		return nil, fmt.Errorf("demo: find this program: %w", err)
 	}
 	// Not bound to a context: end kills it, however the run ends.
 	p := &player{name: name, cmd: exec.Command(program, WorkerCommand), reports: make(chan report, 16), ended: make(chan struct{})}

@@ -97,11 +97,11 @@ func (p *play) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	p.url = p.server.URL()
-	where := "a throwaway: gone when this ends"
+	where := "a throwaway server, removed at the end"
 	p.schema = "pglock"
 	if p.server.Kind() == pgserver.KindURL {
 		p.schema = fmt.Sprintf("pglock_demo_%08x", rand.Uint32())
-		where = "in schema " + p.schema + ": dropped when this ends"
+		where = "in schema " + p.schema + ", dropped at the end"
 	}
 	p.stage.print("%s", p.stage.style(styleFaint, fmt.Sprintf("%s\n%s", p.server.Description(), where)))
 	p.made = true

@@ -20,7 +20,7 @@ type Conn interface {
 var ErrQuiet = errors.New("nothing was heard")
 
 // errPooled: the connection does not go to the server itself.
-var errPooled = errors.New("a pooler is between: WithListenConfig names the server itself")
+var errPooled = errors.New("the connection goes through a pooler: connect to the server itself (WithListenConfig)")
 
 // Open returns a connection that listens: to the server that direct names or, if that is nil, the one that connect
 // makes.

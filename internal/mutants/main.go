@@ -63,16 +63,16 @@ func run(ctx context.Context, words []string) error {
 		verdict := "killed by " + failed
 		switch {
 		case err != nil:
-			verdict = "TELLS NOTHING: " + err.Error()
+			verdict = "COULD NOT BE TRIED: " + err.Error()
 			unfit = append(unfit, m.name)
 		case failed == "":
-			verdict = "LIVES, in spite of " + m.test
+			verdict = "SURVIVES " + m.test
 			alive = append(alive, m.name)
 		}
 		fmt.Printf("%-78s %s (%.1fs)\n", m.name, verdict, time.Since(began).Seconds())
 	}
 	if len(alive)+len(unfit) > 0 {
-		return fmt.Errorf("%d live: %s; %d tell nothing: %s", len(alive), strings.Join(alive, "; "), len(unfit), strings.Join(unfit, "; "))
+		return fmt.Errorf("%d survive: %s; %d could not be tried: %s", len(alive), strings.Join(alive, "; "), len(unfit), strings.Join(unfit, "; "))
 	}
 	return nil
 }

@@ -81,7 +81,7 @@ func (f fetcher) download() (err error) {
 	}
 	// The umask may have hidden what the server's user has to read.
 	if out, err := exec.Command("chmod", "-R", "a+rX", programs).CombinedOutput(); err != nil {
-		return fmt.Errorf("open the programs to all: %w %s", err, out)
+		return fmt.Errorf("make the programs readable for all: %w %s", err, out)
 	}
 	if err := os.Chmod(f.dir, 0o755); err != nil {
 		return err

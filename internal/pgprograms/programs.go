@@ -130,7 +130,7 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 		}
 		m := versionLine.FindSubmatch(out)
 		if m == nil {
-			return p, fmt.Errorf("%s does not tell its version", name)
+			return p, fmt.Errorf("%s does not report its version", name)
 		}
 		p.Version = string(m[1])
 		if p.Major, err = strconv.Atoi(string(m[2])); err != nil || p.Major < MinMajor {

@@ -263,8 +263,8 @@ END $$;
 -- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
 -- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
--- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted, or
--- one before its turn.
+-- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn.
 CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE

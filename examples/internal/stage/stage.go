@@ -75,8 +75,10 @@ type Stage struct {
 	play  Play
 	fail  context.CancelCauseFunc // of the story, when a process fails
 	url   string
-	out   io.Writer
 	began time.Time
+
+	printing sync.Mutex // at out
+	out      io.Writer
 
 	processes []*Process
 
@@ -91,10 +93,10 @@ func perform(ctx context.Context, p Play, url string, out io.Writer) (err error)
 		return err
 	}
 	s := &Stage{play: p, url: server.URL(), Schema: "pglock", out: out, began: time.Now(), news: make(chan struct{})}
-	where := "a throwaway: gone when this ends"
+	where := "a throwaway server, removed at the end"
 	if server.Kind() == pgserver.KindURL {
 		s.Schema = fmt.Sprintf("pglock_example_%08x", rand.Uint32())
-		where = "in schemas " + s.Schema + " and " + s.tables() + ": dropped when this ends"
+		where = "in schemas " + s.Schema + " and " + s.tables() + ", dropped at the end"
 	}
 	fmt.Fprintf(out, "%s, %s\n\n", server.Description(), where)
 	defer func() {
@@ -166,6 +168,8 @@ func (s *Stage) tidy(ctx context.Context, server *pgserver.Server) error {
 
 // Say tells what happens, and to whom.
 func (s *Stage) Say(who, format string, args ...any) {
+	s.printing.Lock()
+	defer s.printing.Unlock()
 	fmt.Fprintf(s.out, "%6.2f s  %-9s %s\n", time.Since(s.began).Seconds(), who, fmt.Sprintf(format, args...))
 }
 
