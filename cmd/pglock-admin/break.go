@@ -28,8 +28,8 @@ func newBreak(o *options) *cobra.Command {
 		Use:   "break NAME --reason TEXT",
 		Short: "End the lease of a holder that is stuck",
 		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or becomes free. A greater fencing token
-replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did it,
-when, and why.
+replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did
+it, when, and why.
 
 If the lock has several holders, choose one with --token.
 

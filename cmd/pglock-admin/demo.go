@@ -19,13 +19,13 @@ func newDemo(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show what a fence is for, with real processes and a real database",
-		Long: `Show what a fence is for. Worker A takes the lock of an account and reads the balance. Then A is stopped (SIGSTOP) until
-its lease has ended. Worker B gets the lock, with a greater token, and writes. Now A goes on and writes what it computed
-before. Without the fence this destroys B's deposit; with the fence the database refuses it.
+		Long: `Show what a fence is for. Worker A takes the lock of an account and reads the balance. Then A is stopped (SIGSTOP)
+until its lease has ended. Worker B gets the lock, with a greater token, and writes. Now A goes on and writes what it
+computed before. Without the fence this destroys B's deposit; with the fence the database refuses it.
 
-The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses your
-server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL and the PG* variables. It leaves
-no process, folder or schema behind, even after Ctrl-C.
+The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses
+your server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL and the PG* variables.
+It leaves no process, folder or schema behind, even after Ctrl-C.
 
 NO_COLOR turns colours off.`,
 		Example: `  pglock-admin demo

@@ -34,8 +34,8 @@ const exitCodesHelp = `Exit codes:
     7  doctor --strict found something that needs attention
   130  interrupted
 
-Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json an error
-is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
+Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json an
+error is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
 
 // problem is an error as the user gets it.
 type problem struct {

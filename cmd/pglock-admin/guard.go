@@ -44,9 +44,9 @@ func newGuard(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",
 		Short: "Guard tables: nobody writes to them without passing their fence",
-		Long: `Guard tables. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table fails with SQLSTATE LK011 unless
-its transaction has passed the fence of the table's resource, whatever program sends it. So the database refuses a writer
-that forgets the fence.`,
+		Long: `Guard tables. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table fails with SQLSTATE LK011
+unless its transaction has passed the fence of the table's resource, whatever program sends it. So the database
+refuses a writer that forgets the fence.`,
 		Example: `  pglock-admin guard add public.accounts --key id
   pglock-admin guard list
   pglock-admin guard drop public.accounts --yes`,
@@ -64,16 +64,16 @@ func newGuardAdd(o *options) *cobra.Command {
 		Use:   "add TABLE",
 		Short: "Guard a table, its partitions and its children",
 		Long: `Guard a table, its partitions and its children. Write the name as in SQL: public.accounts, or with capitals
-'public."Accounts"'. From then on a transaction must pass the fence of the table's resource before it can write to the table.
-So first make all its writers pass that fence.
+'public."Accounts"'. From then on a transaction must pass the fence of the table's resource before it can write to the
+table. So first make all its writers pass that fence.
 
 The resource is the table's name without its schema, unless --resource names another. With --key each row has its own
-resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer type,
-numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
+resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer
+type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
 
-guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for each
-table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and key to add
-what the guard lacks, such as TRUNCATE of newer partitions.
+guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for
+each table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and
+key to add what the guard lacks, such as TRUNCATE of newer partitions.
 
 You need the role pglock_user, and you must own the table.`,
 		Example: `  pglock-admin guard add public.accounts
@@ -112,13 +112,13 @@ func newGuardDrop(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop TABLE --yes",
 		Short: "Remove the guard of a table",
-		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write to
-the table may do so without a fence, even a holder that has lost its lease. The audit records who did it and when.
+		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write
+to the table may do so without a fence, even a holder that has lost its lease. The audit records who did it and when.
 
 For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
 
-guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at most for
-each table that it covers. Others who want to read or write meanwhile wait behind it.
+guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at
+most for each table that it covers. Others who want to read or write meanwhile wait behind it.
 
 You need the role pglock_user, and you must own the table.`,
 		Example:     `  pglock-admin guard drop public.accounts --yes`,
@@ -149,9 +149,9 @@ func newGuardList(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "Show the guarded tables and what their guards lack",
-		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when each row
-has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM is what the
-guard lacks, for instance after a partition was made or a trigger was disabled.`,
+		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when
+each row has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM
+is what the guard lacks, for instance after a partition was made or a trigger was disabled.`,
 		Example: `  pglock-admin guard list
   pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
 		Args:        noArguments,
@@ -171,7 +171,8 @@ guard lacks, for instance after a partition was made or a trigger was disabled.`
 	}
 }
 
-// defaultPatience is the default of --lock-timeout, unless half of --timeout is less: it must run out first to be told apart.
+// defaultPatience is the default of --lock-timeout, unless half of --timeout is less: it must run out first to be told
+// apart.
 const defaultPatience = 5 * time.Second
 
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {

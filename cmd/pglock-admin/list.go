@@ -49,8 +49,8 @@ func newList(o *options) *cobra.Command {
 		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
 A live holder renews its lease. A lease that has almost run out belongs to a holder that is stopped or cut off.
 
-A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the holder of
-slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
+A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
+holder of slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
 
 You can paste a name from the table after pglock-admin show.`,
 		Example: `  pglock-admin list

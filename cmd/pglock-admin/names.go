@@ -9,15 +9,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const namesHelp = `You can paste a NAME as it is shown: plain, or in '…' where a shell needs that. A name that begins with - or ", or that
-holds a backslash or something that does not print, is shown and read as '"…"' with escapes such as \x1b and \n. After --
-a NAME is taken as it is, which is what scripts need:
+const namesHelp = `You can paste a NAME as it is shown: plain, or in '…' where a shell needs that. A name that begins with - or ", or
+that holds a backslash or something that does not print, is shown and read as '"…"' with escapes such as \x1b and \n.
+After -- a NAME is taken as it is, which is what scripts need:
 
     pglock-admin show -- "$name"`
 
-// shellName is a lock's name as it is shown: whoever pastes it into a shell, behind a command that takes a NAME, gives that
-// name. It neither steers the terminal nor makes a shell of any kind do anything. To some shells a backslash means something
-// between quotes too.
+// shellName is a lock's name as it is shown: whoever pastes it into a shell, behind a command that takes a NAME, gives
+// that name. It neither steers the terminal nor makes a shell of any kind do anything. To some shells a backslash means
+// something between quotes too.
 func shellName(name string) string {
 	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(name, `"`) || strings.Contains(name, `\`) || !allPrint(name) {
 		return "'" + quotedName(name) + "'"

@@ -29,9 +29,9 @@ func newRoot(o *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pglock-admin",
 		Short: "Look after the locks of pglock in a PostgreSQL database",
-		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database. It shows who holds which lock, with which fencing
-token and for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck, guards tables,
-runs commands under a lock, and checks what the server can do for the locks.
+		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database. It shows who holds which lock, with which
+fencing token and for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck,
+guards tables, runs commands under a lock, and checks what the server can do for the locks.
 
 --database-url names the database. Without it DATABASE_URL does, and without that the PG* variables (PGHOST, PGUSER,
 PGPASSWORD, PGSERVICE, …), as for libpq.

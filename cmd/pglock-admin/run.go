@@ -26,20 +26,20 @@ const (
 	exitSignal     = 128 // and the number of the signal
 )
 
-const runHelp = `Take the lock NAME, run COMMAND, and release the lock. COMMAND gets standard input, output and error as they are,
-and its exit code becomes that of run.
+const runHelp = `Take the lock NAME, run COMMAND, and release the lock. COMMAND gets standard input, output and
+error as they are, and its exit code becomes that of run.
 
-While COMMAND runs, run renews the lease. When it cannot, or when somebody breaks the lock, COMMAND and the processes that
-it has started get the signal TERM, and KILL before the lease ends. They also end when run itself is killed. Processes that
-COMMAND leaves running get TERM, too, before the lock is released. INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to
-COMMAND; a second INT or TERM kills.
+While COMMAND runs, run renews the lease. When it cannot, or when somebody breaks the lock, COMMAND and the processes
+that it has started get the signal TERM, and KILL before the lease ends. They also end when run itself is killed.
+Processes that COMMAND leaves running get TERM, too, before the lock is released. INT, TERM, HUP, QUIT, USR1 and USR2
+are passed on to COMMAND; a second INT or TERM kills.
 
 COMMAND finds in its environment: PGLOCK_NAME, PGLOCK_TOKEN, PGLOCK_RESOURCE, PGLOCK_SLOT, PGLOCK_SCHEMA,
 PGLOCK_DATABASE_ID, PGLOCK_GRANT_ID, and PGLOCK_KEY with --once. PGLOCK_GRANT_ID is secret: whoever has it can renew,
 release and write under the lease. It lets COMMAND call the SQL function fence.
 
-With --once, COMMAND runs until it has succeeded once for KEY, such as 2026-11-22: with exit code 0, run notes that KEY is
-done; after any other the next run tries again. Without --keep, KEY is kept for ever.
+With --once, COMMAND runs until it has succeeded once for KEY, such as 2026-11-22: with exit code 0, run notes that
+KEY is done; after any other the next run tries again. Without --keep, KEY is kept for ever.
 
 For run, --timeout bounds each step before and after COMMAND. The page docs/run.md has examples for cron, systemd and
 Kubernetes.
@@ -111,12 +111,14 @@ func newRun(o *options) *cobra.Command {
 	flags.BoolVar(&e.shared, "shared", false, "share the lock with others who use --shared")
 	flags.IntVar(&e.limit, "limit", 0, "`number` of holders that the lock may have; everybody must give the same")
 	durationVar(flags, &e.ttl, "ttl", "`duration` of the lease: how long the lock stays taken when this machine dies")
-	durationVar(flags, &e.killAfter, "kill-after", "`duration` from TERM to KILL (default a third of --ttl, at most 10s)")
+	durationVar(flags, &e.killAfter, "kill-after",
+		"`duration` from TERM to KILL (default a third of --ttl, at most 10s)")
 	flags.StringVar(&e.holder, "holder", "", "`text` that shows people who holds the lock (default host/command[pid])")
 	flags.StringVar(&e.metadata, "metadata", "", "`text` in JSON to show with the lock")
 	flags.StringVar(&e.key, "once", "", "`text` of the KEY for which COMMAND is to succeed once")
 	durationVar(flags, &e.keep, "keep", "`duration` to keep KEY, from the time that --of tells (default for ever)")
-	flags.StringVar(&e.of, "of", "", "`text` of the time that KEY belongs to, as in 2026-11-22 or 2026-11-22T03:00:00Z (default KEY)")
+	flags.StringVar(&e.of, "of", "",
+		"`text` of the time that KEY belongs to: 2026-11-22 or 2026-11-22T03:00:00Z (default KEY)")
 	flags.IntVar(&e.heldCode, "held-exit-code", exitHeld, "`number` to exit with when somebody else holds the lock")
 	flags.IntVar(&e.doneCode, "done-exit-code", exitDone, "`number` to exit with when KEY is done already")
 	flags.BoolVarP(&e.quiet, "quiet", "q", false, "say nothing when the lock is held or KEY is done")
@@ -138,7 +140,8 @@ func runArguments(cmd *cobra.Command, args []string) error {
 	case dash < 0:
 		return usageErrorf("pglock-admin "+cmd.Use, "run needs -- before the COMMAND")
 	case dash > 1:
-		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "run takes the name of one lock, not %d", dash)
+		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`,
+			"run takes the name of one lock, not %d", dash)
 	}
 	return nil
 }
@@ -146,7 +149,8 @@ func runArguments(cmd *cobra.Command, args []string) error {
 // read checks all that can be checked before anything is done.
 func (e *errand) read(cmd *cobra.Command, args []string) error {
 	given := cmd.Flags().Changed
-	e.waits, e.limited, e.marks, e.keeps, e.ofGiven, e.ends = given("wait"), given("limit"), given("once"), given("keep"), given("of"), given("kill-after")
+	e.waits, e.limited, e.ends = given("wait"), given("limit"), given("kill-after")
+	e.marks, e.keeps, e.ofGiven = given("once"), given("keep"), given("of")
 	var err error
 	if e.name, err = nameOf(cmd, args, 0); err != nil {
 		return err
@@ -164,7 +168,8 @@ func (e *errand) read(cmd *cobra.Command, args []string) error {
 	case e.shared && e.limited:
 		return usageErrorf(either, "--shared lets any number of holders share the lock, and --limit a fixed number")
 	case e.marks && (e.shared || e.limited):
-		return usageErrorf("--once without --shared and --limit", "--once needs the lock for itself: others who share it could run COMMAND for the same KEY at the same time")
+		return usageErrorf("--once without --shared and --limit", "--once needs the lock for itself: "+
+			"others who share it could run COMMAND for the same KEY at the same time")
 	case e.waits && e.wait < 0:
 		return usageErrorf("--wait 10m, or --try", "--wait is %s: it must not be negative", durationText(e.wait))
 	case !e.marks && (e.keeps || e.ofGiven || given("done-exit-code")):
@@ -189,7 +194,8 @@ const mostKillAfter = 10 * time.Second
 
 func (e *errand) readLease() error {
 	if e.ttl < pglock.MinTTL || e.ttl > pglock.MaxTTL {
-		return usageErrorf("--ttl 30s", "--ttl is %s: it must be from %s to %s", durationText(e.ttl), durationText(pglock.MinTTL), durationText(pglock.MaxTTL))
+		return usageErrorf("--ttl 30s", "--ttl is %s: it must be from %s to %s",
+			durationText(e.ttl), durationText(pglock.MinTTL), durationText(pglock.MaxTTL))
 	}
 	third := e.ttl / 3 // a renewal at a third of the TTL has as long again before TERM
 	if !e.ends {
@@ -220,7 +226,8 @@ func (e *errand) readLease() error {
 	}
 	if e.metadata != "" {
 		if !json.Valid([]byte(e.metadata)) || len(e.metadata) > pglock.MaxMetadataBytes {
-			return usageErrorf(`--metadata '{"job": 4711}'`, "--metadata must be JSON of at most %d bytes", pglock.MaxMetadataBytes)
+			return usageErrorf(`--metadata '{"job": 4711}'`,
+				"--metadata must be JSON of at most %d bytes", pglock.MaxMetadataBytes)
 		}
 		e.opts = append(e.opts, pglock.WithMetadata([]byte(e.metadata)))
 	}
@@ -249,9 +256,11 @@ func (e *errand) readKey() error {
 	}
 	moment, err := momentOf(e.of)
 	if err != nil && !e.ofGiven {
-		return usageErrorf("--of with the time that KEY belongs to", "--keep counts from the time of KEY, and KEY is no time such as 2026-11-22 or 2026-11-22T03:00:00Z")
+		return usageErrorf("--of with the time that KEY belongs to",
+			"--keep counts from the time of KEY, and KEY is no time such as 2026-11-22 or 2026-11-22T03:00:00Z")
 	} else if err != nil {
-		return usageErrorf("--of 2026-11-22, or --of 2026-11-22T03:00:00Z", "--of is %q: it must be a date or a time", e.of)
+		return usageErrorf("--of 2026-11-22, or --of 2026-11-22T03:00:00Z",
+			"--of is %q: it must be a date or a time", e.of)
 	}
 	e.once = append(e.once, fencedstore.WithRetention(moment, e.keep))
 	return nil
@@ -265,6 +274,11 @@ func momentOf(s string) (t time.Time, err error) {
 		}
 	}
 	return t, errors.New("no date and no time")
+}
+
+// ending is an error with an exit code of run itself.
+func ending(code int, hint, format string, args ...any) error {
+	return &advised{text: fmt.Sprintf(format, args...), code: code, final: true, hint: hint}
 }
 
 // silent is an exit code about which there is nothing to say.

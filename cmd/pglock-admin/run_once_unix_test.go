@@ -50,10 +50,10 @@ func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
 		p.says(t, "slot 7")
 		p.ends(t, 0)
 	}
-	if out := once("echo again").ends(t, exitDone, `"slot 7" is done since 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
+	if out := once("echo again").ends(t, exitDone, `"slot 7" was done at 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
 		t.Errorf("the command says %q", out)
 	}
-	once("echo again", "--done-exit-code", "0").ends(t, 0, "is done since")
+	once("echo again", "--done-exit-code", "0").ends(t, 0, "was done at")
 	if p := once("echo again", "--quiet", "--done-exit-code", "0"); p.ends(t, 0) != "" || p.stderr.Len() > 0 {
 		t.Error(p.stderr.String())
 	}

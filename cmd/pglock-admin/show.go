@@ -29,8 +29,9 @@ func newShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show everything about one lock",
-		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its end,
-the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry). Events need the role pglock_admin.`,
+		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
+end, the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry).
+Events need the role pglock_admin.`,
 		Example:     `  pglock-admin show nightly-report`,
 		Args:        oneName,
 		Annotations: usesDatabase,
