@@ -50,7 +50,7 @@ NO_COLOR turns colours off.`,
 				}
 				fmt.Fprintf(d.Out, "at %s\n", o.at.now())
 			}
-			// A reader that goes away (| head) must not kill this process: it has to tidy up.
+			// When its reader goes away (| head), this process must live on to tidy up.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
 			defer stop()
 			return explainDemo(ctx, cmd.Context(), demo.Run(ctx, d))
@@ -64,8 +64,8 @@ NO_COLOR turns colours off.`,
 	return cmd
 }
 
-// explainDemo says what to do next after an error that only the demo has. The first context ends with the second, and
-// when nobody reads the output any more.
+// explainDemo gives advice for the demo's own errors. ctx ends with interrupted, and when nobody reads the output any
+// more.
 func explainDemo(ctx, interrupted context.Context, err error) error {
 	const again = "pglock-admin demo, to see all of it"
 	var option *demo.OptionError
@@ -90,7 +90,7 @@ func explainDemo(ctx, interrupted context.Context, err error) error {
 	return err
 }
 
-// newDemoWorker is how the demo's processes begin: the demo starts this same program again.
+// newDemoWorker is the command of the demo's workers: the demo starts this program again.
 func newDemoWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    demo.WorkerCommand,

@@ -76,7 +76,7 @@ func attention(findings []lockadmin.Finding) []string {
 	return items
 }
 
-// The columns of a diagnosis: a mark, the item, and its value. The meaning stands below, as wide as a terminal.
+// The columns of a finding: its mark, its item and its value. The meaning goes below them.
 const (
 	terminalWidth = 80
 	leastWidth    = 30
@@ -115,7 +115,7 @@ func indented(s string, most int) string {
 	return strings.ReplaceAll(wrapped(s, most-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
 }
 
-// wrapped breaks a text into lines of so many columns, between words where that is possible.
+// wrapped breaks a text into lines of so many columns, between words if possible.
 func wrapped(s string, columns int) string {
 	lines := strings.Split(text.WrapSoft(s, columns), "\n")
 	for i, line := range lines {

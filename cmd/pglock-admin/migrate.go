@@ -117,7 +117,7 @@ the two was changed by hand. N must be the version that the schema really has; p
 	}
 }
 
-// migration runs one of the package's functions and tells the version before and after.
+// migration runs a function of package migrations, and shows the version before and after it.
 func (o *options) migration(cmd *cobra.Command, f func(context.Context, *pgx.ConnConfig, ...migrations.Option) error) error {
 	ctx, cancel := o.bounded(cmd.Context())
 	defer cancel()
@@ -140,7 +140,7 @@ func (o *options) schemaVersion(ctx context.Context) (versionView, error) {
 	return versionView{Schema: o.schema, Version: version, Dirty: dirty, Needed: migrations.Latest}, err
 }
 
-// fits says what has to be done with a schema that this program cannot work with, or that cannot be migrated.
+// fits gives advice for a schema that this program cannot use, or cannot migrate.
 func (o *options) fits(ctx context.Context, v versionView) error {
 	switch {
 	case v.Version != v.Needed:

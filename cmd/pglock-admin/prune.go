@@ -14,7 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// pruneView is what prune has removed.
+// pruneView tells what prune has removed.
 type pruneView struct {
 	Locks     int64 `json:"locks"`
 	Events    int64 `json:"events"`
@@ -73,7 +73,7 @@ You need the role pglock_admin.`,
 	return cmd
 }
 
-// outOfTime reports whether it was the time of this program that ended a statement, and not an administrator.
+// outOfTime reports whether --timeout ended a statement, rather than an administrator.
 func outOfTime(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && time.Until(deadline) < 100*time.Millisecond
@@ -94,7 +94,7 @@ func count(n int64, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// explainPrune says what was removed all the same, and what to do next.
+// explainPrune says what prune has removed before the error, and gives advice.
 func (o *options) explainPrune(ctx context.Context, v pruneView, err error) error {
 	late := stateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {
