@@ -54,7 +54,7 @@ func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
 		t.Errorf("the command says %q", out)
 	}
 	once("echo again", "--done-exit-code", "0").ends(t, 0, "was done at")
-	if p := once("echo again", "--quiet", "--done-exit-code", "0"); p.ends(t, 0) != "" || p.stderr.Len() > 0 {
+	if p := once("echo again", "--quiet", "--done-exit-code", "0"); p.ends(t, 0) != "" || p.stderr.String() != "" {
 		t.Error(p.stderr.String())
 	}
 	// A lock of another name has the same keys.
