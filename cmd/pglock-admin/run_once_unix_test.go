@@ -210,11 +210,15 @@ func TestRunTakesANameAsItIsForScripts(t *testing.T) {
 func TestRunSaysWhyTheServerDoesNotGiveALock(t *testing.T) {
 	t.Parallel()
 	db, empty := pgtest.Database(t), pgtest.EmptyDatabase(t)
+	other := pgtest.Database(t)
+	full := asUser(t, other, "pglock_user")
+	execute(t, other, "ALTER ROLE "+other.Name()+"_user CONNECTION LIMIT 0")
 	for name, c := range map[string]struct {
 		url  string
 		code int
 		says string
 	}{
+		"no room":     {full, exitUnreachable, "try: the same command again in a moment"},
 		"away":        {"postgres://me@" + closedPort(t) + "/db", exitUnreachable, "connection refused"},
 		"read-only":   {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable, "the server accepts no writes"},
 		"no schema":   {empty.URL(), exitSchema, "pglock-admin migrate up"},
