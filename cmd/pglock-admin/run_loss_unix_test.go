@@ -156,6 +156,26 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *test
 	deadBeforeTheLeaseEnds(t, address, cut)
 }
 
+func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil)
+	if err := migrations.Up(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	flags := "--ttl 1m --timeout 1s "
+	plain := running(t, server.URL(), line(flags+"a", sh("echo ready; read line; exit 4"))...)
+	once := running(t, server.URL(), line(flags+"b --once k", sh("echo ready; read line"))...)
+	plain.says(t, "ready")
+	once.says(t, "ready")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	plain.goesOn(t)
+	once.goesOn(t)
+	plain.ends(t, 4, "it is unknown whether lock a was released: ", "it is free in 1m at the latest")
+	once.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done: ")
+}
+
 // deadBeforeTheLeaseEnds runs a command that ignores TERM, and makes renewals fail.
 func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) {
 	t.Helper()

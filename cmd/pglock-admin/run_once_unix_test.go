@@ -114,7 +114,7 @@ func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
 	execute(t, db, `CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''the disk is full''; END';
 		CREATE TRIGGER refuse BEFORE INSERT ON pglock.done_keys FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not noted as done: the disk is full (SQLSTATE P0001)", "the next run may run it again")
+	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done: the disk is full (SQLSTATE P0001)", "the next run may run it again")
 	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
 }
 
@@ -126,7 +126,7 @@ func TestAKeyIsNotNotedUnderALeaseThatIsLost(t *testing.T) {
 	p.says(t, "ready")
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not noted as done", "broken")
+	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done", "broken")
 	running(t, db.URL(), append([]string{"a", "--once", "k"}, sh("echo again")...)...).ends(t, 0)
 }
 

@@ -244,9 +244,9 @@ func (r *runner) mark(ctx context.Context) error {
 	if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
 		return nil
 	}
-	text := fmt.Sprintf("COMMAND has succeeded, but %s is not noted as done", named(r.errand.key))
+	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", named(r.errand.key))
 	if errors.Is(err, pglock.ErrOutcomeUnknown) {
-		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is noted as done", named(r.errand.key))
+		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done", named(r.errand.key))
 	}
 	return &advised{text: text, err: because(ctx, err), code: exitUnmarked, final: true,
 		hint: "look at what COMMAND has done: the next run may run it again"}
