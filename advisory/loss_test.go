@@ -37,7 +37,11 @@ func TestATerminatedSessionEndsTheContextAndTheLease(t *testing.T) {
 	s := newScene(t)
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
 	s.exec("SELECT pg_terminate_backend($1)", s.bridgePID())
-	t.Logf("the context ended %v after the session", wantLost(t, h))
+	took := wantLost(t, h)
+	t.Logf("the context ended %v after the session", took)
+	if took > 4*time.Second { // pings come every five
+		t.Error("only a ping has noticed")
+	}
 	await(t, "the end of the lease", h.Lease().Context().Done())
 	s.eventually("the lease to be released", "SELECT NOT EXISTS (SELECT FROM pglock.list_locks())")
 	if o := s.old("1"); !o.try() {
@@ -115,19 +119,19 @@ func TestAClosedClientFreesTheAdvisoryLock(t *testing.T) {
 	}
 }
 
-// cutConn is a connection that one can cut in silence: neither side hears of it.
+// cutConn is a connection that one can cut in silence: neither side hears of it, nor of the other's end.
 type cutConn struct {
 	net.Conn
-	cut *atomic.Bool
+	nothing net.Conn // from which nothing ever comes
+	cut     *atomic.Bool
 }
 
 func (c cutConn) Read(b []byte) (int, error) {
-	for {
-		n, err := c.Conn.Read(b)
-		if err != nil || !c.cut.Load() {
-			return n, err
-		} // what came is lost
+	n, err := c.Conn.Read(b)
+	if c.cut.Load() {
+		return c.nothing.Read(b)
 	}
+	return n, err
 }
 
 func (c cutConn) Write(b []byte) (int, error) {
@@ -137,22 +141,36 @@ func (c cutConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+func (c cutConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.Conn.SetDeadline(t), c.nothing.SetDeadline(t))
+}
+
+func (c cutConn) SetReadDeadline(t time.Time) error {
+	return errors.Join(c.Conn.SetReadDeadline(t), c.nothing.SetReadDeadline(t))
+}
+
+func (c cutConn) Close() error { return errors.Join(c.Conn.Close(), c.nothing.Close()) }
+
+// cuttable leads to the scene's database by connections that one can cut.
+func (s *scene) cuttable(cut *atomic.Bool) *pgx.ConnConfig {
+	return s.config(func(conn net.Conn) net.Conn {
+		if cut.Load() { // to cancel a statement: there is no network for that either
+			_ = conn.Close()
+			return conn
+		}
+		nothing, _ := net.Pipe()
+		s.t.Cleanup(func() { _ = nothing.Close() }) // pgx reads for a while from a connection that it has given up
+		return cutConn{conn, nothing, cut}
+	})
+}
+
 // A session whose network is cut in silence ends here before it ends on the server: nobody else has the advisory lock by then.
 func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var cut atomic.Bool
-	config, err := pgx.ParseConfig(s.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	dial := config.DialFunc
-	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		return cutConn{conn, &cut}, err
-	}
 	const ttl = 2 * time.Second
-	h := s.hold(s.bridge(advisory.WithConnConfig(config)), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
+	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	got := s.old("1").waiting()
 	cut.Store(true)
 	took := wantLost(t, h)
@@ -205,30 +223,30 @@ func TestALostAdvisoryLockIsNoticedByTheNextPing(t *testing.T) {
 	wantLost(t, h)
 }
 
+// The session has ended on the server, and this process cannot know: its network is cut.
 func TestGuardRefusesWhereTheSessionHasEnded(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
 	store := fencedstore.New(s.pool)
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	var cut atomic.Bool
+	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1))
 	write := func(before func()) error {
 		return store.Write(t.Context(), h.Lease(), func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "INSERT INTO written VALUES (1)"); err != nil {
 				return err
 			}
 			before()
-			return h.Guard(context.WithoutCancel(ctx), tx)
+			return h.Guard(ctx, tx)
 		}, fencedstore.WithSameToken())
 	}
 	if err := write(func() {}); err != nil {
 		t.Fatal(err)
 	}
-	err := write(func() {
-		pid := s.bridgePID()
-		s.exec("SELECT pg_terminate_backend($1, 5000)", pid)
-	})
-	if !errors.Is(err, pglock.ErrLost) {
-		t.Errorf("the write ended with %v, want ErrLost", err)
+	cut.Store(true)
+	var lost *advisory.LostError
+	if err := write(func() { s.exec("SELECT pg_terminate_backend($1, 5000)", s.bridgePID()) }); !errors.As(err, &lost) {
+		t.Errorf("the write ended with %v, want a LostError", err)
 	}
 	if !s.ask("SELECT count(*) = 1 FROM written") {
 		t.Error("a write after the end of the session was committed")

@@ -2,6 +2,7 @@ package advisory_test
 
 import (
 	"context"
+	"net"
 	"testing"
 	"time"
 
@@ -66,6 +67,24 @@ func (s *scene) hold(b *advisory.Bridge, name string, key advisory.Key, opts ...
 	}
 	s.t.Cleanup(func() { _ = h.Release(context.WithoutCancel(s.t.Context())) })
 	return h
+}
+
+// config leads to the scene's database by connections that are wrapped.
+func (s *scene) config(wrap func(net.Conn) net.Conn) *pgx.ConnConfig {
+	s.t.Helper()
+	config, err := pgx.ParseConfig(s.db.URL())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(conn), nil
+	}
+	return config
 }
 
 func (s *scene) exec(sql string, args ...any) {

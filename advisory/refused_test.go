@@ -69,17 +69,9 @@ func (c pooledConn) Read(b []byte) (int, error) {
 func TestAPoolerIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	config, err := pgx.ParseConfig(s.db.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	dial := config.DialFunc
-	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := dial(ctx, network, address)
-		return pooledConn{conn}, err
-	}
+	config := s.config(func(conn net.Conn) net.Conn { return pooledConn{conn} })
 	if _, err := s.bridge(advisory.WithConnConfig(config)).TryAcquire(t.Context(), "x", advisory.Bigint(1)); !errors.Is(err, advisory.ErrPooler) {
-		t.Errorf("through a pooler: %v, want ErrPooler", err)
+		t.Fatalf("through a pooler: %v, want ErrPooler", err)
 	}
 	if !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks()) AND NOT EXISTS (SELECT FROM advisory_locks)") {
 		t.Error("a refused call has left a lock")

@@ -124,7 +124,9 @@ func TestDoReleasesBoth(t *testing.T) {
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
 	b := s.bridge()
-	err := b.Do(t.Context(), "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := b.Do(ctx, "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
 		if lease, ok := pglock.LeaseFromContext(ctx); !ok || lease != h.Lease() {
 			t.Error("the context does not carry the lease")
 		}
@@ -135,7 +137,7 @@ func TestDoReleasesBoth(t *testing.T) {
 	}
 	func() {
 		defer func() { _ = recover() }()
-		_ = b.Do(t.Context(), "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { panic("on purpose") })
+		_ = b.Do(ctx, "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { panic("on purpose") })
 	}()
 	if !s.old("1").try() || !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks())") {
 		t.Error("a lock is left")

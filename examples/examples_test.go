@@ -41,6 +41,15 @@ var told = map[string][]string{
 		"sum of all accounts: 400", "transfers: 60", "differ from their transfers: 0", "SHOWN: no money was lost or made"},
 	"limit": {"is called for item-1", "3 callers", "A         is KILLED", "3 callers", "has the answer to item-1", "answers: 12",
 		"SHOWN: three processes of six"},
+	"leader": {"observer  sees that A leads", "A         is in the middle of tick", "A         is KILLED", "B         ticks for the 2nd time",
+		"C         ticks for the 2nd time", "leaders, in this order: A B C", "not in order: 0", "SHOWN: one process at a time led"},
+	"outside": {`A         writes "Monday, token `, `A         puts "Monday, token `, "operator  breaks the lease of A", `B         writes "Tuesday`,
+		`A         writes "late Monday, token 1" into the file: REFUSED by the fence`,
+		`A         puts "late Monday, token 1" on the page: REFUSED with 409`, "operator  breaks the lease of C",
+		`C         finds its lease lost after it wrote "Wednesday, token`, "UNDONE", `C         puts "Wednesday`, "NOT SENT",
+		"operator  breaks the lease of D", `E         writes "Friday, token `, "D         finds its lease lost after it wrote", "LEFT ALONE",
+		"F         is in the middle", "F         is KILLED", `G         writes "Sunday, token `, "file      Sunday, token ",
+		"page      Sunday, token ", "SHOWN: the last good write stands"},
 }
 
 // build builds the examples' programs as go run does.

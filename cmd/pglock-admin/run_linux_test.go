@@ -97,28 +97,31 @@ func (s *session) types(text string) {
 func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	// A command that has read a line is in the foreground.
 	s := atTerminal(t, db.URL(), `
-		"$RUN" run a -- sh -c 'echo re""ady; read line; echo "it reads $line"'; echo "first $?"
-		"$RUN" run a -- sh -c 'echo re""ady; sleep 1000'; echo "second $?"
-		"$RUN" run a -- sh -c 'echo re""ady; read line; echo "it reads $line"'; echo "stopped $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"'; echo "first $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line'; echo "second $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"
 		fg; echo "third $?"
-		"$RUN" run a --ttl 1s -- sh -c 'echo re""ady; read line'; echo "stopped $?"
+		"$RUN" run a --ttl 1s -- sh -c 'read line; echo "it reads $line"; read line'; echo "stopped $?"
 		read line
 		fg; echo "fourth $?"`)
-	s.shows("ready")
 	s.types("one\n")
 	s.shows("it reads one")
 	s.shows("first 0")
-	s.shows("ready")
-	s.types("\x03") // Ctrl-C
-	s.shows("second 130")
-	s.shows("ready")
-	s.types("\x1a") // Ctrl-Z
-	s.shows("stopped ")
 	s.types("two\n")
 	s.shows("it reads two")
+	s.types("\x03") // Ctrl-C
+	s.shows("second 130")
+	s.types("three\n")
+	s.shows("it reads three")
+	s.types("\x1a") // Ctrl-Z
+	s.shows("stopped ")
+	s.types("four\n")
+	s.shows("then four")
 	s.shows("third 0")
-	s.shows("ready")
+	s.types("five\n")
+	s.shows("it reads five")
 	s.types("\x1a")
 	s.shows("stopped ")
 	conn := db.Conn(t)

@@ -180,7 +180,7 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 		{"\xff -- true", "try: a name in valid UTF-8"},
 		{"a --holder " + long + " -- true", "--holder is "},
 		{"a --metadata { -- true", "--metadata"},
-		{`" -- true`, `what begins with " must be quoted`},
+		{`" -- true`, `a name that begins with " must be quoted`},
 		{"a --timeout 0s -- true", "--timeout"},
 		{"a -o yaml -- true", "table or json"},
 		{"a --database-url postgres://[ -- true", "cannot be read as a connection string"},
@@ -216,7 +216,7 @@ func TestRunSaysWhyTheServerDoesNotGiveALock(t *testing.T) {
 		says string
 	}{
 		"away":        {"postgres://me@" + closedPort(t) + "/db", exitUnreachable, "connection refused"},
-		"read-only":   {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable, "the server takes no writes"},
+		"read-only":   {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable, "the server accepts no writes"},
 		"no schema":   {empty.URL(), exitSchema, "pglock-admin migrate up"},
 		"no right":    {asUser(t, db, ""), exitPermission, "GRANT pglock_user"},
 		"no database": {strings.Replace(db.URL(), db.Name(), "nothing_here", 1), exitUnreachable, "nothing_here"},

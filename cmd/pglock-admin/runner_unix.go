@@ -99,8 +99,7 @@ func (r *runner) watch() error {
 		case s := <-r.signals:
 			r.passOn(s.(syscall.Signal))
 		case <-r.suspends:
-			r.group.Signal(syscall.SIGTSTP)
-			r.suspend()
+			r.group.Signal(syscall.SIGTSTP) // run stops when the command has
 		case <-lost:
 			lost = nil
 			if !r.overdue {

@@ -53,25 +53,24 @@ func (t *terminal) takeBack() {
 // stopped is for a command that was stopped: by the terminal, before it was in the foreground or by Ctrl-Z.
 func (r *runner) stopped(s syscall.Signal) {
 	switch {
-	case r.terminal == nil || r.terminal.group == 0:
-	case s == syscall.SIGTTIN || s == syscall.SIGTTOU:
-		r.terminal.give(r.pid)
-		r.group.Signal(syscall.SIGCONT)
 	case s == syscall.SIGTSTP:
 		r.terminal.takeBack()
-		_ = syscall.Kill(0, syscall.SIGTSTP) // to what is with run in its group, such as a script; run hears it, too
-		<-r.suspends
 		r.suspend()
+	case r.terminal != nil && (s == syscall.SIGTTIN || s == syscall.SIGTTOU):
+		r.terminal.give(r.pid)
+		r.group.Signal(syscall.SIGCONT)
 	}
 }
 
-// suspend stops this process, as Ctrl-Z does, and continues the command when it is continued itself. Nothing is renewed
-// meanwhile: the minder ends the command when the lease does.
+// suspend stops this process and what is with it in its group, such as a script, as Ctrl-Z does. It continues the command
+// when it is continued itself. Nothing is renewed meanwhile: the minder ends the command before the lease does.
 func (r *runner) suspend() {
 	session, err := unix.Getsid(0)
 	if jobs := err == nil && session != unix.Getpgrp(); jobs { // a shell with job control, which can continue this process
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)
+		_ = syscall.Kill(0, syscall.SIGTSTP) // this process hears it, too, and does not stop
+		<-r.suspends
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		<-continued
 		signal.Stop(continued)

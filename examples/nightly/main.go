@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	every = 3 * time.Second       // nights are short here
-	skew  = 40 * time.Millisecond // between the clocks of two replicas
+	every = 3500 * time.Millisecond // nights are short here
+	skew  = 40 * time.Millisecond   // between the clocks of two replicas
 )
 
 func main() {

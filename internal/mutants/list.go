@@ -16,8 +16,9 @@ const (
 	protocol    = "./internal/protocol"
 	coalescing  = "./internal/coalesce"
 	electing    = "./leader"
+	bridging    = "./advisory"
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofLeaders)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory)

@@ -75,8 +75,10 @@ type Stage struct {
 	play  Play
 	fail  context.CancelCauseFunc // of the story, when a process fails
 	url   string
-	out   io.Writer
 	began time.Time
+
+	printing sync.Mutex // at out
+	out      io.Writer
 
 	processes []*Process
 
@@ -166,6 +168,8 @@ func (s *Stage) tidy(ctx context.Context, server *pgserver.Server) error {
 
 // Say tells what happens, and to whom.
 func (s *Stage) Say(who, format string, args ...any) {
+	s.printing.Lock()
+	defer s.printing.Unlock()
 	fmt.Fprintf(s.out, "%6.2f s  %-9s %s\n", time.Since(s.began).Seconds(), who, fmt.Sprintf(format, args...))
 }
 
