@@ -23,7 +23,8 @@ func wantLost(t *testing.T, h *advisory.Held) time.Duration {
 	await(t, "the end of the context", h.Context().Done())
 	took := time.Since(began)
 	var lost *advisory.LostError
-	if cause := context.Cause(h.Context()); !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Name != h.Lease().Name() {
+	cause := context.Cause(h.Context())
+	if !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Name != h.Lease().Name() {
 		t.Errorf("the context ended with %v, want a LostError", cause)
 	}
 	if err := h.Err(); !errors.As(err, &lost) {
@@ -164,7 +165,8 @@ func (s *scene) cuttable(cut *atomic.Bool) *pgx.ConnConfig {
 	})
 }
 
-// A session whose network is cut in silence ends here before it ends on the server: nobody else has the advisory lock by then.
+// A session whose network is cut in silence ends here before it ends on the server: nobody else has the advisory lock
+// by then.
 func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -46,7 +46,8 @@ func TestEveryKeyIsTheOneThatOldProgramsUse(t *testing.T) {
 			t.Errorf("an old program cannot lock %s after the release of %v", k.sql, k.key)
 		}
 		var held *advisory.HeldError
-		if _, err := b.TryAcquire(t.Context(), name, k.key); !errors.As(err, &held) || held.PID != o.pid() || !errors.Is(err, pglock.ErrHeld) {
+		_, err := b.TryAcquire(t.Context(), name, k.key)
+		if !errors.As(err, &held) || held.PID != o.pid() || !errors.Is(err, pglock.ErrHeld) {
 			t.Errorf("try %v while an old program has it: %v, want the backend %d", k.key, err, o.pid())
 		}
 		if !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks())") {
@@ -55,8 +56,8 @@ func TestEveryKeyIsTheOneThatOldProgramsUse(t *testing.T) {
 	}
 }
 
-// Old programs of every kind and new ones work on one number, which each reads and writes in two transactions: a moment in which two
-// hold loses an addition.
+// Old programs of every kind and new ones work on one number, which each reads and writes in two transactions: a
+// moment in which two hold loses an addition.
 func TestOldAndNewNeverHoldTogether(t *testing.T) {
 	t.Parallel()
 	const turns = 12
@@ -86,7 +87,8 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 			defer cancel()
 			var all sync.WaitGroup
-			for _, blocks := range []bool{true, true, false} { // old: two wait in the server's queue, one asks again and again
+			// Of the old ones two wait in the server's queue, and one asks again and again.
+			for _, blocks := range []bool{true, true, false} {
 				o := s.old(k.sql)
 				all.Go(func() {
 					for range turns {
@@ -108,8 +110,8 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 					}
 				})
 			}
-			for range 2 {
-				b := s.bridge()
+			siblings := s.bridgeOver(s.clientWith()) // their calls share turns
+			for _, b := range []*advisory.Bridge{s.bridge(), siblings, siblings} {
 				all.Go(func() {
 					for range turns {
 						err := b.Do(ctx, "numbers", k.key, func(ctx context.Context, h *advisory.Held) error {
@@ -124,7 +126,7 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if want := 5 * turns; int(done.Load()) != want || !s.ask("SELECT n = $1 FROM numbers", want) {
+			if want := 6 * turns; int(done.Load()) != want || !s.ask("SELECT n = $1 FROM numbers", want) {
 				t.Errorf("%d turns, want %d, and the number has lost additions", done.Load(), want)
 			}
 		})

@@ -14,14 +14,18 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory lock. So the
-// advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes of one Held run one after
-// the other, and fn must not call Write of the same Held. fn's context ends with ctx, and with both locks.
+// Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory
+// lock. So the advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes
+// of one Held run one after the other, and fn must not call Write or Release of the same Held. fn's context ends with
+// ctx, and with either lock. When it ends while a statement runs, pgx closes the connection, and with it the advisory
+// lock is lost. A transaction that lasts longer than the lease had left when it began ends the same way.
 //
-// It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT. An error or a
-// panic of fn rolls back. The errors are those of these, ErrLost (LostError), and pglock.ErrOutcomeUnknown when COMMIT was not
-// answered. The options are those of fencedstore.Guard.
-func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption) error {
+// It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT.
+// An error or a panic of fn rolls back. The errors are those of these, ErrLost (LostError), and
+// pglock.ErrOutcomeUnknown when COMMIT was not answered. The options are those of fencedstore.Guard.
+func (h *Held) Write(
+	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption,
+) error {
 	if fn == nil {
 		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
 	}
@@ -40,7 +44,9 @@ func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	return err
 }
 
-func (h *Held) write(ctx context.Context, fn func(context.Context, pgx.Tx) error, opts []fencedstore.FenceOption) error {
+func (h *Held) write(
+	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts []fencedstore.FenceOption,
+) error {
 	tx, err := h.session.conn.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("advisory: write under lock %q: %w", h.lease.Name(), err)
@@ -72,15 +78,18 @@ func (h *Held) write(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	return fencedstore.Explain(err, h.lease, opts...)
 }
 
-// Guard looks inside a transaction of any session of the database whether the advisory lock is held still, and refuses with ErrLost
-// (LostError) if not: then roll back. Call it as the last statement before COMMIT, also at the end of the function that
-// fencedstore.Store.Write is given. It does not hold the lock: if the session of the advisory lock ends between the look and the
-// end of COMMIT, an old program may have the lock before the commit is done. Write has no such gap. Guard passes no fence.
+// Guard looks inside a transaction of any session of the database whether the advisory lock is held still, and
+// refuses with ErrLost (LostError) if not: then roll back. Call it as the last statement before COMMIT, also at the
+// end of the function that fencedstore.Store.Write is given. It does not hold the lock: if the session of the
+// advisory lock ends between the look and the end of COMMIT, an old program may have the lock before the commit is
+// done. Write has no such gap. Guard passes no fence.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
-	return h.guard(func(sql string, args []any, holds *bool) error { return tx.QueryRow(ctx, sql, args...).Scan(holds) })
+	return h.guard(func(sql string, args []any, holds *bool) error {
+		return tx.QueryRow(ctx, sql, args...).Scan(holds)
+	})
 }
 
 // GuardSQL is Guard for a transaction of database/sql.

@@ -75,7 +75,8 @@ func TestAWriteIsUnderTheFence(t *testing.T) {
 	}
 }
 
-// Writes take turns with each other and with the goroutine that watches, and a release waits for the one that is under way.
+// Writes take turns with each other and with the goroutine that watches, and a release waits for the one that is
+// under way.
 func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -117,6 +118,30 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	if err := h.Write(t.Context(), insert); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("a write after the release: %v, want ErrReleased", err)
 	}
+}
+
+// pgx gives up the connection of a statement whose ctx ends. Here it is the session of the advisory lock.
+func TestAStatementThatIsCutShortEndsTheSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wrote := make(chan error, 1)
+	go func() {
+		wrote <- h.Write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_sleep(60)")
+			return err
+		})
+	}()
+	s.eventually("the statement to run", `SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event = 'PgSleep')`)
+	cancel()
+	err := await(t, "the write", wrote)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the write ended with %v", err)
+	}
+	wantLost(t, h)
 }
 
 func TestDoReleasesBoth(t *testing.T) {

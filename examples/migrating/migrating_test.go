@@ -45,7 +45,9 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 	"advisory lock": func(t *testing.T) (*scene, change) {
 		s := newScene(t)
 		return s, change{
-			before: func() program { return func(ctx context.Context) error { return fromadvisory.LockBefore(ctx, s.pool) } },
+			before: func() program {
+				return func(ctx context.Context) error { return fromadvisory.LockBefore(ctx, s.pool) }
+			},
 			during: func() program {
 				b := s.bridge()
 				return func(ctx context.Context) error { return fromadvisory.LockDuring(ctx, b) }
@@ -75,7 +77,9 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 	"advisory transaction": func(t *testing.T) (*scene, change) {
 		s := newScene(t)
 		return s, change{
-			before: func() program { return func(ctx context.Context) error { return fromadvisory.TxBefore(ctx, s.pool) } },
+			before: func() program {
+				return func(ctx context.Context) error { return fromadvisory.TxBefore(ctx, s.pool) }
+			},
 			during: func() program {
 				c := s.client()
 				return func(ctx context.Context) error { return fromadvisory.TxDuring(ctx, c, s.store) }
@@ -96,7 +100,9 @@ var changes = map[string]func(t *testing.T) (*scene, change){
 			},
 			during: func() program {
 				me, c := me(), s.client()
-				return trying(func(ctx context.Context) (bool, error) { return fromshedlock.During(ctx, c, s.store, s.pool, me) })
+				return trying(func(ctx context.Context) (bool, error) {
+					return fromshedlock.During(ctx, c, s.store, s.pool, me)
+				})
 			},
 			after: func() program {
 				me, c, night := me(), s.client(), 0
@@ -166,8 +172,8 @@ func (s *scene) bridge() *advisory.Bridge {
 	return b
 }
 
-// In a rolling change the programs before and during run together, and later those during and after. Each of them adds pages to one
-// report, by reading and then writing: two that hold at the same time lose pages.
+// In a rolling change the programs before and during run together, and later those during and after. Each of them
+// adds pages to one report, by reading and then writing: two that hold at the same time lose pages.
 func TestNoTwoProgramsOfARollingChangeHoldTogether(t *testing.T) {
 	for name, make := range changes {
 		t.Run(name, func(t *testing.T) {
@@ -175,7 +181,8 @@ func TestNoTwoProgramsOfARollingChangeHoldTogether(t *testing.T) {
 			s, programs := make(t)
 			want := 0
 			for _, phase := range [][]func() program{
-				{programs.before}, {programs.before, programs.during}, {programs.during, programs.after}, {programs.after},
+				{programs.before}, {programs.before, programs.during},
+				{programs.during, programs.after}, {programs.after},
 			} {
 				want += s.together(phase)
 				if pages := s.pages(); pages != want {
@@ -219,7 +226,8 @@ func TestElectionBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	s, etcd := newScene(t), newEtcd(t)
 	led := ""
-	if err := frometcd.ElectionBefore(t.Context(), etcd, "a", func(context.Context) error { led += "before "; return nil }); err != nil {
+	lead := func(context.Context) error { led += "before "; return nil }
+	if err := frometcd.ElectionBefore(t.Context(), etcd, "a", lead); err != nil {
 		t.Error(err)
 	}
 	watching, cancel := context.WithCancel(t.Context())

@@ -19,7 +19,9 @@ func MutexAfter(ctx context.Context, client *pglock.Client, store *fencedstore.S
 }
 
 // ElectionAfter leads until work returns. ctx of work ends when the lease is lost.
-func ElectionAfter(ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error) error {
+func ElectionAfter(
+	ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error,
+) error {
 	return client.Do(ctx, "reporter", work, pglock.WithTTL(30*time.Second), pglock.WithHolder(me))
 }
 
