@@ -16,9 +16,13 @@ import (
 
 // Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory
 // lock. So the advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes
-// of one Held run one after the other, and fn must not call Write or Release of the same Held. fn's context ends with
-// ctx, and with either lock. When it ends while a statement runs, pgx closes the connection, and with it the advisory
-// lock is lost. A transaction that lasts longer than the lease had left when it began ends the same way.
+// of one Held run one after the other, and fn must not call Write or Release of the same Held.
+//
+// fn's context ends with ctx and with the lease. The end of the session is noticed by the next statement, because
+// nobody else reads from the connection meanwhile: do in fn what the transaction undoes, and nothing outside the
+// database. Two things in fn end the session, and with it the advisory lock: a context that ends while a statement
+// runs, since pgx then closes the connection; and a pause between two statements that is longer than the lease had
+// left at the beginning.
 //
 // It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT.
 // An error or a panic of fn rolls back. The errors are those of these, ErrLost (LostError), and

@@ -144,6 +144,25 @@ func TestAStatementThatIsCutShortEndsTheSession(t *testing.T) {
 	wantLost(t, h)
 }
 
+// A write that hangs keeps an old program out for no longer than the lease had left when it began.
+func TestAWriteThatHangsFreesTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(time.Second))
+	got := s.old("1").waiting()
+	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := insert(ctx, tx); err != nil {
+			return err
+		}
+		return await(t, "the old program's lock", got)
+	})
+	if err == nil || !s.ask("SELECT count(*) = 0 FROM written") {
+		t.Errorf("a write that hung ended with %v", err)
+	}
+	wantLost(t, h)
+}
+
 func TestDoReleasesBoth(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
