@@ -7,20 +7,20 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// gate lets the handlers of one token at a time run for each resource, in ascending order of tokens.
+// gate lets the handlers of only one token at a time run for each resource, in ascending order of tokens.
 type gate struct {
 	mu    sync.Mutex // guards all turns too; never held across a wait
 	turns map[string]*turn
 }
 
-// turn is the state of one resource. It lives while a request is between pin and unpin, so that a request which was
-// overtaken on its way finds out.
+// turn is the state of one resource. It lives while a request is between pin and unpin, so that an overtaken request
+// finds out.
 type turn struct {
 	pins    int
-	highest pglock.Token  // that came to enter; no lower one enters any more
+	highest pglock.Token  // that has tried to enter; no lower one enters any more
 	current pglock.Token  // of the handlers that run
-	running int           // how many do; all have the token current
-	changed chan struct{} // closed and made anew when running falls to 0 and when highest rises
+	running int           // how many run; all have the token current
+	changed chan struct{} // closed and replaced when running falls to 0 and when highest rises
 }
 
 func (t *turn) wake() {
@@ -51,8 +51,8 @@ func (g *gate) unpin(resource string, t *turn) {
 	}
 }
 
-// enter waits until the handlers of lower tokens have returned; leave must follow. It gives the token, or without having
-// entered a greater one that has come, or the cause of ctx's end.
+// enter waits until the handlers of lower tokens have returned, and returns the token; leave must follow. If it has
+// not entered, it returns a greater token that has come, or the cause of ctx's end.
 func (g *gate) enter(ctx context.Context, t *turn, token pglock.Token) (pglock.Token, error) {
 	for {
 		entered, highest, changed := g.try(t, token)
@@ -72,7 +72,7 @@ func (g *gate) try(t *turn, token pglock.Token) (entered bool, highest pglock.To
 	defer g.mu.Unlock()
 	if token > t.highest {
 		t.highest = token
-		t.wake() // those that wait with a lower one
+		t.wake() // requests that wait with a lower token
 	}
 	if token == t.highest && (t.running == 0 || t.current == token) {
 		t.current = token

@@ -29,15 +29,15 @@ const (
 	TypeMisconfigured = typeBase + "fencing-misconfigured"    // 500
 )
 
-// maxProblem is how much of a response Refusal reads; a document of the Verifier has at most a few kilobytes.
+// maxProblem limits how much of a response Refusal reads; a Verifier's document has at most a few kilobytes.
 const maxProblem = 64 << 10
 
-// ErrRefused: the service has seen a greater token for the resource. errors.As with **RefusedError tells which tokens.
+// ErrRefused: the service has seen a greater token for the resource. errors.As with **RefusedError says which tokens.
 var ErrRefused = errors.New("fencedhttp: token was refused")
 
-// RefusedError says which token a service refused, and the greatest one that it had seen. It is an ErrRefused.
+// RefusedError says which token a service refused, and the greatest that it had seen. It is an ErrRefused.
 type RefusedError struct {
-	Resource  string // by the name that the service has for it
+	Resource  string // the service's name for it
 	Token     pglock.Token
 	LastToken pglock.Token
 }
@@ -62,7 +62,7 @@ type problem struct {
 
 func (p problem) write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
-	if err != nil { // of strings and numbers: cannot be
+	if err != nil { // cannot happen: it has only strings and numbers
 		w.WriteHeader(p.Status)
 		return
 	}
@@ -82,9 +82,9 @@ func stale(e *RefusedError) problem {
 		Token: e.Token, LastToken: e.LastToken, Resource: e.Resource}
 }
 
-// Refusal is a *RefusedError when the response is the 409 of a Verifier, and nil for every other, also for other
-// refusals. What it reads of the body is put back: the response can be read as if Refusal had not been called, and its
-// body is still the caller's to close.
+// Refusal returns a *RefusedError if the response is the 409 of a Verifier, and nil for every other response,
+// including other refusals. It puts back what it reads of the body: you can read the response as if Refusal had not
+// been called, and must still close its body.
 func Refusal(resp *http.Response) error {
 	if resp == nil || resp.StatusCode != http.StatusConflict || resp.Body == nil {
 		return nil

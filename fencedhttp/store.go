@@ -12,24 +12,24 @@ import (
 
 // TokenStore remembers the greatest token of each resource.
 type TokenStore interface {
-	// Advance remembers the token unless a greater one is remembered already, and gives the greatest, in one atomic step:
-	// the token has passed if and only if last == token. It returns when what it answers cannot be forgotten any more. After
-	// an error the token may or may not be remembered.
+	// Advance remembers the token unless it already remembers a greater one, and returns the greatest, in one atomic
+	// step: the token has passed if and only if last == token. It returns only when its answer cannot be forgotten
+	// any more. After an error it may or may not remember the token.
 	Advance(ctx context.Context, resource string, token pglock.Token) (last pglock.Token, err error)
 }
 
-// DefaultMaxResources is how many resources a MemoryStore remembers unless MaxResources says otherwise.
+// DefaultMaxResources is how many resources a MemoryStore remembers by default.
 const DefaultMaxResources = 1 << 16
 
 // ErrFull: a MemoryStore has no room for another resource.
 var ErrFull = errors.New("fencedhttp: memory store is full")
 
-// MemoryStore is a TokenStore in the memory of one process. It forgets when the process ends: after a restart a stale
-// token passes until the first request with a greater one. Use it where the resource is gone then too, or in tests. The
-// zero value is ready; do not copy it. It is safe for concurrent use.
+// MemoryStore is a TokenStore in the memory of one process. It forgets everything when the process ends: after a
+// restart a stale token passes until the first request with a greater one. Use it in tests, or where the resource
+// ends with the process too. The zero value is ready; do not copy it. It is safe for concurrent use.
 type MemoryStore struct {
-	// MaxResources bounds how many resources are remembered. None is dropped for another, as a fence that forgets lets
-	// stale tokens in: the next one is refused with ErrFull. Defaults to DefaultMaxResources, 65,536; set it before use.
+	// MaxResources limits how many resources are remembered. A further one is refused with ErrFull: a fence that
+	// forgot a resource would let stale tokens in. Defaults to DefaultMaxResources, 65,536; set it before use.
 	MaxResources int
 
 	mu   sync.Mutex

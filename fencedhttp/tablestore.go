@@ -13,11 +13,11 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// attempts bounds how often a statement is repeated that the server undid because of another one.
+// attempts limits how often a statement is repeated that the server has undone because of another one.
 const attempts = 20
 
-// TableStore is a TokenStore in a table of the service's own PostgreSQL, for any number of processes. What it has
-// answered is on disk, whatever synchronous_commit the session has. The table, for which Create has the same statement:
+// TableStore is a TokenStore in a table of the service's own PostgreSQL, for any number of processes. Its answers are
+// on disk, whatever synchronous_commit the session has. Create makes the table:
 //
 //	CREATE TABLE fencing_tokens (
 //	  resource    text COLLATE "C" PRIMARY KEY CHECK (octet_length(resource) BETWEEN 1 AND 512),
@@ -25,17 +25,17 @@ const attempts = 20
 //	  advanced_at timestamptz NOT NULL DEFAULT clock_timestamp()
 //	) WITH (fillfactor = 50);
 //
-// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read: it writes nothing. Deleting
-// a row reopens the fence for stale tokens. Made by NewTableStore, it is safe for concurrent use; the pool stays the
-// caller's.
+// The user needs SELECT, INSERT and UPDATE on it. A token that was seen before is only read, not written. Deleting a
+// row reopens the fence for stale tokens. Use NewTableStore to make one. It is safe for concurrent use; the pool
+// stays the caller's.
 type TableStore struct {
 	pool    *pgxpool.Pool
 	table   string // quoted
 	advance string
 }
 
-// NewTableStore makes a store over a table that is named by itself, as in pgx.Identifier{"fencing_tokens"}, or with its
-// schema. Errors: pglock.ErrInvalid.
+// NewTableStore makes a store over a table, given by its name alone, as in pgx.Identifier{"fencing_tokens"}, or with
+// its schema. Errors: pglock.ErrInvalid.
 func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error) {
 	if pool == nil {
 		return nil, &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
@@ -53,9 +53,9 @@ func NewTableStore(pool *pgxpool.Pool, table pgx.Identifier) (*TableStore, error
 	return &TableStore{pool: pool, table: name, advance: strings.ReplaceAll(advanceSQL, "{{table}}", name)}, nil
 }
 
-// advanceSQL reads the token, and writes only if the one given is greater: to the row as it is then, after whatever wait.
-// A token that another statement has written meanwhile is left as it is by GREATEST, and answered. The join with durable
-// is what makes the server evaluate it.
+// advanceSQL reads the token, and writes only if the given one is greater: to the row as it is then, after whatever
+// wait. If another statement has written a greater token meanwhile, GREATEST keeps and returns it. The join with
+// durable makes the server evaluate it.
 const advanceSQL = `
 WITH seen AS MATERIALIZED (
   SELECT t.token FROM {{table}} t WHERE t.resource OPERATOR(pg_catalog.=) $1::pg_catalog.text
@@ -73,7 +73,7 @@ WITH seen AS MATERIALIZED (
 SELECT written.token FROM written
 UNION ALL SELECT seen.token FROM seen WHERE NOT EXISTS (SELECT FROM written)`
 
-// Advance implements TokenStore. Errors: pglock.ErrInvalid, ctx's error, or what went wrong with the server.
+// Advance implements TokenStore. Errors: pglock.ErrInvalid, ctx's error, or the server's failure.
 func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.Token) (pglock.Token, error) {
 	if err := checkAdvance(resource, token); err != nil {
 		return 0, err
@@ -88,7 +88,7 @@ func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.
 	return pglock.Token(last), nil
 }
 
-// Create makes the table unless it is there. Its schema must exist. Any number of processes may call it at once.
+// Create makes the table if it does not exist. Its schema must exist. Any number of processes may call it at once.
 func (s *TableStore) Create(ctx context.Context) error {
 	err := repeat(ctx, func() error {
 		_, err := s.pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+s.table+` (
@@ -98,14 +98,14 @@ func (s *TableStore) Create(ctx context.Context) error {
   advanced_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 ) WITH (fillfactor = 50)`)
 		return err
-	}, "23505", "42P07", "42710") // somebody else has made it in this moment
+	}, "23505", "42P07", "42710") // somebody else has just made it
 	if err != nil {
 		return fmt.Errorf("fencedhttp: create table %s: %w", s.table, err)
 	}
 	return nil
 }
 
-// repeat calls f again while it fails with one of the SQLSTATEs: the server has undone it.
+// repeat calls f again while it fails with one of these SQLSTATEs, which say that the server has undone it.
 func repeat(ctx context.Context, f func() error, states ...string) error {
 	for attempt := 1; ; attempt++ {
 		err := f()

@@ -12,24 +12,24 @@ import (
 const Header = "Fencing-Token"
 
 const (
-	// maxDigits is how many the greatest token has, 9223372036854775807.
+	// maxDigits is the length of the greatest token, 9223372036854775807.
 	maxDigits = 19
-	// maxHeaderBytes is how much of a bad header is shown.
+	// maxHeaderBytes limits how much of a bad header an error shows.
 	maxHeaderBytes = 64
 )
 
 // carried is what a context says about the token.
 type carried struct {
 	token pglock.Token
-	lease *pglock.Lease // nil: the token alone
+	lease *pglock.Lease // nil: only a token
 	err   error         // why it cannot be sent
 }
 
 type contextKey struct{}
 
-// ContextWithLease makes requests under the context carry the lease's token, and makes Transport refuse them once the lease has
-// ended. It does not end the context with the lease: give it lease.Context(), or what was made of it, so that a request
-// under way ends too. A nil or zero lease makes Transport refuse with pglock.ErrInvalid.
+// ContextWithLease makes requests under the context carry the lease's token, and makes Transport refuse them once the
+// lease has ended. It does not end the context with the lease: pass lease.Context(), or a context derived from it, so
+// that a request under way ends too. With a nil or zero lease Transport refuses with pglock.ErrInvalid.
 func ContextWithLease(ctx context.Context, lease *pglock.Lease) context.Context {
 	c := carried{lease: lease}
 	if lease == nil || lease.Token() == 0 {
@@ -41,9 +41,10 @@ func ContextWithLease(ctx context.Context, lease *pglock.Lease) context.Context 
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// ContextWithToken makes requests under the context carry the token, whatever has become of its lease: to undo what was done
-// under it (the service refuses if somebody has come since), or in a process that was only told the token. It replaces what
-// ContextWithLease or ContextWithToken has said before. A token that is not positive makes Transport refuse with pglock.ErrInvalid.
+// ContextWithToken makes requests under the context carry the token, whatever has become of its lease. Use it to undo
+// what was done under the lease (the service refuses if a later holder has come), or in a process that has only the
+// token. It replaces an earlier ContextWithLease or ContextWithToken. With a token that is not positive Transport
+// refuses with pglock.ErrInvalid.
 func ContextWithToken(ctx context.Context, token pglock.Token) context.Context {
 	c := carried{token: token}
 	if token <= 0 {
@@ -52,13 +53,14 @@ func ContextWithToken(ctx context.Context, token pglock.Token) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// TokenFromContext is the token that the context carries: in a handler behind a Verifier the one that has passed.
+// TokenFromContext returns the token that the context carries. In a handler behind a Verifier it is the admitted
+// token.
 func TokenFromContext(ctx context.Context) (pglock.Token, bool) {
 	c, _ := ctx.Value(contextKey{}).(carried)
 	return c.token, c.token > 0
 }
 
-// parseToken reads the values of the header; there is at least one.
+// parseToken reads the header's values; there is at least one.
 func parseToken(values []string) (pglock.Token, error) {
 	if len(values) != 1 {
 		return 0, fmt.Errorf("the header %s occurs %d times: it must occur once", Header, len(values))

@@ -9,12 +9,13 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Transport is an http.RoundTripper that puts the token of a request's context into its header (ContextWithLease, ContextWithToken). A
-// request whose context carries none is sent as it is. It is safe for concurrent use if Base is.
+// Transport is an http.RoundTripper that puts the token of a request's context into its header (ContextWithLease,
+// ContextWithToken). It sends a request unchanged if the context carries none. It is safe for concurrent use if Base
+// is.
 //
-// A request under a lease that has ended is not sent: pglock.ErrLost or pglock.ErrReleased. Neither is one whose header
-// was set by hand to something else: pglock.ErrInvalid. Both come wrapped in the *url.Error of http.Client. That a lease
-// has not ended here says little about the server, so the receiver still has to compare.
+// It does not send a request whose lease has ended (pglock.ErrLost or pglock.ErrReleased), nor one whose header
+// already has another value (pglock.ErrInvalid). Both errors come wrapped in the *url.Error of http.Client. A lease
+// that has not ended here may have ended on the server, so the receiver still has to compare.
 //
 // It does not change the caller's request, and does not look at responses: see Refusal.
 type Transport struct {
@@ -22,7 +23,7 @@ type Transport struct {
 	Base http.RoundTripper
 }
 
-// RoundTrip implements http.RoundTripper. Redirects come here too, each as a request of its own.
+// RoundTrip implements http.RoundTripper. Redirects come here too, each as a separate request.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, ok := r.Context().Value(contextKey{}).(carried)
 	if !ok {
@@ -40,7 +41,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.base().RoundTrip(r)
 }
 
-// header is that of the request with the token in it.
+// header returns the request's header with the token in it.
 func (c carried) header(r *http.Request) (http.Header, error) {
 	if c.err != nil {
 		return nil, fmt.Errorf("fencedhttp: send %s: %w", r.Method, c.err)
@@ -56,7 +57,7 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 		header = http.Header{}
 	}
 	for name, values := range header {
-		if !strings.EqualFold(name, Header) { // whoever writes to the map may spell it in any way
+		if !strings.EqualFold(name, Header) { // the map may hold any spelling
 			continue
 		}
 		for _, v := range values {

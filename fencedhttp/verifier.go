@@ -9,26 +9,26 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Verifier compares the tokens of requests with the greatest one that was seen for their resource. Do not copy it, nor
-// change it after the first request. It is safe for concurrent use.
+// Verifier compares the tokens of requests with the greatest one seen for their resource. Do not copy it, nor change
+// it after the first request. It is safe for concurrent use.
 //
-// It decides by headers alone and before it reads a body, so that a client that expects 100-continue sends none in vain.
+// It decides by headers alone before it reads a body, so a client that expects 100-continue sends no body in vain.
 type Verifier struct {
 	// Store remembers the greatest tokens. Required.
 	Store TokenStore
-	// Resource names what a request changes: 1 to pglock.MaxNameBytes bytes of UTF-8 without NUL. Requests that change the
-	// same thing must give the same name. An error is answered with 400, without its text. Required.
+	// Resource names what a request changes: 1 to pglock.MaxNameBytes bytes of UTF-8 without NUL. Requests that
+	// change the same thing must have the same name. An error is answered with 400, without its text. Required.
 	Resource func(*http.Request) (string, error)
-	// Unchecked are the methods that pass without a look at their token. Defaults to GET, HEAD and OPTIONS; a slice that is
-	// empty but not nil has every request checked.
+	// Unchecked lists the methods that pass without a check of their token. Defaults to GET, HEAD and OPTIONS; with
+	// an empty slice that is not nil every request is checked.
 	Unchecked []string
-	// Serialize makes a request with a greater token wait until the handlers of those with lower ones have returned, and
-	// refuses requests that a greater token has overtaken on the way. So for one resource no two tokens are at work at the
-	// same time, in this process and behind this Verifier. The wait ends with the request's context, with 503: give handlers
-	// a time limit. Requests with the same token run side by side.
+	// Serialize makes a request with a greater token wait until the handlers of requests with lower tokens have
+	// returned, and refuses requests that a greater token has overtaken. So for one resource no two tokens are at
+	// work at the same time, in this process and behind this Verifier. The wait ends with the request's context, with
+	// 503: give handlers a time limit. Requests with the same token run concurrently.
 	Serialize bool
-	// OnError is told what a response keeps back: errors of Store and Resource, and what is missing in this struct.
-	// Defaults to nobody.
+	// OnError receives what a response omits: errors of Store and Resource, and missing fields of this struct.
+	// Optional.
 	OnError func(*http.Request, error)
 
 	gate gate
@@ -36,7 +36,7 @@ type Verifier struct {
 
 var defaultUnchecked = []string{http.MethodGet, http.MethodHead, http.MethodOptions}
 
-// Middleware is next behind the verifier. Several handlers can be behind one; they share its resources.
+// Middleware puts next behind the verifier. Several handlers behind one verifier share its resources.
 func (v *Verifier) Middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { v.serve(w, r, next) })
 }
@@ -83,7 +83,7 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handler, resource string, token pglock.Token) {
 	var turn *turn
 	if v.Serialize {
-		// Before the store is asked: whoever passed it while we were on the way is then still known here.
+		// Before the store is asked: so the gate still knows whoever passed the store in the meantime.
 		turn = v.gate.pin(resource)
 		defer v.gate.unpin(resource, turn)
 	}

@@ -2,9 +2,9 @@ package fencedstore
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -38,32 +38,32 @@ func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Co
 	if err != nil {
 		return err
 	}
-	return s.write(ctx, c.transactionOp, o, fn)
+	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
 }
 
 // GuardAll is Guard for several fences at once, as WriteAll is Write. SealAll is its last statement, which also takes the leases
 // in the order of their names; ExplainAll explains the errors that come later.
 func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...FenceOption) error {
-	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+	if err := checkPgxTx(tx); err != nil {
+		return err
 	}
-	_, o, err := openAll(fences, opts, false)
+	c, o, err := openAll(fences, opts, false)
 	if err != nil {
 		return err
 	}
-	return o.refusal(o.read(tx.QueryRow(ctx, o.sql, o.guardArgs()...)))
+	return c.guard(ctx, o, inPgxTx(ctx, tx))
 }
 
 // GuardAllSQL is GuardAll for a transaction of database/sql.
-func GuardAllSQL(ctx context.Context, tx *sql.Tx, fences []Fence, opts ...FenceOption) error {
-	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+func GuardAllSQL(ctx context.Context, tx SQLTx, fences []Fence, opts ...FenceOption) error {
+	if err := checkSQLTx(tx); err != nil {
+		return err
 	}
-	_, o, err := openAll(fences, opts, false)
+	c, o, err := openAll(fences, opts, false)
 	if err != nil {
 		return err
 	}
-	return o.refusal(o.read(tx.QueryRowContext(ctx, o.sql, o.guardArgs()...)))
+	return c.guard(ctx, o, inSQLTx(ctx, tx))
 }
 
 // ExplainAll is Explain for a transaction of GuardAll.
@@ -78,7 +78,16 @@ func ExplainAll(err error, fences []Fence) error {
 		}
 		o.fences = append(o.fences, f.withDefault())
 	}
-	return explain(err, o)
+	if p, known := lastPassage(fences[0].Lease); known {
+		if late := p.explain(err, saysClosed(err)); late != nil {
+			return late
+		}
+	}
+	if !strings.HasPrefix(protocol.State(err), "LK") {
+		return err
+	}
+	f := o.blamed(err)
+	return translate(err, f.Lease, f.Resource)
 }
 
 func (f Fence) withDefault() Fence {
@@ -86,15 +95,6 @@ func (f Fence) withDefault() Fence {
 		f.Resource = f.Lease.Resource()
 	}
 	return f
-}
-
-// refusal says which fence was refused, and why.
-func (o opening) refusal(err error) error {
-	if err == nil {
-		return nil
-	}
-	f := o.blamed(err)
-	return fmt.Errorf("fencedstore: guard %s: %w", o, translate(err, f.Lease, f.Resource))
 }
 
 // openAll refuses what can be known to be wrong without asking the server.
@@ -151,6 +151,6 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 		return c, o, err
 	}
 	o.args = append(o.args, c.sameToken, hooks.Home(fences[0].Lease).DatabaseID.String(), string(inSlots))
-	o.read = readLeft
+	o.limit, o.read = c.limit, readLeft
 	return c, o, nil
 }

@@ -68,14 +68,25 @@ func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn fu
 	if err := s.check(fn); err != nil {
 		return err
 	}
-	if err := validateKey(key); err != nil {
-		return err
-	}
-	c, err := newConfig(lease, opts)
+	c, o, err := openOnce(lease, key, opts, true)
 	if err != nil {
 		return err
 	}
-	o := c.openOne(lease)
+	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
+}
+
+// openOnce is the opening of a transaction that does the work of a key.
+func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction bool) (c config, o opening, err error) {
+	if err := validateKey(key); err != nil {
+		return c, o, err
+	}
+	if c, err = newConfig(lease, opts); err == nil {
+		err = c.refuse(transaction, true)
+	}
+	if err != nil {
+		return c, o, err
+	}
+	o = c.openOne(lease)
 	var of, keep *string
 	if c.keep > 0 {
 		// PostgreSQL 14 reads no interval of more than 2^31 of any unit.
@@ -85,17 +96,17 @@ func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn fu
 	grant := hooks.Export(lease)
 	o.sql = protocol.Once(grant.Schema)
 	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep, grant.DatabaseID.String(), lease.Slot()}
-	o.read = func(row pgx.Row) error {
+	o.read = func(row pgx.Row) (time.Duration, error) {
 		var first bool
 		var at int64
 		done := &DoneError{Key: key}
 		if err := row.Scan(&first, &done.Lock, &done.Token, &at); err != nil || first {
-			return err
+			return -1, err
 		}
 		done.At = time.UnixMicro(at).UTC()
-		return done
+		return -1, done
 	}
-	return s.write(ctx, c.transactionOp, o, fn)
+	return c, o, nil
 }
 
 func validateKey(key string) error {

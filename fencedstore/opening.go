@@ -13,16 +13,28 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// opening is the statement that puts a transaction under its fences. Its last two parameters are a receipt's.
+// opening is the statement that puts a transaction under its fences. Its last three parameters are a receipt's and the time limit.
 type opening struct {
 	fences []Fence // one or more, of one schema of one database
 	sql    string
-	args   []any // but for those two
-	read   func(pgx.Row) error
+	args   []any                                         // but for those three
+	limit  time.Duration                                 // how long the transaction may take; 0: as long as the lease has left
+	read   func(pgx.Row) (left time.Duration, err error) // less than 0: the answer does not say
 }
 
-// guardArgs are the arguments where no receipt is wanted: the COMMIT is somebody else's.
-func (o opening) guardArgs() []any { return append(slices.Clone(o.args), nil, nil) }
+// arguments are all arguments. Without a receipt somebody else sends the COMMIT and does not ask what became of it.
+func (o opening) arguments(r *Receipt) []any {
+	var id, write, limit *string
+	if r != nil {
+		texts := [2]string{r.ID.String(), r.Write.String()}
+		id, write = &texts[0], &texts[1]
+	}
+	if o.limit > 0 {
+		text := protocol.Interval(o.limit)
+		limit = &text
+	}
+	return append(slices.Clone(o.args), id, write, limit)
+}
 
 func (o opening) resources() (names []string) {
 	for _, f := range o.fences {
@@ -31,7 +43,10 @@ func (o opening) resources() (names []string) {
 	return names
 }
 
-func (o opening) schema() string { return hooks.Home(o.fences[0].Lease).Schema }
+func (o opening) schema() string { return o.home().Schema }
+
+// home is the database and the schema, and no grant.
+func (o opening) home() hooks.Grant { return hooks.Home(o.fences[0].Lease) }
 
 // String names the resources, for messages.
 func (o opening) String() string {
@@ -74,6 +89,18 @@ func (o opening) blamed(err error) Fence {
 	return o.fences[0]
 }
 
+// openWrite is the opening of a write under one fence.
+func openWrite(lease *pglock.Lease, opts []FenceOption) (config, opening, error) {
+	c, err := newConfig(lease, opts)
+	if err == nil {
+		err = c.refuse(true, false)
+	}
+	if err != nil {
+		return c, opening{}, err
+	}
+	return c, c.openOne(lease), nil
+}
+
 // openOne is one call of the function that takes the fence row, compares the token, and checks the lease.
 func (c config) openOne(lease *pglock.Lease) opening {
 	grant := hooks.Export(lease)
@@ -81,6 +108,7 @@ func (c config) openOne(lease *pglock.Lease) opening {
 		fences: []Fence{{Lease: lease, Resource: c.resource}},
 		sql:    protocol.Fence(grant.Schema),
 		args:   []any{lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), c.sameToken, grant.DatabaseID.String(), lease.Slot()},
+		limit:  c.limit,
 		read:   readLeft,
 	}
 }
@@ -93,7 +121,8 @@ func (c config) named(lease *pglock.Lease) *string {
 	return &c.resource
 }
 
-func readLeft(row pgx.Row) error {
+func readLeft(row pgx.Row) (time.Duration, error) {
 	var us int64
-	return row.Scan(&us)
+	err := row.Scan(&us)
+	return time.Duration(us) * time.Microsecond, err
 }

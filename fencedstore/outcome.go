@@ -18,13 +18,13 @@ func answered(err error) bool {
 }
 
 // resolve asks what became of a write whose COMMIT was not answered.
-func (s *Store) resolve(ctx context.Context, receipt Receipt, cause error) (known bool, err error) {
+func resolve(ctx context.Context, db database, receipt Receipt, cause error) (known bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resolving)
 	defer cancel()
-	switch outcome, err := s.Outcome(ctx, receipt); {
+	switch became, err := outcome(ctx, db, receipt); {
 	case err != nil:
 		return false, &OutcomeUnknownError{Receipt: receipt, Err: errors.Join(cause, err)}
-	case outcome == OutcomeCommitted:
+	case became == OutcomeCommitted:
 		return true, nil
 	}
 	return true, fmt.Errorf("fencedstore: the write was rolled back: %w", cause)
@@ -46,11 +46,15 @@ const outcomeLook = 500 * time.Millisecond
 // when it is given, and on a synchronous standby where there is one. A write that the server does not know, as after a failover
 // that lost it, was rolled back there: and so it is after a week, so ask sooner.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
-	if err := s.check(func(context.Context, pgx.Tx) error { return nil }); err != nil {
-		return "", err
+	if s == nil || s.pool == nil {
+		return "", errNilPool
 	}
+	return outcome(ctx, pgxDatabase{pool: s.pool}, receipt)
+}
+
+func outcome(ctx context.Context, db database, receipt Receipt) (Outcome, error) {
 	for {
-		committed, err := s.look(ctx, receipt)
+		committed, err := db.look(ctx, receipt)
 		switch {
 		case err == nil && committed:
 			return OutcomeCommitted, nil
@@ -68,24 +72,10 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	}
 }
 
-// look asks once. The transaction of the question has written, so its COMMIT waits for whatever the write's did.
-func (s *Store) look(ctx context.Context, receipt Receipt) (committed bool, err error) {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer conn.Release()
-	_ = protocol.Unconfirmed(conn.Conn())
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
-		wait := fmt.Sprint(outcomeLook.Milliseconds())
-		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)", wait); err != nil {
-			return err
-		}
-		return tx.QueryRow(ctx, protocol.Outcome(receipt.Schema),
-			receipt.ID.String(), receipt.Write.String()).Scan(&committed)
-	})
-	if err == nil && protocol.Unconfirmed(conn.Conn()) {
-		err = errors.New("the wait for the synchronous standby was cancelled")
-	}
-	return committed, err
-}
+// errUnconfirmed says that an answer may not be on the synchronous standby.
+var errUnconfirmed = errors.New("the wait for the synchronous standby was cancelled")
+
+// setLockTimeout bounds a look; its argument is lookWait.
+const setLockTimeout = "SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)"
+
+func lookWait() string { return fmt.Sprint(outcomeLook.Milliseconds()) }

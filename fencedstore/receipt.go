@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/hooks"
 )
 
 // Receipt names what a fenced write leaves of itself on the server, in its own transaction. Whoever did not hear the answer to
@@ -19,36 +21,45 @@ type Receipt struct {
 // String is for logs.
 func (r Receipt) String() string { return fmt.Sprintf("%s/%s/%s", r.Schema, r.ID, r.Write) }
 
-// receipts are the rows that a store's writes may use: as many as it ever had writes at once. A row is free when it is known
-// what became of the write that used it last.
-type receipts struct {
+// rows are the receipts' rows that the writes of this process may use: of each database as many as there ever were writes at once. A
+// row is free when it is known what became of the write that used it last.
+var rows freeRows
+
+type freeRows struct {
 	mu   sync.Mutex
-	free map[string][]uuid.UUID // by schema
+	free map[hooks.Grant][]uuid.UUID // by database and schema
 }
 
 // take gives a row to one write.
-func (rs *receipts) take(schema string) (r Receipt, err error) {
-	r.Schema = schema
-	if r.Write, err = uuid.NewRandom(); err != nil {
-		return r, fmt.Errorf("fencedstore: choose a receipt: %w", err)
-	}
+func (rs *freeRows) take(home hooks.Grant) (r Receipt, err error) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if free := rs.free[schema]; len(free) > 0 {
-		r.ID, rs.free[schema] = free[len(free)-1], free[:len(free)-1]
-		return r, nil
+	if r, err = newReceipt(home.Schema); err != nil {
+		return r, err
 	}
-	if r.ID, err = uuid.NewRandom(); err != nil {
-		return r, fmt.Errorf("fencedstore: choose a receipt: %w", err)
+	if free := rs.free[home]; len(free) > 0 {
+		r.ID, rs.free[home] = free[len(free)-1], free[:len(free)-1]
 	}
 	return r, nil
 }
 
-func (rs *receipts) putBack(r Receipt) {
+func (rs *freeRows) putBack(home hooks.Grant, r Receipt) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	if rs.free == nil {
-		rs.free = make(map[string][]uuid.UUID)
+		rs.free = make(map[hooks.Grant][]uuid.UUID)
 	}
-	rs.free[r.Schema] = append(rs.free[r.Schema], r.ID)
+	rs.free[home] = append(rs.free[home], r.ID)
+}
+
+// newReceipt names a row that nobody has used.
+func newReceipt(schema string) (r Receipt, err error) {
+	r.Schema = schema
+	if r.ID, err = uuid.NewRandom(); err == nil {
+		r.Write, err = uuid.NewRandom()
+	}
+	if err != nil {
+		return r, fmt.Errorf("fencedstore: choose a receipt: %w", err)
+	}
+	return r, nil
 }

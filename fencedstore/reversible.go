@@ -133,6 +133,9 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 	if err := c.refuse(false, false); err != nil {
 		return err
 	}
+	if c.limit > 0 || c.receipt != nil {
+		return &pglock.ArgumentError{Field: "WithTimeLimit or WithReceipt", Value: "given", Rule: "be left out: Run has no transaction for the caller. Lease.Extend makes the lease last for longer"}
+	}
 	pass := func(context.Context, pgx.Tx) error { return nil }
 	err = s.Write(ctx, lease, pass, WithResource(c.resource), WithSameToken(),
 		WithTxOptions(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}))

@@ -244,7 +244,7 @@ func TestI6_LostAnswerOfALineYieldsTheOneTrueGrant(t *testing.T) {
 			logGrants(t, look)
 			line := newLine(t, db.URL())
 			pool := newPool(t, line.url, maxConnections(2))
-			c := newClient(t, pool)
+			c := newClient(t, pool, pglock.WithTurns(pglock.DefaultTurns, patience)) // the time of a block would end it early
 			warm(t, c)
 			held := mustTry(t, c, "x")
 			idle := pool.Stat().AcquiredConns()

@@ -23,6 +23,7 @@ type report struct {
 	Gap   time.Duration `json:"gap,omitempty"`
 	Err   string        `json:"err,omitempty"`
 	PID   uint32        `json:"pid,omitempty"` // of the backend
+	At    time.Time     `json:"at,omitzero"`
 }
 
 var roles = map[string]func(ctx context.Context, url string, say func(report)) error{}

@@ -18,7 +18,7 @@ import (
 var (
 	// ErrNotFound: nobody has ever used a lock of this name, or its row was pruned.
 	ErrNotFound = errors.New("lockadmin: lock not found")
-	// ErrNotHeld: there is no lease to break, or it has another token than the one that was named.
+	// ErrNotHeld: there is no lease to break, or it has another token than the named one.
 	ErrNotHeld = errors.New("lockadmin: lock is not held")
 	// ErrInUse: Prune found the table of locks in use for as long as its ctx allowed.
 	ErrInUse = errors.New("lockadmin: table of locks is in use")
@@ -37,7 +37,7 @@ type Option func(*config) error
 
 type config struct{ schema string }
 
-// WithSchema says in which schema the tables and functions live. Defaults to "pglock".
+// WithSchema names the schema of the tables and functions. Defaults to "pglock".
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		c.schema = name
@@ -53,7 +53,7 @@ func newConfig(pool *pgxpool.Pool, opts []Option) (config, error) {
 	return c, apply(&c, opts)
 }
 
-// apply lets options of any kind change what they are for.
+// apply applies options of any kind.
 func apply[C any, O ~func(*C) error](c *C, opts []O) error {
 	for _, o := range opts {
 		if o == nil {
@@ -66,8 +66,8 @@ func apply[C any, O ~func(*C) error](c *C, opts []O) error {
 	return nil
 }
 
-// New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema is there and fits; ctx
-// bounds that question alone.
+// New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema exists and
+// fits; ctx bounds only that question.
 //
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error) {
@@ -76,7 +76,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 		return nil, err
 	}
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
-	if err := hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema); err != nil {
+	if _, err := hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -90,7 +90,7 @@ func failed(what string, err error) error {
 	return fmt.Errorf("lockadmin: %s: %w", what, hooks.ErrorFromSQL(err, "", 0))
 }
 
-// checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.
+// checkText refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.
 func checkText(field, value string, most int) error {
 	if p := argument.Text(field, value, most); p != nil {
 		return (*pglock.ArgumentError)(p)

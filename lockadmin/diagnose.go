@@ -14,14 +14,14 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// FindingLevel says whether a Finding is as it should be.
+// FindingLevel says whether a Finding is good or bad.
 type FindingLevel string
 
 // The levels of findings.
 const (
 	FindingOK        FindingLevel = "ok"
 	FindingAttention FindingLevel = "attention" // somebody should look at it
-	FindingDepends   FindingLevel = "depends"   // on what is wanted
+	FindingDepends   FindingLevel = "depends"   // on your needs
 )
 
 // Finding is one thing that the server can or cannot do for the locks.
@@ -32,21 +32,22 @@ type Finding struct {
 	Meaning string       `json:"meaning"`
 }
 
-// Diagnose asks the server what it can and cannot do for the locks: the version of the schema, the timeline and the epoch of
-// tokens, settings that cost durability, transactions that stand in the way, and every guarded table. It changes nothing,
-// needs no Admin, and works where New refuses: on a standby, with a sequence that was altered, with a newer schema. The pool
-// stays the caller's.
+// Diagnose asks the server what it can and cannot do for the locks: the schema's version, the timeline and the epoch
+// of tokens, settings that cost durability, transactions that stand in the way, and every guarded table. It changes
+// nothing, needs no Admin, and works where New refuses: on a standby, with an altered sequence, with a too new schema.
+// The pool stays the caller's.
 //
-// Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect; and ErrSchema (SchemaError) when the schema is missing or
-// of another version, together with what could be found all the same: that, first of all.
+// Errors: pglock.ErrInvalid, ErrPermission, or the failure to connect. If the schema is missing or has another
+// version, the error is ErrSchema (SchemaError), together with the findings that are still possible; the first of
+// them is about the schema.
 func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Finding, error) {
 	c, err := newConfig(pool, opts)
 	if err != nil {
 		return nil, err
 	}
 	db := server.NewPlain(pool, c.schema)
-	err = hooks.Start(ctx, db.Queries, db.Query, c.schema)
-	findings := foundAtStart(c.schema, err)
+	version, err := hooks.Start(ctx, db.Queries, db.Query, c.schema)
+	findings := foundAtStart(c.schema, version, err)
 	if findings == nil {
 		return nil, err
 	}
@@ -79,9 +80,12 @@ func scanFinding(rows pgx.Rows) (f Finding, err error) {
 	return f, err
 }
 
-// foundAtStart is what a client that starts with err would find; nil where err says nothing of schema and server.
-func foundAtStart(schema string, err error) []Finding {
-	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, pglock.SchemaVersion), "The version that this library needs."}
+// foundAtStart is what err says to a client that starts; nil if err says nothing about schema and server.
+func foundAtStart(schema string, version int, err error) []Finding {
+	fits := Finding{"schema", FindingOK, fmt.Sprintf("%s, version %d", schema, version), "The version that this library needs."}
+	if version > pglock.SchemaVersion {
+		fits.Meaning = fmt.Sprintf("Newer than this library, which needs version %d, but it serves this library too.", pglock.SchemaVersion)
+	}
 	var other *pglock.SchemaError
 	switch {
 	case errors.As(err, &other):
@@ -98,7 +102,7 @@ func foundAtStart(schema string, err error) []Finding {
 	case errors.Is(err, pglock.ErrReadOnly):
 		return []Finding{fits, {"server", FindingAttention, "read-only", "It is a standby, or the session is read-only: locks are decided on the primary alone. " +
 			"Ask the primary for the timeline."}}
-	case err == nil, errors.Is(err, pglock.ErrSchema): // of a sequence that was altered the server tells more
+	case err == nil, errors.Is(err, pglock.ErrSchema): // the server itself says more about an altered sequence
 		return []Finding{fits, {"server", FindingOK, "takes writes", "A standby would not: locks are decided on the primary alone."}}
 	}
 	return nil

@@ -1,23 +1,25 @@
-// Package lockadmin looks at locks of package pglock, and breaks them. It is for people and their tools: a dashboard, a runbook, a
-// command line as pglock-admin, which is made of it.
+// Package lockadmin shows the locks of package pglock, and breaks them. It is for people and their tools, such as a
+// dashboard or a runbook; pglock-admin is built on it.
 //
 //	admin, err := lockadmin.New(ctx, pool)       // *pgxpool.Pool; nothing to close
+//	if err != nil {
+//		return err
+//	}
 //	for lock, err := range admin.Locks(ctx) {    // who holds what
 //		…
 //	}
 //	broken, err := admin.Break(ctx, "report", "its host is gone", lockadmin.WithToken(42))
 //
-// It holds no lock, so it has no heartbeat, no goroutine and no connection of its own: each call borrows one from the pool and gives
-// it back.
+// It holds no lock, so it has no heartbeat, goroutine or connection: each call borrows a connection from the pool.
 //
 // # Lists
 //
-// Locks, Waiters, Events and Fences are iterators. They read a page with one statement when the loop comes to it, and no further
-// than the loop goes. A page is what the server had at one moment; from page to page things move on. An error is the last thing that
-// a loop is given. What all lists have in common: the name "" means all locks, and WithPageSize says how much one statement reads.
+// Locks, Waiters, Events and Fences are iterators. They read one page per statement, when the loop comes to it, and
+// stop with the loop. A page is the server's state at one moment; the next page may be of a later state. An error
+// ends the loop. In all lists the name "" means all locks, and WithPageSize sets the size of a page.
 //
 // # Rights
 //
-// The role pglock_user may look. Break, Events and Prune need pglock_admin. Answers from standbys are refused with
-// pglock.ErrReadOnly, but for Diagnose.
+// The role pglock_user may look. Break, Events and Prune need pglock_admin. Standbys are refused with
+// pglock.ErrReadOnly, except by Diagnose.
 package lockadmin

@@ -29,16 +29,16 @@ type Waiter struct {
 	Limit    int             `json:"limit,omitempty"` // of pglock.ModeLimit
 	Holder   string          `json:"holder"`          // the label that its lease will have
 	Session  string          `json:"session"`
-	Alive    bool            `json:"alive"` // false: its session gives no sign of life, and it will be passed over
+	Alive    bool            `json:"alive"` // false: its session gives no sign of life, and the queue will skip it
 	TTL      time.Duration   `json:"-"`
 	Since    time.Time       `json:"since"`
 	Waiting  time.Duration   `json:"-"`                // at the answer
-	Behind   string          `json:"behind"`           // the label of whom it waits for: of the waiter before it, or of the holder
-	Before   int64           `json:"before,omitempty"` // the ticket of the waiter before it; 0 when it waits for the holder
+	Behind   string          `json:"behind"`           // the label of the waiter before it, or of the holder
+	Before   int64           `json:"before,omitempty"` // the ticket of the waiter before it; 0 if it waits for the holder
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// EventKind says what an Event is about.
+// EventKind says what happened in an Event.
 type EventKind string
 
 // The kinds of events.
@@ -49,7 +49,7 @@ const (
 	EventEpoch    EventKind = "epoch"    // every later token is greater than Token
 )
 
-// Event is an entry of the audit: what the server itself has done. Times are the server's, in UTC.
+// Event is an entry of the audit: something that the server has done. Times are the server's, in UTC.
 type Event struct {
 	ID       int64        `json:"id"`
 	At       time.Time    `json:"at"`
@@ -64,7 +64,7 @@ type Event struct {
 	Resource string       `json:"resource,omitempty"`
 }
 
-// FenceInfo tells of a fence: the highest token that has written to a resource, and under which lock.
+// FenceInfo describes a fence: the highest token that has written to a resource, and the lock that it belongs to.
 type FenceInfo struct {
 	Resource   string       `json:"resource"`
 	LastToken  pglock.Token `json:"last_token"`
@@ -72,7 +72,7 @@ type FenceInfo struct {
 	AdvancedAt time.Time    `json:"advanced_at"`
 }
 
-// ListOption configures one list. What a list has no use for is refused with pglock.ErrInvalid.
+// ListOption configures one list. A list refuses an option that does not apply to it, with pglock.ErrInvalid.
 type ListOption func(*listing) error
 
 type listing struct {
@@ -81,7 +81,7 @@ type listing struct {
 	page   int
 }
 
-// WithPrefix chooses locks whose names begin with the text, 1 to pglock.MaxNameBytes bytes. Locks alone takes it.
+// WithPrefix chooses locks whose names begin with the text, 1 to pglock.MaxNameBytes bytes. Only Locks takes it.
 func WithPrefix(text string) ListOption {
 	return func(l *listing) error {
 		l.prefix = text
@@ -89,7 +89,7 @@ func WithPrefix(text string) ListOption {
 	}
 }
 
-// WithFree brings free locks too. Locks alone takes it.
+// WithFree includes free locks. Only Locks takes it.
 func WithFree() ListOption {
 	return func(l *listing) error {
 		l.free = true
@@ -97,8 +97,8 @@ func WithFree() ListOption {
 	}
 }
 
-// WithPageSize sets how many one statement reads, from 1 to MaxPageSize. Defaults to DefaultPageSize. Less spares work where the
-// loop ends early; a page is what the server had at one moment.
+// WithPageSize sets how many entries one statement reads, from 1 to MaxPageSize. Defaults to DefaultPageSize. Use
+// fewer if the loop ends early; a page is the server's state at one moment.
 func WithPageSize(n int) ListOption {
 	return func(l *listing) error {
 		if n < 1 || n > MaxPageSize {
@@ -109,7 +109,7 @@ func WithPageSize(n int) ListOption {
 	}
 }
 
-// newListing reads the options of a list of locks, or of a list that belongs to the lock of this name; "": to all.
+// newListing reads the options of a list of locks, or of a list for the lock with this name; "" means all locks.
 func newListing(name string, locks bool, opts []ListOption) (listing, error) {
 	l := listing{page: DefaultPageSize}
 	if err := apply(&l, opts); err != nil {
@@ -126,11 +126,11 @@ func newListing(name string, locks bool, opts []ListOption) (listing, error) {
 	return l, nil
 }
 
-// Locks tells the state of the locks that are held, in byte order of their names; of one with several holders each of them, by
-// slot. It reads a page when the loop comes to it: a lock that is granted or released meanwhile may or may not be in it.
+// Locks yields the held locks in byte order of their names; of a lock with several holders all of them, by slot. It
+// reads each page when the loop comes to it: a lock that is granted or released meanwhile may or may not be in it.
 //
-// Errors: pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or what went wrong with the connection. An error is the last
-// that the loop is given.
+// Errors: pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure. An error ends the
+// loop.
 func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.LockInfo, error] {
 	l, err := newListing("", true, opts)
 	return pages(l.page, err, func(last pglock.LockInfo) ([]pglock.LockInfo, error) {
@@ -142,8 +142,8 @@ func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.
 	})
 }
 
-// Waiters tells the queue of one lock, or with name "" of all locks in byte order of their names, in the order in which they will
-// be served. Errors are those of Locks.
+// Waiters yields the queue of one lock in the order of service; with name "" the queues of all locks, in byte order
+// of their names. Errors are those of Locks.
 func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Waiter, error] {
 	l, err := newListing(name, false, opts)
 	return pages(l.page, err, func(last Waiter) ([]Waiter, error) {
@@ -155,8 +155,8 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 	})
 }
 
-// Events reads the audit, newest first: of one lock, or of all when name is "". The database user needs the role pglock_admin.
-// Errors are those of Locks.
+// Events yields the audit, newest first: of one lock, or with name "" of all. The database user needs the role
+// pglock_admin. Errors are those of Locks.
 func (a *Admin) Events(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Event, error] {
 	l, err := newListing(name, false, opts)
 	return pages(l.page, err, func(last Event) ([]Event, error) {
@@ -172,8 +172,8 @@ func (a *Admin) Events(ctx context.Context, name string, opts ...ListOption) ite
 	})
 }
 
-// Fences tells the fences that leases of the lock have passed, and the fence of the resource with the lock's name; with name ""
-// every fence. They come in byte order of the resources. Errors are those of Locks.
+// Fences yields the fences that leases of the lock have passed, and the fence of the resource with the lock's name;
+// with name "" every fence. They come in byte order of the resources. Errors are those of Locks.
 func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) iter.Seq2[FenceInfo, error] {
 	l, err := newListing(name, false, opts)
 	return pages(l.page, err, func(last FenceInfo) ([]FenceInfo, error) {
@@ -185,7 +185,7 @@ func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) ite
 	})
 }
 
-// pages reads page after page, each after the last of the page before, until one is not full.
+// pages reads one page after another, until one is not full.
 func pages[T any](size int, refused error, read func(last T) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var last, none T

@@ -14,14 +14,14 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// MaxReasonBytes is how long the reason for a break may be.
+// MaxReasonBytes limits the reason for a break.
 const MaxReasonBytes = 1024
 
-// announcing bounds how long Break tells whoever was granted the lock. They find out by themselves within about a second.
+// announcing limits how long Break takes to notify the new holder, who finds out anyway within about a second.
 const announcing = time.Second
 
-// Get tells the state of one lock, held or free; of the holder with the lowest slot where there are several. ErrNotFound
-// when its name was never used. Other errors are those of Locks.
+// Get returns the state of one lock, held or free; if it has several holders, of the one with the lowest slot.
+// ErrNotFound if its name was never used. Other errors are those of Locks.
 func (a *Admin) Get(ctx context.Context, name string) (pglock.LockInfo, error) {
 	infos, err := a.Holders(ctx, name)
 	if err != nil {
@@ -30,8 +30,8 @@ func (a *Admin) Get(ctx context.Context, name string) (pglock.LockInfo, error) {
 	return infos[0], nil
 }
 
-// Holders tells every lease of one lock at one moment, by slot; of a free lock its last one, with Held false. ErrNotFound when
-// its name was never used. Other errors are those of Locks.
+// Holders returns every lease of one lock at one moment, by slot; for a free lock its last lease, with Held false.
+// ErrNotFound if its name was never used. Other errors are those of Locks.
 func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, error) {
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ type Broken struct {
 	Name      string       `json:"name"`
 	Holder    string       `json:"holder"`
 	Token     pglock.Token `json:"token"`
-	NewToken  pglock.Token `json:"new_token"` // drawn so that the old holder is fenced off
+	NewToken  pglock.Token `json:"new_token"` // it fences the old holder off
 	ExpiresAt time.Time    `json:"expires_at"`
 }
 
@@ -63,8 +63,8 @@ type breakRequest struct {
 	token *int64
 }
 
-// WithToken breaks the lease with this token alone, so that a lease granted meanwhile is left alone. Defaults to
-// the one lease that there is; a lock with several holders needs it.
+// WithToken breaks only the lease with this token, and so never one that was granted meanwhile. Defaults to the
+// lock's only lease; a lock with several holders needs it.
 func WithToken(t pglock.Token) BreakOption {
 	return func(r *breakRequest) error {
 		if t <= 0 {
@@ -76,7 +76,7 @@ func WithToken(t pglock.Token) BreakOption {
 	}
 }
 
-// WithActor says who breaks, for the audit, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
+// WithActor names the person for the audit, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
 func WithActor(who string) BreakOption {
 	return func(r *breakRequest) error {
 		r.actor = who
@@ -84,11 +84,11 @@ func WithActor(who string) BreakOption {
 	}
 }
 
-// Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in the
-// queue, if there is one. It draws a new token and writes an audit event with the reason. The database user needs the
-// role pglock_admin.
+// Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in
+// the queue, if there is one. Break draws a new token and writes an audit event with the reason. The database user
+// needs the role pglock_admin.
 //
-// Errors: ErrNotHeld when there is nothing to break, or it has another token, pglock.ErrInvalid, ErrPermission.
+// Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission.
 func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
 	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
@@ -123,7 +123,7 @@ func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOpt
 	return rows[0], nil
 }
 
-// tell notifies those who were granted the lock, and whoever watches it.
+// tell notifies the new holders, and the watchers.
 func (a *Admin) tell(ctx context.Context, name string, granted []int, watched bool) {
 	var names []string
 	var slots []*int

@@ -13,7 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// What Prune removes unless its options say otherwise.
+// What Prune removes by default.
 const (
 	DefaultIdle     = 24 * time.Hour
 	DefaultEventAge = 90 * 24 * time.Hour
@@ -22,8 +22,8 @@ const (
 const (
 	sweptAtOnce = 1000 // of each kind
 	namesAtOnce = 1000
-	// A try stops every grant for up to a tenth of a second, and a step for as long as it lasts: those who had to queue behind
-	// it go on meanwhile.
+	// A try stops every grant for at most a tenth of a second, and a step for as long as it lasts. The pause after it
+	// lets those continue that had to queue behind it.
 	pauseAfterTry  = 400 * time.Millisecond
 	pauseAfterStep = 10 * time.Millisecond
 )
@@ -33,7 +33,7 @@ type Pruned struct {
 	Locks     int64
 	Events    int64
 	Leftovers int64
-	Waits     int // how often the table of locks was in use
+	Waits     int // how often it found the table of locks in use
 }
 
 // PruneOption configures one Prune.
@@ -60,7 +60,7 @@ func WithEventAge(d time.Duration) PruneOption {
 	}
 }
 
-// WithOnInUse has f called once, when Prune finds the table of locks in use and waits for those who write to it.
+// WithOnInUse has f called once, when Prune finds the table of locks in use and waits for its writers.
 func WithOnInUse(f func()) PruneOption {
 	return func(p *pruning) error {
 		p.onInUse = f
@@ -78,15 +78,15 @@ func notNegative(field string, d time.Duration) error {
 	return nil
 }
 
-// Prune removes locks that have been free for long and that nobody waits for, old events, and leftovers: tickets and sessions of the
-// dead, notes of requests that were given up, receipts of a week ago, and keys of work done once that are kept no longer. Held
-// locks and fences are never removed, and tokens go on from where they were.
+// Prune removes locks that have long been free and that nobody waits for, old events, and leftovers: tickets and
+// sessions of dead clients, notes of requests that were given up, receipts older than a week, and expired keys of
+// work done once. It never removes held locks or fences, and never lowers a token.
 //
-// It removes a thousand locks at a time, and has their table alone for that moment. While others keep the table in use it tries
-// again until ctx ends. What it has removed by then stays removed, and is told beside the error; the next call goes on. The database
-// user needs the role pglock_admin.
+// It removes a thousand locks at a time, and locks their whole table for that moment. While others keep the table in
+// use it tries again until ctx ends. What it has removed by then stays removed and is returned with the error; the
+// next call continues. The database user needs the role pglock_admin.
 //
-// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or what went wrong with the connection.
+// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or the connection's failure.
 func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) {
 	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle, age: DefaultEventAge}}
 	if err := apply(&p.pruning, opts); err != nil {
@@ -109,8 +109,8 @@ type pruner struct {
 	inUse bool // the last try found the table of locks in use
 }
 
-// run sweeps first, because a lock that anybody waits for is not pruned, and prunes the locks last, because they may have to
-// be waited for.
+// run sweeps first, because a lock with waiters is not pruned; it prunes the locks last, because it may have to wait
+// for their table.
 func (p *pruner) run(ctx context.Context) error {
 	for more := true; more; {
 		n, _, err := p.call(ctx, protocol.SweepAll(p.admin.schema), sweptAtOnce)
@@ -118,7 +118,7 @@ func (p *pruner) run(ctx context.Context) error {
 			return err
 		}
 		p.done.Leftovers += n
-		more = n >= sweptAtOnce // else no kind had so many
+		more = n >= sweptAtOnce // otherwise there were fewer of each kind
 	}
 	n, _, err := p.call(ctx, protocol.PruneEvents(p.admin.schema), p.age.Seconds())
 	if err != nil {
@@ -157,8 +157,8 @@ func (p *pruner) locks(ctx context.Context) error {
 	}
 }
 
-// call runs one of the statements in a transaction of its own. The server ends it when the time of ctx is up: it would otherwise
-// go on, with its locks, after the caller has gone.
+// call runs one statement in its own transaction. The server ends it when the time of ctx is up; otherwise it would
+// continue, with its locks, after the caller has gone.
 func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int64, next *string, err error) {
 	err = pgx.BeginTxFunc(ctx, p.admin.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if deadline, ok := ctx.Deadline(); ok {
@@ -174,7 +174,7 @@ func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int
 
 func isInUse(err error) bool { return protocol.LockedOut(err) }
 
-// outOfTime reports whether it was the time of ctx that ended a statement.
+// outOfTime reports whether ctx's time limit ended a statement.
 func outOfTime(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && time.Until(deadline) < 100*time.Millisecond

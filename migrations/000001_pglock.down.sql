@@ -10,8 +10,8 @@ BEGIN
   END IF;
 END $do$;
 
--- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing
--- would leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
+-- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
+-- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
 LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$
@@ -35,7 +35,7 @@ DROP FUNCTION watch(p_name text, p_for interval);
 DROP FUNCTION get_lock(p_name text);
 DROP FUNCTION list_locks(p_prefix text, p_free boolean, p_after text, p_limit int);
 DROP VIEW described;
-DROP FUNCTION once(p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_of timestamptz, p_keep interval, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz);
+DROP FUNCTION once(p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_of timestamptz, p_keep interval, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz);
 DROP FUNCTION bypass_guards(p_reason text, p_actor text);
 DROP FUNCTION unguard_table(p_table regclass);
 DROP FUNCTION guard_table(p_table regclass, p_resource text, p_key text);
@@ -46,12 +46,12 @@ DROP FUNCTION guard_write();
 DROP FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text);
 DROP FUNCTION outcome(p_receipt_id uuid, p_write_id uuid);
 DROP FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid);
-DROP FUNCTION fence_all(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[], p_allow_same_token boolean, p_database_id uuid, p_slots int[], p_receipt_id uuid, p_write_id uuid, OUT xact xid8, OUT remaining_us bigint);
+DROP FUNCTION fence_all(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[], p_allow_same_token boolean, p_database_id uuid, p_slots int[], p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT xact xid8, OUT remaining_us bigint);
 DROP FUNCTION seal(p_resources text[]);
 DROP FUNCTION fence_commit();
 DROP FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid);
 DROP FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_database_id uuid, p_slot int);
-DROP FUNCTION fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_allow_same_token boolean, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint);
+DROP FUNCTION fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_allow_same_token boolean, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint);
 DROP FUNCTION bound_transaction(p_ms bigint);
 DROP FUNCTION can_check_connection();
 DROP FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint);
@@ -61,13 +61,14 @@ DROP FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]);
 DROP FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[]);
 DROP FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid);
 DROP FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]);
-DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval);
+DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval, p_lasting interval[], p_no_longer timestamptz[]);
 DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
 DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigint, OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean);
 DROP FUNCTION end_grant(p_head locks, p_grant_id uuid);
 DROP FUNCTION give_up_all(p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean, OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json);
 DROP FUNCTION give_up(p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean, p_alone boolean);
+DROP FUNCTION hand_over(p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean, OUT outcome text, OUT more json);
 DROP FUNCTION release_otherwise(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean, OUT more json);
 DROP FUNCTION release_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean);
 DROP FUNCTION release_lease(p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_alone boolean, p_many boolean, OUT released boolean, OUT more json);
@@ -83,7 +84,7 @@ DROP FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uu
 DROP FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint);
 DROP FUNCTION free_slots(p_name text, p_capacity int, p_most int);
 DROP FUNCTION next_batch(w waiters, p_most int);
-DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean);
+DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint);
 DROP FUNCTION lock_to_grant(p_name text);
 DROP FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid);
 DROP TYPE grants;
@@ -106,7 +107,7 @@ DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl inte
 DROP FUNCTION session_alive(p_session_id uuid);
 DROP FUNCTION session_of(p_key uuid);
 DROP FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint);
-DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean);
+DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean, OUT serves_from int);
 DROP FUNCTION database_id();
 DROP FUNCTION timeline(OUT timeline int, OUT since_us bigint);
 DROP FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint);
@@ -123,13 +124,13 @@ DROP FUNCTION is_operator(p_reason text, p_actor text);
 DROP FUNCTION is_ttl(p_argument text, p_value interval);
 DROP FUNCTION has_bytes(p_argument text, p_value text, p_most int);
 DROP FUNCTION refuse(p_argument text, p_value text, p_rule text);
+DROP FUNCTION serves_from();
 DROP FUNCTION schema_version();
 
 DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
--- Another database may migrate at this very moment, and roles belong to both: try again where the two got into each
--- other's way.
+-- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.
 DO $do$
 BEGIN
   FOR attempt IN 1..100 LOOP

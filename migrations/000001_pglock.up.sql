@@ -4,8 +4,8 @@
 -- ==== 00_tables
 
 -- The tables. Names are unqualified. Run each migration in one transaction, with search_path set to exactly
--- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary table
--- would shadow ours.
+-- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary
+-- table would shadow ours.
 
 DO $do$
 BEGIN
@@ -20,74 +20,75 @@ BEGIN
       current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
-  -- The rights of functions that are there already, an application's, are left alone.
+  -- Existing functions in the schema, such as an application's, keep their rights.
   PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
                                             WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n
                                               WHERE n.nspname = current_schema()))::text, true);
 END $do$;
 
--- CACHE 1: a greater cache hands numbers out of order.
+-- CACHE 1: a greater cache hands out numbers in the wrong order.
 CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
--- Tells this installation from every other, and what tokens are reckoned from.
+-- Distinguishes this installation from every other, and holds what tokens are computed from.
 CREATE TABLE installation (
   one            boolean PRIMARY KEY DEFAULT true CONSTRAINT installation_one_row CHECK (one),
   id             uuid   NOT NULL DEFAULT gen_random_uuid(),
   epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
-  started        timestamptz,                -- the server process that the timeline was last compared on
-  timeline       int,                        -- that the last grant was written on; NULL where it is not visible
+  started        timestamptz,                -- the server process that last compared the timeline
+  timeline       int,                        -- on which the last grant was written; NULL if not visible
   timeline_since timestamptz                 -- when a grant first noticed this timeline; NULL for the first
 );
 INSERT INTO installation DEFAULT VALUES;
 
--- A lock is one row or more. Slot 0, the head, is the exclusive lease and the place where everything about the lock is
--- ordered; slots 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end: the next
--- token is drawn under the row's lock. A lease ended
+-- A lock is one or more rows. Slot 0, the head, is the exclusive lease, and orders everything about the lock; slots
+-- 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end, because the next token
+-- is drawn under the row's lock. A lease ends
 --   by a release or a break: expires_at is -infinity, and ended_at says when;
---   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its
---   expiry,
---   so no renewal and no COMMIT of a fenced transaction was under way any more.
--- No CHECKs: PostgreSQL parses one anew in every statement that writes. The functions, which alone can write, check. No
--- index on what a renewal or a grant changes, and half of a page or more stays free, so that both stay HOT.
+--   by the clock: expires_at has passed. ended_at is the same once that is settled: the row was locked after its
+--   expiry, so no renewal and no COMMIT of a fenced transaction can be under way any more.
+-- There are no CHECKs: PostgreSQL parses them anew in every statement that writes. Only the functions can write, and
+-- they check. No index covers what a renewal or a grant changes, and at least half of each page stays free, so that
+-- both stay HOT.
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
   token         bigint      NOT NULL,               -- of the grant; of a block of tokens the last
-  first_token   bigint,                             -- of a block of tokens; NULL: the token stands alone
+  first_token   bigint,                             -- of a block of tokens; NULL: a single token
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
-  owner_id      uuid,                               -- who asked, across several locks: for circles of waiters
+  owner_id      uuid,                               -- one line of work over several locks: for circles of waiters
   holder        text        NOT NULL,
   mode          text        NOT NULL DEFAULT 'exclusive',  -- or shared, limit
   capacity      int,                                -- the limit of mode limit
-  -- that the lease was granted to; of the head the last one that was served
-  ticket        bigint      NOT NULL DEFAULT 0,
+  ticket        bigint      NOT NULL DEFAULT 0,     -- the last one that this row was granted to
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
   expires_at    timestamptz NOT NULL,
   ended_at      timestamptz,
+  extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
+  served        bigint      NOT NULL DEFAULT 0,     -- the last ticket that was served in its turn
   limit_named   int,                                -- by the latest lease or ticket of mode limit
-  spent_until   timestamptz,                        -- until then grant IDs that were given up may still be asked for
+  spent_until   timestamptz,                        -- until then given-up grant IDs may still arrive
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
   PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
--- A session is one client. Its ID is a digest of a key that it alone knows. What it waits for counts as long as it says
--- that it is alive.
+-- A session is one client. Its ID is a digest of a key that only the client knows. Its tickets count only while the
+-- session is alive.
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
   alive_until timestamptz NOT NULL
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
--- The queue. A ticket is drawn and written under the head's lock, with queued set: so whoever has the head locked sees
--- every ticket that is lower than any to come, and a head that is not queued has none.
+-- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
+-- every ticket that is lower than any later one, and a head that is not queued has no tickets.
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
   ticket      bigint      NOT NULL,
@@ -96,26 +97,26 @@ CREATE TABLE waiters (
   grant_id    uuid        NOT NULL CONSTRAINT waiters_grant_id_key UNIQUE,
   session_id  uuid        NOT NULL,
   owner_id    uuid,
-  nested      boolean     NOT NULL,                 -- its owner holds locks already
+  nested      boolean     NOT NULL,                 -- its owner already holds locks
   holder      text        NOT NULL,
   ttl         interval    NOT NULL,
   metadata    jsonb,
-  turns       int         NOT NULL,                 -- how many tokens its grant is to carry
+  turns       int         NOT NULL,                 -- how many tokens its grant should carry
   enqueued_at timestamptz NOT NULL,
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 CREATE INDEX waiters_session ON waiters (session_id, ticket);
 CREATE INDEX waiters_owner ON waiters (owner_id);
 
--- Grant IDs that were given up while their request may still be under way. Kept for an hour, far longer than a request
--- can be late.
+-- Grant IDs that were given up while their request may still be under way. They are kept for an hour, far longer than
+-- a request can be late.
 CREATE TABLE spent_grants (
   grant_id uuid        PRIMARY KEY,
   at       timestamptz NOT NULL
 );
 CREATE INDEX spent_grants_at ON spent_grants (at);
 
--- The highest token that wrote to a resource. Never pruned: a fence that forgets lets a stale token in.
+-- The highest token that wrote to a resource. Never pruned: a fence that forgets lets stale tokens in.
 CREATE TABLE fences (
   resource    text COLLATE "C" PRIMARY KEY,
   last_token  bigint      NOT NULL,
@@ -126,16 +127,16 @@ CREATE TABLE fences (
   advanced_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- A receipt is what a fenced write leaves of itself, in its own transaction, for whoever does not hear the answer to
--- its COMMIT. A writer uses one row again and again, and only when it knows what became of the write before.
+-- A receipt is what a fenced write leaves in its own transaction, in case the answer to its COMMIT is lost. A writer
+-- uses one row again and again, but only when it knows what became of the previous write.
 CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept
--- for ever: when it is older than it would be kept it is refused, so that forgetting it does not let it be done again.
+-- What was done once. A key that belongs to a time, such as a slot of a schedule or a message, need not be kept for
+-- ever: a key older than it would be kept is refused, so forgetting it does not let the work be done again.
 CREATE TABLE done_keys (
   key        text COLLATE "C" PRIMARY KEY CONSTRAINT done_keys_key_length CHECK (octet_length(key) BETWEEN 1 AND 512),
   lock_name  text COLLATE "C" NOT NULL,
@@ -145,17 +146,17 @@ CREATE TABLE done_keys (
 );
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
--- The audit: what the server itself did, each in the transaction that did it.
+-- The audit: what the server did, each entry in the transaction that did it.
 CREATE TABLE events (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
   kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'bypass', 'epoch')),
   lock_name text COLLATE "C" NOT NULL,
   token     bigint      NOT NULL,                   -- of the lease that ended
-  first_token bigint,                               -- of its block; NULL where it had one token
+  first_token bigint,                               -- of its block; NULL if it had one token
   new_token bigint,                                 -- the token that ended it
   holder    text,                                   -- of the lease that ended
-  actor     text,                                   -- who did it, by their own words
+  actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
   resource  text,                                   -- of a bypass: the tables that it wrote
@@ -168,16 +169,16 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 
 -- ==== 01_rules
 
--- Rules that every function keeps: what is refused, and how it is said.
+-- Rules that every function keeps: what is refused, and how.
 --
 -- SQLSTATEs of our own, class LK:
 --   LK001  the lease has expired                         DETAIL reason=expired
 --   LK002  stale token: a greater token passed the fence DETAIL last_token=N
 --   LK003  not the holder: released, broken, taken over, or unknown here
 --                                                        DETAIL reason=released|broken|taken over|unknown
---   LK004  the owner of the request holds the lock itself DETAIL circle=self   (longer circles are told by look)
+--   LK004  the owner of the request holds the lock itself DETAIL circle=self   (look reports longer circles)
 --   LK005  the transaction is not READ COMMITTED
---   LK006  the lock is not held, or not with the token that was named
+--   LK006  the lock is not held, or not with the named token
 --   LK007  the lease belongs to another database
 --   LK008  the grant ID was used before and its lease has ended, or it was given up
 --   LK009  the transaction is not under the fence
@@ -186,18 +187,24 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 --   LK012  the key is older than done keys are kept
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
--- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The
--- others are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller
--- evaluates them without a query.
+-- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
+-- operator. acquire_lease, release_lease and fence_commit qualify, because fixing the path would cost a tenth of
+-- their time. Only these functions call the others, which use the path that is set. Rules return true or raise, so
+-- that a caller evaluates them without a query.
 
 -- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
--- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for
--- each costs more than all that they say. What they raise comes from functions beside them.
+-- serves_from is the oldest schema version whose libraries this schema still serves. So old programs keep working, and
+-- can restart, between a migration and the end of the roll-out that follows it.
+CREATE FUNCTION serves_from() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
+AS 'SELECT 1';
+
+-- Rules are SQL functions, so that the server inlines them into the calling expression: calling each of them would
+-- cost more than everything they do. Separate functions raise their errors.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
@@ -208,7 +215,7 @@ BEGIN
     ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
+-- has_bytes refuses a text that is missing, or does not have 1 to p_most bytes.
 CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -217,7 +224,7 @@ AS $$
       'have 1 to ' || p_most) END
 $$;
 
--- is_ttl refuses what is no length of a lease. A day has 23 hours, or 25, where the session's time zone says so.
+-- is_ttl refuses what cannot be a lease's length. A day has 23 or 25 hours in some sessions' time zones.
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -234,7 +241,7 @@ AS $$
     ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
 $$;
 
--- is_batch refuses arrays that are empty, longer than a statement should be, or not of one length.
+-- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
 CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -268,8 +275,8 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
--- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
--- the session's default: the token or the expiry would otherwise be given out twice after a crash (I12).
+-- A grant and a renewal are answered only when they are on disk, and on a standby if one is waited for, whatever the
+-- session's default. Otherwise a crash could give out the token or the expiry twice (I12).
 CREATE FUNCTION require_durable_commit() RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -277,7 +284,8 @@ AS $$
     THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
 $$;
 
--- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
+-- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
+-- limit.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -286,13 +294,13 @@ AS $$
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 
--- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is
--- settled. Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
+-- is_over says that nothing of a lease can be under way any more: it was released or broken, or its expiry is
+-- settled. Grants depend on this alone, for rows that they have read under the head's lock.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
--- microseconds_until is how long it is until then, by the clock of this moment; 0 when it has passed.
+-- microseconds_until is the time until then, by the clock of this moment; 0 when it has passed.
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
@@ -301,12 +309,12 @@ AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
 
 -- ==== 02_token
 
--- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change
--- of the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants;
--- and when the sequence is found behind a token that was granted, as after a restore.
+-- Tokens. A token is a number of one sequence plus an epoch, the bits from 2^44 up. The epoch grows with each change
+-- of the server's timeline, because a promoted standby may have lost the sequence's last values along with grants. It
+-- also grows when the sequence is found behind a granted token, as after a restore.
 
--- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL
--- where the owner of the schema may not see it.
+-- current_timeline is the timeline that the server writes; every promotion of a standby changes it at once. NULL if
+-- the schema's owner may not see it.
 CREATE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -319,10 +327,10 @@ END $$;
 
 UPDATE installation SET timeline = current_timeline(), started = pg_postmaster_start_time();
 
--- epoch_now compares the timeline with the one on record, puts a change on record, and answers the epoch. Until that is
--- committed everybody else reckons the same from the record before, and waits for nobody. The epoch grows by as much as
--- the timeline does; where a restore or an upgrade has set the timeline back, by all of it: so it is greater on a later
--- timeline, also when the record of the one between was lost.
+-- epoch_now compares the timeline with the recorded one, records a change, and returns the epoch. Until the record is
+-- committed all others compute the same from the old record, and wait for nobody. The epoch grows by as much as the
+-- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So the epoch is greater
+-- on a later timeline, even if the record of one in between was lost.
 CREATE FUNCTION epoch_now() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -341,12 +349,12 @@ BEGIN
   RETURN was.epoch;
 END $$;
 
--- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is
--- greater than p_above and than every token of this epoch. What others draw in between ends the block: no number is
--- ever in two grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A
--- server process keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence
--- is found behind the rows the epoch grows; that waits for nobody who has the record locked: they say the same, or
--- will be found behind too.
+-- draw_tokens draws the tokens of a grant, at most p_turns. They are consecutive, and the first is greater than
+-- p_above and than every token of this epoch. A number that somebody else draws in between ends the block: no number
+-- is ever in two grants. The caller has locked the lock's head, and p_above is the greatest token in the lock's rows.
+-- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
+-- behind the rows, the epoch grows. That does not wait for others who have locked the record: they write the same, or
+-- will find the sequence behind too.
 CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -371,8 +379,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed;
--- 0 when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
+-- timeline returns the server's timeline and the microseconds since it changed, as far as grants have noticed; 0 if
+-- none has yet. Both are NULL if it is not visible, and the second if it has never changed.
 CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -388,7 +396,7 @@ BEGIN
   END IF;
 END $$;
 
--- database_id tells this database from every other, also from one that was made of it as a template.
+-- database_id distinguishes this database from every other, even from one that was made from it as a template.
 CREATE FUNCTION database_id() RETURNS uuid
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -398,16 +406,18 @@ $$;
 
 -- start_client is what a client asks once, when it starts.
 CREATE FUNCTION start_client(
-  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean)
+  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean,
+  OUT serves_from int)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
          pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
          (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1
-          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass)
+          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+         serves_from()
 $$;
 
--- advance_epoch makes every token from now on greater than any that this database knows of, and than p_above: after a
+-- advance_epoch makes every later token greater than any that this database knows of, and than p_above: after a
 -- restore, or when a standby was promoted beside another.
 CREATE FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint DEFAULT 0) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -427,15 +437,15 @@ END $$;
 
 -- ==== 03_session
 
--- Sessions. A client proves that a session is its own by a key; what others see is a digest of it. Where a session
--- hears of its grants is a channel that has the digest in its name: pglock_, and the digest without hyphens.
+-- Sessions. A client proves with a key that a session is its own; others see only a digest of the key. A session's
+-- grants are announced on the channel named pglock_ plus the digest without hyphens.
 
 -- session_of is the ID of the session with this key. It reads nothing.
 CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 
--- session_alive tells whether a session has said so of late. It locks nothing.
+-- session_alive says whether a session has recently shown that it is alive. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -443,8 +453,8 @@ BEGIN
   RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());
 END $$;
 
--- touch_session says that the session is alive, and answers true. It locks the session's row, before anything else is
--- locked (I25), and waits for nobody who has locked it: they say the same.
+-- touch_session notes that the session is alive, and returns true. It locks the session's row, before any other lock
+-- (I25). It does not wait for others who have locked the row: they note the same.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -463,9 +473,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- end_session ends the session and its tickets at once, instead of letting them run out, and answers whether there
--- was one. It locks the session, then its tickets (I25), and no lock's head: give its waits up first, so that
--- whoever they keep waiting is served.
+-- end_session ends the session and its tickets at once, instead of letting them run out, and returns whether there
+-- was one. It locks the session, then its tickets (I25), and no lock's head: first give up its waits, so that the
+-- waiters behind them are served.
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -479,10 +489,10 @@ BEGIN
   RETURN known;
 END $$;
 
--- sweep removes what nobody needs any more, p_limit rows of each kind at most: tickets and sessions that have been
--- dead for a minute, notes of grant IDs that were given up an hour ago, receipts of a week ago, and keys of work
--- done once that are kept no longer (a day longer than they are accepted, in case the clock is set back). Whatever
--- somebody has locked stays for the next time: it waits for nobody (I25). Answers how many rows went.
+-- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
+-- sessions that have been dead for a minute, notes of grant IDs given up an hour ago, receipts a week old, and keys
+-- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
+-- skips what somebody has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -513,36 +523,36 @@ END $$;
 
 -- ==== 04_acquire
 
--- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets,
--- then the record of the installation; several locks in the byte order of their names. Renewals and the check inside
--- COMMIT lock the row of their lease alone.
+-- Acquire. Locks are always taken in this order: a session, a lock's head, its slots, its tickets, the record of the
+-- installation; several locks in the byte order of their names. Renewals and the check inside COMMIT lock only the
+-- row of their lease.
 --
--- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token.
--- more has what the caller does not know otherwise, each only where there is something to say:
+-- acquire_lease answers granted with the token (of a block the last), or not granted with the holder's token. more
+-- has what the caller cannot know otherwise, and only if there is something to say:
 --   first_token            of a grant that carries a block of tokens
 --   slot                   of a grant of mode shared or limit
---   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
+--   holder, expires_at     who holds the lock, and until when; missing while it is being granted or committed
 --   remaining_us           how long until it makes sense for the first in the queue to ask again
 --   ticket, place, first   the place in the queue, counted up to 100; first: nobody is before it
---   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for this session's,
---                          {"slots": [...]} of other sessions': give them to announce
+--   handed                 grants to waiters that this statement made besides: {"hints": [...]} to this session's,
+--                          {"slots": [...]} to other sessions': give them to announce
 --   watched                somebody watches the lock: announce it
 -- A grant is as long as the TTL says.
 
--- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and
--- with p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt
--- may still be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks
--- no row, writes nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a
--- second at most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens.
--- p_alone says that the caller's statement is all of its transaction: what grants nothing then does not wait for the
--- disk.
+-- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. Otherwise granted is false, with
+-- the holder, and with p_wait also a ticket. The same grant ID again yields the same grant or ticket; p_retry says
+-- that an earlier attempt may still be under way, and waits for it.
 --
--- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no
--- grant ID was given up lately. All of that is asked of the version of the row that it locks, and where anything else
--- is to be said or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the
--- newest version of a row lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update
--- of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in
--- its COMMIT.
+-- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
+-- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_many a moment:
+-- 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement is the
+-- whole transaction: if it grants nothing, it then does not wait for the disk.
+--
+-- I1, I2. This statement grants a released lock without queue and slots, of which no grant ID was given up lately. It
+-- checks all this on the version of the row that it locks. acquire_otherwise handles all other cases, and unusual
+-- settings of the session. The statement searches from the end of the index, where the newest version of a row lies,
+-- however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a
+-- fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -607,7 +617,7 @@ $create$, '{{schema}}', quote_ident(current_schema())),
 END $qualified$;
 
 -- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
--- When one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
+-- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
@@ -673,10 +683,10 @@ AS $$
 $$;
 
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
--- was given up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was
--- pruned and used after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other
--- lock it looks, without a lock, whether it is worth while to lock anything, so that a try that is refused writes
--- nothing (I13). Where the request may wait, or that look says so, it locks the head and decides.
+-- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
+-- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
+-- For any other lock it first looks, without locking, whether locking is worthwhile, so that a refused try writes
+-- nothing (I13). If the request may wait, or the look says so, it locks the head and decides.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
     p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
@@ -731,13 +741,12 @@ END $$;
 
 -- ==== 05_queue
 
--- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of
--- these functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
+-- The queue, and who is granted what. Every function that grants in turn, ends or queues locks the head first. So
+-- between two of them only a lock's holders change anything: they renew, and commit fenced writes.
 
--- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE
--- leaves a COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder
--- cannot renew meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer
--- than a second.
+-- lock_head locks the head of a lock for its queue. If there is none, p_make makes it create one. FOR NO KEY UPDATE
+-- does not block a COMMIT that checks the lease. NULL: there is no head, or it is locked and p_wait is false. The
+-- holder cannot renew meanwhile, so a transaction that locks the head and then stays idle is ended after a second.
 CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -763,8 +772,8 @@ BEGIN
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up
--- to the last one that was served is gone, and where they were the index may be full of what is left of them.
+-- next_waiter returns the lowest ticket above p_served whose session is alive; those between are dead. All tickets up
+-- to the last one served are gone, and that part of the index may be full of their remains.
 CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -781,8 +790,8 @@ BEGIN
   RETURN r.w;
 END $$;
 
--- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The
--- queue is not looked at, and nothing is locked: it is an estimate.
+-- free_at says when a request of this mode could be granted, by the present leases; NULL if it could be now. It
+-- ignores the queue and locks nothing: it is an estimate.
 CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -797,8 +806,8 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
--- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody
--- who queues. It refuses what would be refused in any case.
+-- is_taken says, without locking, that a request would have to wait: for somebody else's lease, or for somebody who
+-- queues. It raises if the request would be refused in any case.
 CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -810,12 +819,12 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
+-- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
     OUT more json)
@@ -857,7 +866,7 @@ BEGIN
 END $$;
 
 -- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
--- Only under the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
+-- Only under the head's lock (p_locked) can it find out whether a lease that has run out is over.
 CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -881,9 +890,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits
--- for nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR
--- UPDATE, so a prepared transaction that has passed the lease's check keeps it held as well (I4).
+-- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
+-- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
+-- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4).
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -896,7 +905,7 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock.
+-- standing counts the leases that are not over, by mode, and returns the greatest token of the lock.
 CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -909,17 +918,17 @@ BEGIN
       WHERE l.name = p_name) s;
 END $$;
 
--- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers
--- itself; hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots,
+-- What a statement has granted. token (of a block the last), first_token and slot belong to the request that it
+-- answers; hints and handed to others, as described for acquire_lease. queued: somebody may still queue. slots,
 -- tokens, firsts: of the latest batch.
 CREATE TYPE grants AS (
   token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
   slots int[], tokens bigint[], firsts bigint[]);
 
--- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a
--- limit leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions
--- go on the way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear
--- of it by the answer, p_grant_id the request that is answered itself.
+-- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
+-- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. Tickets of dead
+-- sessions are deleted on the way. The caller has locked the head; p_at: FOR UPDATE, at that place. The answer itself
+-- informs the waiters of p_session_id; p_grant_id is the request that is being answered.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -942,7 +951,7 @@ BEGIN
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.served) END;
     IF nxt.ticket IS NULL THEN
       g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
@@ -954,7 +963,7 @@ BEGIN
       EXIT WHEN shared > 0 OR limited > 0;
       p_at := coalesce(p_at, lock_to_grant(p_head.name));
       EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity', nxt.ticket);
       exclusive := 1;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
@@ -981,8 +990,8 @@ BEGIN
   RETURN g;
 END $$;
 
--- lock_to_grant locks the head FOR UPDATE and tells its place; NULL when somebody checks its lease, which is over, in a
--- COMMIT that is about to fail.
+-- lock_to_grant locks the head FOR UPDATE and returns its place; NULL if a COMMIT that is about to fail checks its
+-- lease, which is over.
 CREATE FUNCTION lock_to_grant(p_name text) RETURNS tid
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -994,10 +1003,13 @@ BEGIN
   RETURN place;
 END $$;
 
--- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of
--- the key whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else
--- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
+-- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
+-- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
+-- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
+-- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1011,7 +1023,8 @@ BEGIN
   END IF;
   UPDATE locks l SET
     token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
-    owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
+    owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
+    served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     metadata = w.metadata, queued = g.queued
     WHERE l.ctid = p_at;
@@ -1021,8 +1034,8 @@ BEGIN
   RETURN g;
 END $$;
 
--- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them
--- dead.
+-- next_batch returns the live waiters from w on that can be granted together with it: of its mode and limit, at most
+-- p_most.
 CREATE FUNCTION next_batch(w waiters, p_most int) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1037,7 +1050,7 @@ BEGIN
 END $$;
 
 -- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the
--- limit. NULL when there is none.
+-- limit. NULL if there is none.
 CREATE FUNCTION free_slots(p_name text, p_capacity int, p_most int) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1056,8 +1069,8 @@ BEGIN
   RETURN nullif(slots, '{}');
 END $$;
 
--- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those
--- that have a row FOR UPDATE.
+-- grant_slots gives each request of the batch a slot, the oldest the lowest. The caller has locked those with a row
+-- FOR UPDATE.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1089,7 +1102,7 @@ BEGIN
   RETURN g;
 END $$;
 
--- tell notes what is to be said of the latest batch.
+-- tell notes whom the latest batch concerns.
 CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uuid) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1113,7 +1126,7 @@ BEGIN
   RETURN g;
 END $$;
 
--- handed_by is the part of an answer that is for waiters; NULL when there is none.
+-- handed_by returns the part of an answer that is for waiters; NULL if there is none.
 CREATE FUNCTION handed_by(g grants) RETURNS json
 LANGUAGE sql VOLATILE
 AS $$
@@ -1121,8 +1134,8 @@ AS $$
     THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
 $$;
 
--- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted,
--- ends or queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+-- decide decides about a request under the head's lock, and answers as acquire_lease does. Nobody else is granted,
+-- ends or queues for this lock meanwhile. Without a head: it is being granted to somebody.
 CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1168,7 +1181,7 @@ BEGIN
   END IF;
   IF g.token IS NULL THEN
     IF p_wait THEN
-      r := enqueue(w, p_head.ticket, g.queued);
+      r := enqueue(w, p_head.served, g.queued);
       ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
@@ -1184,7 +1197,7 @@ BEGIN
   END IF;
 END $$;
 
--- lease_of finds the row of a lock whose grant ID this is, held or not.
+-- lease_of finds the row of a lock with this grant ID, held or not.
 CREATE FUNCTION lease_of(p_head locks, p_grant_id uuid) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1200,8 +1213,8 @@ BEGIN
   RETURN r;
 END $$;
 
--- grant_again is for a request whose earlier attempt was granted (I6). The lease is renewed rather than only read: this
--- commit then waits for the disk and the standby that the lost answer may not have waited for.
+-- grant_again answers a request whose earlier attempt was granted (I6). It renews the lease instead of only reading
+-- it, so that this commit waits for the disk and the standby, as the lost answer's commit may not have done.
 CREATE FUNCTION grant_again(p_row locks) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1218,9 +1231,9 @@ BEGIN
   END IF;
 END $$;
 
--- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, also after a
--- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows
--- better. p_queued: the head says that there may be others.
+-- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, even after a
+-- failover that set the sequence back. place is counted up to 100, and includes tickets of dead sessions until a look
+-- corrects it. p_queued: the head says that there may be others.
 CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1248,8 +1261,8 @@ END $$;
 
 -- Telling.
 
--- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the
--- first token of its block; and before these their digest with the grant ID, so that nobody else can make a client
+-- hint is the text that informs a waiter of its grant: ticket, token, slot, the lease's remaining microseconds, the
+-- first token of its block. Before these comes their digest with the grant ID, so that nobody else can make a client
 -- believe in a grant.
 CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint,
   p_grant_id uuid) RETURNS text
@@ -1261,14 +1274,14 @@ BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
--- watch_channel is where whoever watches a lock hears of its changes.
+-- watch_channel is the channel on which a lock's changes are announced.
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
 
--- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has
--- NULL for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called
--- after the grant, in a transaction of its own that does not wait for the disk. Answers how many sessions it told.
+-- announce notifies the new holders of these slots, and the watchers of the locks; a NULL in p_slots means only the
+-- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction
+-- ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1299,17 +1312,17 @@ END $$;
 -- ==== 06_release
 
 -- Release. A row stays when its lease ends. It is locked FOR UPDATE first: an update under that lock counts as a
--- change of the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT.
--- synchronous_commit is left alone unless something is granted: only a statement that is its own transaction may turn
--- it off.
+-- change of the key, so the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT.
+-- synchronous_commit stays as it is unless something is granted: only a statement that is the whole transaction may
+-- turn it off.
 
 -- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
--- released false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched.
--- p_alone and p_many are as there: a COMMIT under way that has checked the lease is waited for, a second at most:
+-- released false: it was not held any more, and nothing changed. more has handed and watched, as in acquire_lease.
+-- p_alone and p_many are as there. It waits for a COMMIT under way that has checked the lease, at most a second:
 -- 55P03.
 --
--- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
--- release_otherwise that goes on.
+-- This statement ends an exclusive lease. release_otherwise continues if somebody may queue for the lock, and handles
+-- any other lease.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -1350,9 +1363,8 @@ $create$, '{{schema}}', quote_ident(current_schema())),
     '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
 END $qualified$;
 
--- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of
--- its slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was
--- done.
+-- release_leases is release_lease for many leases, in the byte order of their names, and for one lock in the order of
+-- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
@@ -1381,9 +1393,9 @@ BEGIN
   END IF;
 END $$;
 
--- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends
--- the lease itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head
--- first, so that nobody queues meanwhile.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
+-- the lease itself, and may wait for its row. For an exclusive lease it locks only that row; for another it locks the
+-- head first, so that nobody queues meanwhile.
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
     OUT more json)
@@ -1423,12 +1435,55 @@ BEGIN
   END IF;
 END $$;
 
--- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is
--- next. With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes
--- the head, so that a request which has looked at the head already, and does not see the note, does not find it as it
--- was. Locks are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the
--- place that the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the
--- moment, a second at most; several do not wait for longer than a moment: 55P03, and nothing was done.
+-- hand_over ends the caller's own exclusive lease, and grants the lock in the same transaction to a request that waits
+-- under the label p_to: of several to the first in the queue whose session is alive. Those before it keep their places.
+-- So a holder may choose its successor; this is the only exception to the order of tickets (I9). outcome is
+--   handed over   more has handed and watched, as in acquire_lease
+--   nobody        nobody waits for the exclusive lock under that label; nothing has changed
+--   or why the lease is lost, as in renew_leases; nothing has changed.
+-- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
+-- second: 55P03.
+CREATE FUNCTION hand_over(
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
+    OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  w    waiters;
+  g    grants;
+  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256);
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
+  IF hand_over.outcome IS NOT NULL THEN
+    RETURN;
+  END IF;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  SELECT * INTO w FROM waiters q
+    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
+      AND session_alive(q.session_id)
+    ORDER BY q.ticket LIMIT 1;
+  IF FOUND AND NOT p_look THEN
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
+  END IF;
+  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  IF p_look OR hand_over.outcome = 'nobody' THEN
+    RETURN;
+  END IF;
+  g.queued := head.queued;
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
+END $$;
+
+-- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next
+-- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
+-- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
+-- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
+-- the place that the ticket had, more is as in acquire_lease. One request waits for whoever is deciding about its
+-- lock, at most a second; several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -1507,8 +1562,8 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after
--- it.
+-- end_grant ends the lease with a grant ID, if there is one. The caller has locked the head, and serves the queue
+-- afterwards.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1524,9 +1579,9 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- break_lock ends somebody else's lease and draws a new token: without one, a fenced transaction of the old holder at
--- REPEATABLE READ would not notice, and commit. Then it serves the queue. p_token, when given, must be of the holder;
--- with several holders it must be given. It waits for a COMMIT of the holder that is under way.
+-- break_lock ends somebody else's lease and draws a new token. Without one, a fenced transaction of the old holder at
+-- REPEATABLE READ would not notice the break, and would commit. Then it serves the queue. p_token, if given, must be
+-- the holder's; with several holders it must be given. It waits for a COMMIT of the holder that is under way.
 CREATE FUNCTION break_lock(
   p_name text, p_reason text, p_actor text, p_token bigint DEFAULT NULL,
   OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
@@ -1576,10 +1631,10 @@ END $$;
 
 -- ==== 07_renew
 
--- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease
--- that has ended. Values are computed after the lock.
+-- Renewals and checks, which holders make. They lock only the row of their lease, and a renewal never revives a lease
+-- that has ended. Values are computed after the row is locked.
 
--- raise_lost raises LK001 or LK003, for a lease that is lost for that reason.
+-- raise_lost raises LK001 or LK003, for a lease that was lost for that reason.
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -1594,9 +1649,9 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL
--- while it is. A grant over a lease that ran out leaves a takeover in the audit, and a break a break: what has neither
--- was released.
+-- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
+-- is. A grant over a lease that ran out leaves a takeover in the audit, and a break leaves a break; a lease with
+-- neither was released.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1622,12 +1677,17 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
 END $$;
 
--- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy
--- (somebody has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other
--- leases: where p_wait is given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for
--- as many leases as there are.
+-- renew_leases extends every lease that is still held, each by its own TTL. It returns a verdict for each: renewed,
+-- busy (somebody has locked the row, or it moved: ask again), or why the lease is lost. A stuck row never costs the
+-- other leases: only with p_wait does it wait for rows, for that long, and then raises 55P03. Its plan suits any
+-- number of leases.
+--
+-- A lease that has an element in p_lasting lasts for at least that long from now on, and no renewal shortens it before.
+-- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
+-- request that comes late names an expiry that the row no longer has, so it cannot undo a later extension.
 CREATE FUNCTION renew_leases(
-  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL,
+  p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
@@ -1636,7 +1696,12 @@ AS $$
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
-    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
+    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'))
+    AND (p_lasting IS NULL AND p_no_longer IS NULL
+         OR is_batch(cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
+              ARRAY[cardinality(p_names)]))), cardinality(coalesce(p_no_longer, array_fill(NULL::timestamptz,
+              ARRAY[cardinality(p_names)]))))
+            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);
 BEGIN
   IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
     ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
@@ -1648,14 +1713,19 @@ BEGIN
   END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
-      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id,
-        slot, n)), held AS MATERIALIZED (
-      SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
+        AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
+      SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
+      FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+      UPDATE locks l SET renewed_at = clock_timestamp(),
+        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
+          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
+        extended = coalesce(h.lasting > l.ttl, false)
+          OR l.extended AND l.expires_at IS DISTINCT FROM h.no_longer AND l.expires_at > clock_timestamp() + l.ttl
       FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
@@ -1665,8 +1735,8 @@ BEGIN
       FROM renewed r WHERE r.n = a.n);
 END $$;
 
--- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know
--- yet what has become of the lease.
+-- check_leases says of each lease how long it still runs, or why it is lost. A standby refuses: it may not know yet
+-- what has become of the lease.
 CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -1694,7 +1764,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- own_lease says whose an exclusive lease is, of which the server knew the session alone: for circles of waiters.
+-- own_lease notes the owner of an exclusive lease of which the server knew only the session: for circles of waiters.
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1710,11 +1780,11 @@ END $$;
 
 -- ==== 08_look
 
--- Looks: how the waits of a session stand, and circles of owners that wait for each other.
+-- Looks: the state of a session's waits, and circles of owners that wait for each other.
 
--- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that
--- are first with the time until they should ask again, and for those named in p_nested the circle that they close,
--- if there is one and they are its newest. It locks the session, and nothing of a lock: it decides nothing (I14).
+-- look keeps the session alive and returns every ticket that is still queued. For first tickets it adds the time
+-- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
+-- newest. It locks the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -1742,8 +1812,8 @@ BEGIN
     FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
 END $$;
 
--- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told
--- of and that no call of the session waits for, as after a failover that has lost their giving up. It locks nothing.
+-- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which
+-- no call waits, as after a failover that has lost a give_up. It locks nothing.
 CREATE FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]) RETURNS TABLE (name text, grant_id uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1751,9 +1821,9 @@ AS $$
   WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
 $$;
 
--- Who keeps a waiter waiting, and how: those who hold the lock, and waiters before it that hold locks themselves.
--- any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another mode all
--- holders are in the way, as they are in its way.
+-- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
+-- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
+-- waits for all holders, because that one does.
 CREATE VIEW waits AS
   SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
   FROM waiters q CROSS JOIN LATERAL (
@@ -1770,9 +1840,9 @@ CREATE VIEW waits AS
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
--- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
--- waits, one after the other; NULL when there is none. It locks nothing. It is STABLE, so that all of it is read in
--- the one snapshot of its caller: steps of different moments could close a circle that never was.
+-- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
+-- waits, one after the other; NULL if there is none. It locks nothing. It is STABLE, so that it reads everything in
+-- its caller's one snapshot: steps from different moments could close a circle that never existed.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
@@ -1799,7 +1869,7 @@ BEGIN
       RETURN NULL;
     END IF;
   END LOOP;
-  -- Who is stuck: everybody, until it is shown that all that they wait for can go on.
+  -- Who is stuck: everybody, until all that they wait for proves able to continue.
   SELECT array_agg(DISTINCT e.owner_id) INTO stuck FROM unnest(edges) e;
   LOOP
     before := stuck;
@@ -1812,7 +1882,7 @@ BEGIN
     END IF;
     EXIT WHEN cardinality(stuck) = cardinality(before);
   END LOOP;
-  -- The shortest way from the ticket back to its owner over tickets that are older, breadth first.
+  -- The shortest way from the ticket back to its owner over older tickets, breadth first.
   WHILE way IS NOT NULL AND circle IS NULL LOOP
     SELECT jsonb_agg(jsonb_build_object('at', n.at, 'path', n.path)), seen || array_agg(n.at),
            max(n.path::text) FILTER (WHERE n.at = start)
@@ -1829,9 +1899,9 @@ END $$;
 
 -- ==== 09_fence
 
--- Fences. A transaction takes the row of the fence first, and then no transaction with a lower token passes any more.
+-- Fences. A transaction first locks the fence's row; from then on no transaction with a lower token passes.
 
--- raise_stale raises LK002: a greater token has passed the fence, or this one has, and may not do so twice.
+-- raise_stale raises LK002: a greater token has passed the fence, or this one has and may not pass twice.
 CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -1844,7 +1914,7 @@ BEGIN
                       ELSE 'A greater token has written: stop this work.' END;
 END $$;
 
--- Not every system lets a server notice that its client is gone.
+-- On some systems a server cannot notice that its client is gone.
 DO $do$
 DECLARE
   can boolean := true;
@@ -1858,9 +1928,9 @@ BEGIN
     'SELECT ' || can);
 END $do$;
 
--- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block
--- the next one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is
--- set up anew in every transaction.
+-- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
+-- next one at the fence for longer. A lower limit that the user has set stays. It uses few and large expressions,
+-- because each is set up anew in every transaction.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -1883,16 +1953,16 @@ AS $$
            OR bound_timeout('transaction_timeout', p_ms + 100)) END
 $$;
 
--- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the
--- name, '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a
--- token that is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then
--- checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the
--- transaction by what the lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a
--- receipt, for outcome.
+-- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, for a slot the
+-- name, '#', and the slot. First it locks the fence's row, which may wait for a predecessor's open transaction. Then
+-- it refuses a token that is not greater than every token that passed (with p_allow_same_token, this very grant's may
+-- pass again). Then it checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease
+-- again. The transaction may last no longer than the lease, or than p_time_limit if that is less. p_slot NULL:
+-- whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
 CREATE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -1914,10 +1984,15 @@ BEGIN
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
-    -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
+    -- Refused in any case. A holder that was overtaken gets the stale token's error first, without waiting for
+    -- anybody.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
+  IF p_time_limit IS NOT NULL THEN
+    ok := is_ttl('time_limit', p_time_limit);
+    ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
+  END IF;
   ok := bound_transaction(ms);
 
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
@@ -1934,7 +2009,7 @@ BEGIN
   END IF;
   ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);
 
-  -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
+  -- After whatever wait, look again: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
     AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
       AND l.expires_at > clock_timestamp();
@@ -1949,7 +2024,7 @@ BEGIN
   fence.remaining_us := microseconds_until(fence.expires_at);
 END $$;
 
--- refuse_fence raises why a lease that is not held may not pass.
+-- refuse_fence raises the reason why a lease that is not held may not pass.
 CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
   p_database_id uuid, p_slot int) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -1969,7 +2044,7 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
 END $$;
 
--- refuse_lease raises why the lease that a fence was passed with is not held any more.
+-- refuse_lease raises the reason why the lease with which a fence was passed is no longer held.
 CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -1977,10 +2052,10 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, NULL), 'expired'));
 END $$;
 
--- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a
--- release and a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the
--- three. The clock is read after the lock. A row that a restore or a replica brings carries another transaction's ID
--- and is left alone.
+-- The check inside COMMIT (I4). It holds the lease until the transaction's end: FOR KEY SHARE makes a grant, a
+-- release and a break come after it, lets renewals pass, and fails with 40001 if an older snapshot hides one of the
+-- three. It reads the clock after the row is locked. A row from a restore or a replica carries another transaction's
+-- ID and is left alone.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -2011,10 +2086,9 @@ CREATE CONSTRAINT TRIGGER fence_commit AFTER INSERT OR UPDATE ON fences
 ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_role = replica opens no hole
 
 -- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because
--- it left one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And
--- it checks the leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET
--- CONSTRAINTS ALL IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends
--- them.
+-- it left one by COMMIT, ROLLBACK or ROLLBACK TO; the fence's row, which only fence writes, shows it. It also checks
+-- the leases and locks their rows, in the order in which release_leases ends them. So nobody is granted one of the
+-- locks before the COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2048,12 +2122,13 @@ BEGIN
   END LOOP;
 END $$;
 
--- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources,
+-- fence_all is fence for several leases and resources at once. It takes fences in the byte order of their resources,
 -- so that transactions do not wait for each other in a circle.
 CREATE FUNCTION fence_all(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, OUT xact xid8, OUT remaining_us bigint)
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
+  OUT xact xid8, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -2080,7 +2155,8 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
     last := a.resource;
-    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot);
+    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot, NULL, NULL,
+               p_time_limit);
     fence_all.xact := f.xact;
     fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
   END LOOP;
@@ -2089,8 +2165,8 @@ BEGIN
   END IF;
 END $$;
 
--- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not
--- use it for another write before it knows what became of this one.
+-- write_receipt leaves the receipt of this transaction. Only the writer knows the receipt's ID, and does not use it
+-- for another write before it knows what became of this one.
 CREATE FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2102,10 +2178,10 @@ BEGIN
   RETURN true;
 END $$;
 
--- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false
--- when it was not and never can be. The receipt is written once more: that waits for a transaction that is still open,
--- and its own COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A
--- transaction that is open for as long as lock_timeout allows is 55P03: nobody knows yet.
+-- outcome says what became of a write whose COMMIT was not answered: true if its transaction was committed, false if
+-- it was not and never can be. It writes the receipt once more. That waits for a transaction that is still open, and
+-- its own COMMIT waits as long as any, so the answer is as durable as a grant. If the transaction stays open for
+-- longer than lock_timeout allows, it is 55P03: nobody knows yet.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2124,13 +2200,13 @@ END $$;
 
 -- ==== 10_guard
 
--- Guards. What proves that a transaction has passed a fence is the fence's row, which only fence() writes: it
--- carries the transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought
--- from a server whose IDs were others is older than the transaction.
+-- Guards. The fence's row, which only fence() writes, proves that a transaction has passed a fence: it carries the
+-- transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought from a server
+-- with other IDs is older than the transaction.
 
--- require_fence answers true when this transaction has passed the fence of p_resource, or an operator lets it write
--- without one, which notes the table; else it raises (I3). p_column: the row has no key there, and so no fence. It
--- locks nothing but the operator's event, which is this transaction's own.
+-- require_fence returns true if this transaction has passed the fence of p_resource, or an operator lets it write
+-- without one, in which case it notes the table. Otherwise it raises (I3). p_column: the row has no key there, and so
+-- no fence. It locks nothing but the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -2170,12 +2246,12 @@ BEGIN
       || format('Operators: SELECT %I.bypass_guards(reason, actor).', current_schema());
 END $$;
 
--- guard_write(resource) is the trigger of a table with one resource: for each statement, which costs the same
--- however many rows that writes. guard_write(resource, key column) is for each row; so is either on partitioned
--- tables, whose partitions inherit row triggers alone. For rows it runs AFTER the write, on the row as the other
--- triggers have left it, with the rights of the owner of this schema: so it must run no code of the table's owner
--- (I5). It asks for the fence of the key that a row had and of the one that it has (I3). It locks nothing, and its
--- result means nothing.
+-- guard_write(resource) is the trigger of a table with one resource. It fires per statement, which costs the same for
+-- any number of rows. guard_write(resource, key column) fires per row, and so does either on partitioned tables,
+-- whose partitions inherit only row triggers. For rows it runs AFTER the write, on the row as the other triggers have
+-- left it. It runs with the rights of the schema's owner, so it must run no code of the table's owner (I5). It asks
+-- for the fences of the key that a row had and of the key that it has (I3). It locks nothing, and its result means
+-- nothing.
 CREATE FUNCTION guard_write() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2202,11 +2278,11 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- key_column tells the type of a table's column, NULL when there is none of this name, and the statement that tells
--- the key of a row as text, NULL when the type cannot be a key. One value must have one text, whatever the session's
--- settings, and no code of the table's owner may run (I5): so the column is one that the catalog has for this table,
--- and no function can stand in for it; the type, or what it is a domain over, is the server's own or an enum; and
--- nothing goes through a cast.
+-- key_column returns the type of a table's column (NULL if there is no such column), and the statement that reads a
+-- row's key as text (NULL if the type cannot be a key). A value must have one text, whatever the session's settings,
+-- and no code of the table's owner may run (I5). So the column must be in the catalog for this table, where no
+-- function can stand in for it; its type, or the domain's base type, must be the server's own or an enum; and nothing
+-- goes through a cast.
 CREATE FUNCTION key_column(p_table oid, p_column text, OUT of_type oid, OUT reading text)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 AS $$
@@ -2220,11 +2296,11 @@ BEGIN
     WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped;
 END $$;
 
--- guard_triggers tells the triggers of guards, of one table or of all, with their arguments from the catalog's
--- bytes, each of which ends with a zero; given a resource and a key also those that the table lacks for it, which
--- have no arguments yet. problem is what is wrong with each, and mend is what puts it right, in this order. A sound
--- one is as it is made here. A write through a parent fires row triggers alone; and what is not ENABLE ALWAYS,
--- session_replication_role goes past (I3).
+-- guard_triggers returns the triggers of guards, of one table or of all, with their arguments from the catalog's
+-- bytes, each of which ends with a zero. Given a resource and a key it also returns the triggers that the table lacks
+-- for it, which have no arguments yet. problem says what is wrong with each, and mend corrects it, in this order. A
+-- sound one is as guard_table makes it. A write through a parent fires only row triggers; session_replication_role
+-- bypasses triggers that are not ENABLE ALWAYS (I3).
 CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL, p_resource text DEFAULT NULL, p_key text DEFAULT NULL)
 RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], problem text, mend text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
@@ -2265,8 +2341,8 @@ AS $$
   WHERE l.lacks
 $$;
 
--- list_guards tells the guards of the database: one row for each table that was put under guard, partitions and
--- children with it. problem says what is missing, and guard_table again adds it. It locks nothing.
+-- list_guards lists the guards of the database: one row for each table that was put under guard, including its
+-- partitions and children. problem says what is missing; guard_table, called again, adds it. It locks nothing.
 CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
@@ -2293,9 +2369,9 @@ AS $$
   ORDER BY 1
 $$;
 
--- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs
--- with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
--- taken away meanwhile, then what it guards, the uppermost first. Answers how many triggers it made.
+-- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
+-- runs with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
+-- removed meanwhile, then the guarded tables, the uppermost first. It returns how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -2330,7 +2406,7 @@ BEGIN
         format_type(g.of_type, NULL), 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
       USING ERRCODE = 'datatype_mismatch';
   END IF;
-  PERFORM list_fences(p_resource);   -- whoever has read the fences holds the schema until the transaction ends
+  PERFORM list_fences(p_resource);   -- whoever has read the fences keeps the schema until the transaction ends
   FOR rel IN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid, 0 AS depth
@@ -2351,8 +2427,8 @@ BEGIN
   RETURN n;
 END $$;
 
--- unguard_table takes the guard away, from partitions and children too. It runs with the rights of its caller, who
--- must own the table, and locks what it was taken from. Answers how many triggers it dropped.
+-- unguard_table removes the guard, also from partitions and children. It runs with the rights of its caller, who must
+-- own the table, and locks the tables concerned. It returns how many triggers it dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -2387,8 +2463,8 @@ BEGIN
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence, and answers its ID. The audit says
--- who did it and why, and to which tables; a rollback, also to a savepoint, takes it back. It locks nothing.
+-- bypass_guards lets this transaction write to guarded tables without a fence, and returns its ID. The audit says who
+-- did it and why, and to which tables; a rollback, even to a savepoint, undoes it. It locks nothing.
 CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2405,13 +2481,13 @@ END $$;
 
 -- Work that is done once.
 
--- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done
--- before, and nothing was changed. It locks what fence locks, and then the key: whoever asks while another does it
--- waits for the end of that transaction. A key that is known is answered without a lock.
+-- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
+-- and nothing was changed. It locks what fence locks, and then the key: a second caller waits for the end of the
+-- first one's transaction. A known key is answered without a lock.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2435,7 +2511,8 @@ BEGIN
       USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
   END IF;
   SELECT f.xact INTO once.xact
-    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id) f;
+    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id,
+               p_time_limit) f;
   INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until)
     VALUES (p_key, p_name, p_token, clock_timestamp(), p_of + p_keep)
     ON CONFLICT (key) DO NOTHING
@@ -2450,10 +2527,10 @@ END $$;
 
 -- ==== 12_inspect
 
--- What people look at. For everybody who may use locks; nobody reads a grant ID. A lock with several holders has a
--- row for each. Nothing here locks anything, but for a watch.
+-- What people look at. These are for everybody who may use locks; nobody reads a grant ID. A lock with several
+-- holders has a row for each. Nothing here locks anything, except a watch.
 
--- What is told of a lock. channel is where its changes are announced while somebody watches it.
+-- What is shown of a lock. channel is where its changes are announced while somebody watches it.
 CREATE VIEW described AS
   SELECT l.name, l.expires_at > clock_timestamp() AS held, l.holder, l.session_id, l.token,
          (extract(epoch FROM l.ttl) * 1000000)::bigint AS ttl_us, l.acquired_at, l.renewed_at,
@@ -2466,9 +2543,9 @@ CREATE VIEW described AS
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
--- list_locks tells of locks in the byte order of their names, p_limit holders after p_after, and never half of a
--- lock's; with p_free also of those that nobody holds, by their last holder. It walks the index: a plan for a page
--- of unknown size would read and sort the whole table.
+-- list_locks lists locks in the byte order of their names, p_limit holders after p_after, and never only half of a
+-- lock's holders; with p_free also free locks, by their last holder. It walks the index: a plan for a page of unknown
+-- size would read and sort the whole table.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
 RETURNS SETOF described
@@ -2484,15 +2561,15 @@ AS $$
   ORDER BY page.name, page.slot
 $$;
 
--- get_lock tells of one lock: its holders, or who held it last. It is the first of all whose names begin like this,
+-- get_lock returns one lock: its holders, or its last one. It is the first of all locks whose names begin like this,
 -- if any.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$ SELECT l.* FROM list_locks(p_name, true, '', 1) l WHERE l.name = p_name ORDER BY l.slot $$;
 
--- watch asks to be told of every change of a lock on its channel, for so long, and tells its state now, with every
--- slot that there ever was. It locks the head, and makes one where there is none; asking again before the half of
--- p_for has passed locks and writes nothing.
+-- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
+-- with every slot that there ever was. It locks the head, and makes one if there is none. Asked again in the first
+-- half of p_for, it locks and writes nothing.
 CREATE FUNCTION watch(p_name text, p_for interval) RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2508,9 +2585,9 @@ BEGIN
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
--- the ticket p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter
--- before it for the others.
+-- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
+-- the ticket p_after_ticket. The first one whose session is alive waits for the holder, the others for the waiter
+-- before them.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
@@ -2540,8 +2617,9 @@ $$;
 
 CREATE INDEX fences_lock ON fences (lock_name, resource);
 
--- list_fences tells the fences that a lock's tokens have passed, and that of the resource with its name; '' lists every
--- fence. In byte order of the resources, p_limit of them after p_after. It goes by indexes, as list_locks does.
+-- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
+-- every fence. They come in byte order of the resources, p_limit of them after p_after. It uses indexes, as
+-- list_locks does.
 CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
@@ -2555,7 +2633,7 @@ AS $$
   ORDER BY f.resource LIMIT p_limit
 $$;
 
--- list_events tells operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
+-- list_events shows operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
 -- every lock's.
 CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
@@ -2572,7 +2650,7 @@ $$;
 
 -- For operators.
 
--- diagnose tells what this server can and cannot do for the locks: ok is NULL where it depends on what is wanted. It
+-- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
 -- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -2635,13 +2713,13 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
   FROM list_guards() g
 $$;
 
--- prune_locks removes locks with all their slots that have been free for longer than p_idle and that nobody queues
--- for. A call is one step: at most p_limit names after p_after, in the order of names. Answers how many locks went,
--- and next: give it that until it is NULL, each time in a transaction of its own. It looks for them without a lock,
--- and takes the table's only to remove them, waiting a tenth of a second: then it locks the heads, and waits for
--- nobody. That keeps tokens in order (I21), as an INSERT takes its own lock of the table before it draws a token, so
--- that none was drawn before the row went and used after. What the rows knew of the greatest token goes into the
--- epoch, where the sequence does not know it.
+-- prune_locks removes locks, with all their slots, that have been free for longer than p_idle and that nobody queues
+-- for. A call is one step: it looks at no more than p_limit names after p_after, in order. It returns how many locks
+-- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It finds the
+-- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
+-- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
+-- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
+-- the epoch takes it over.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2685,7 +2763,7 @@ BEGIN
   END IF;
 END $$;
 
--- prune_events removes events that are older, and answers how many. It locks them alone.
+-- prune_events removes older events, and returns how many. It locks only them.
 CREATE FUNCTION prune_events(p_older interval DEFAULT '90 days') RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -2697,16 +2775,16 @@ $$;
 
 -- ==== 99_rights
 
--- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the
--- audit. A function that is not named here is called by others alone. Roles belong to the whole cluster, so another
--- database may create or drop them at this very moment: try again then.
+-- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
+-- audit. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
+-- database may create or drop them at this very moment; then try again.
 DO $do$
 DECLARE
   ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
   theirs oid[] := current_setting('pglock.before');
   users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
-    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, give_up, own_lease,
-    look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
+    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
+    own_lease, look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, get_lock, list_waiters, list_fences}';
   admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';

@@ -12,7 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// migrating holds the lock of those who migrate for the length of the test.
+// migrating holds the lock of migrating programs for the length of the test.
 func migrating(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	mustDo(t, db.Conn(t), "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))")
@@ -68,7 +68,7 @@ func TestFiftyProgramsStartAtOnce(t *testing.T) {
 	start(false, db.URL(), app)
 }
 
-// Programs that may not migrate start while one that may is at it: they wait, and find nothing left to do.
+// Programs that may not migrate start while another migrates: they wait, and find nothing left to do.
 func TestProgramsWithoutRightsWaitForTheOneThatMigrates(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)

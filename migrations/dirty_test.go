@@ -72,7 +72,8 @@ func TestAFailedStepDownLeavesTheVersionItStartedFrom(t *testing.T) {
 	wantVersion(t, db.URL(), 0, false)
 }
 
-// Marks that a step leaves which failed or was killed under golang-migrate's own driver: up to the version, or down to it.
+// Marks that a failed or killed step leaves under golang-migrate's own driver: on the way up to the version, or down
+// to it.
 func TestADirtyMarkThatAFailedStepExplainsIsPutRight(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
@@ -164,7 +165,7 @@ func TestAFileThatDoesNotSayItsVersionIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	files := ladder(t, 2, map[int]string{2: "CREATE OR REPLACE FUNCTION schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1'"})
-	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() answers 1 after the file of version 2")
+	wantStep(t, Up(t.Context(), db.URL(), files), 1, 2, "schema_version() returns 1 after the file of version 2")
 	wantVersion(t, db.URL(), 1, false)
 }
 

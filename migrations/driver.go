@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// driver is what golang-migrate works with: a transaction that somebody else begins, commits, and guards against other
-// migrations. golang-migrate's own driver notes a version, runs the step and notes the version again in three transactions,
-// so that a step that failed leaves a dirty mark; here they are one.
+// driver is golang-migrate's view of a transaction that others begin, commit, and guard against other migrations.
+// golang-migrate's own driver notes a version, runs the step and notes the version again in three transactions, so
+// that a failed step leaves a dirty mark. Here the three are one.
 type driver struct {
 	ctx     context.Context //nolint:containedctx // golang-migrate passes none on
 	tx      pgx.Tx
@@ -32,7 +32,7 @@ func oneStep(d *driver, c config, by int) error {
 	if err != nil {
 		return errors.Join(err, source.Close())
 	}
-	err = m.Steps(by) // one: of several, golang-migrate leaves goroutines behind when one fails
+	err = m.Steps(by) // only one: of several, golang-migrate leaves goroutines behind when one fails
 	sourceErr, driverErr := m.Close()
 	return errors.Join(err, sourceErr, driverErr)
 }
@@ -53,7 +53,7 @@ func (d *driver) Version() (version int, dirty bool, err error) {
 	return d.version, false, nil
 }
 
-// SetVersion notes the version that a step has reached. Nobody would see the dirty mark before it.
+// SetVersion notes the version that a step has reached. Nobody could see a dirty mark before it.
 func (d *driver) SetVersion(version int, dirty bool) error {
 	if dirty {
 		return nil
@@ -62,7 +62,7 @@ func (d *driver) SetVersion(version int, dirty bool) error {
 	return note(d.ctx, d.tx, d.table, d.version)
 }
 
-// note replaces what golang-migrate's table says, in a form that its own driver reads.
+// note replaces the contents of golang-migrate's table, in a form that its own driver reads.
 func note(ctx context.Context, tx pgx.Tx, table string, version int) error {
 	sql := "CREATE TABLE IF NOT EXISTS " + table + " (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL); DELETE FROM " + table
 	if version > 0 {

@@ -13,18 +13,18 @@ import (
 var (
 	// ErrInvalid: an argument breaks a rule; nothing was changed. It is pglock.ErrInvalid.
 	ErrInvalid = argument.ErrInvalid
-	// ErrGuarded: tables are under guard, which without the schema nobody could write to; nothing was changed. errors.As with
-	// **GuardedError tells which.
+	// ErrGuarded: there are guarded tables, which nobody could write to without the schema; nothing was changed.
+	// errors.As with **GuardedError says which.
 	ErrGuarded = errors.New("migrations: tables are under guard")
-	// ErrForeign: the schema was made from the plain files, by another migration tool; nothing was changed.
+	// ErrForeign: another migration tool made the schema from the plain files; nothing was changed.
 	ErrForeign = errors.New("migrations: schema was made by another migration tool")
-	// ErrBusy: another program migrated the schema for longer than the context allowed to wait; nothing was changed.
+	// ErrBusy: another program was migrating the schema for longer than the context allowed; nothing was changed.
 	ErrBusy = errors.New("migrations: another program migrates this schema")
-	// ErrNewer: the schema is of a newer release than this program; nothing was changed.
+	// ErrNewer: the schema belongs to a newer release than this program; nothing was changed.
 	ErrNewer = errors.New("migrations: schema is newer than this program")
 )
 
-// GuardedError names the tables that are under guard. It is an ErrGuarded.
+// GuardedError names the guarded tables. It is an ErrGuarded.
 type GuardedError struct {
 	Tables string // as list_guards shows them
 }
@@ -39,11 +39,11 @@ func (e *GuardedError) Is(target error) bool { return target == ErrGuarded }
 // RightError says which right the user lacks, and who has it; nothing was changed.
 type RightError struct {
 	Schema string
-	Have   int // the version of the schema, 0 when it is missing, -1 when the user may not even look
+	Have   int // the schema's version, 0 if it is missing, -1 if the user may not even look
 	User   string
 	Lacks  string // the right, in words
-	Owner  string // who has it; nobody but administrators where it is ""
-	Role   string // the role that gives it, where there is one
+	Owner  string // who has it; "" means only administrators
+	Role   string // the role that gives it, if any
 }
 
 func (e *RightError) Error() string {
@@ -66,9 +66,9 @@ func (e *RightError) Error() string {
 	return s + fmt.Sprintf("let %q run `pglock-admin migrate` or call this package", e.Owner)
 }
 
-// StepError says which change of the version failed. It was rolled back, and the schema has the version From, unless Unknown
-// says that neither the answer to its COMMIT came nor could the server be asked again. It is done whole or not at all, and
-// whoever migrates again goes on from what there is.
+// StepError says which change of the version failed. The step was rolled back, and the schema has the version From.
+// With Unknown, the answer to the COMMIT is missing and the server could not be asked again: the step is then done
+// completely or not at all. The next migration continues from what it finds.
 type StepError struct {
 	Schema   string
 	From, To int
@@ -79,7 +79,7 @@ type StepError struct {
 func (e *StepError) Error() string {
 	s := fmt.Sprintf("migrations: schema %q: the change from version %d to %d failed and was rolled back: ", e.Schema, e.From, e.To)
 	if e.Unknown {
-		s = fmt.Sprintf("migrations: schema %q: whether the change from version %d to %d was done is not known; migrate again: ", e.Schema, e.From, e.To)
+		s = fmt.Sprintf("migrations: schema %q: the change from version %d to %d may or may not have been done; migrate again: ", e.Schema, e.From, e.To)
 	}
 	s += e.Err.Error()
 	var pgErr *pgconn.PgError
@@ -95,15 +95,15 @@ func (e *StepError) Error() string {
 
 func (e *StepError) Unwrap() error { return e.Err }
 
-// DirtyError says that golang-migrate's table contradicts the schema in a way that no step explains which failed or was
-// interrupted: somebody has changed one of them by hand. Nothing was changed. Force puts the table right.
+// DirtyError says that golang-migrate's table contradicts the schema in a way that no failed or interrupted step
+// explains: somebody has changed one of them by hand. Nothing was changed. Force corrects the table.
 type DirtyError struct {
 	Schema  string
 	Version int // what the table says
-	Before  int // what the schema says of itself, 0 when it says nothing
+	Before  int // what the schema reports, 0 if it reports nothing
 }
 
 func (e *DirtyError) Error() string {
-	return fmt.Sprintf("migrations: schema %q has version %d, and golang-migrate has noted %d: look which of them was changed by hand, "+
+	return fmt.Sprintf("migrations: schema %q has version %d, and golang-migrate has noted %d: find out which was changed by hand, "+
 		"then run `pglock-admin migrate force %[2]d` or migrations.Force, and migrate again", e.Schema, e.Before, e.Version)
 }

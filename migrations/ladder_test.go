@@ -29,8 +29,8 @@ func withFiles(t *testing.T, source fs.FS) Option {
 	}
 }
 
-// ladder is so many small steps in the place of the real ones, each with a table and a look of its own at the world: the SQL
-// that is given for it runs at its end.
+// ladder replaces the real steps by so many small ones. Each makes a table and checks its surroundings; the given SQL
+// runs at its end.
 func ladder(t *testing.T, height int, extra map[int]string) Option {
 	t.Helper()
 	source := fstest.MapFS{}
@@ -92,7 +92,7 @@ func noted(t *testing.T, conn *pgx.Conn) string {
 	return s
 }
 
-// noteByHand makes golang-migrate's table say this, as a program that was killed may have left it.
+// noteByHand makes golang-migrate's table say this, as a killed program may have left it.
 func noteByHand(t *testing.T, conn *pgx.Conn, version int, dirty bool) {
 	t.Helper()
 	mustDo(t, conn, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS pglock.pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL);

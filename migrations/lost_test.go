@@ -15,7 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// cutter is a connection that is lost at a COMMIT: when it has been done, or before the server has heard of it.
+// cutter is a connection that is lost at a COMMIT: after it was done, or before the server has received it.
 type cutter struct {
 	net.Conn
 	cut func() (now, afterwards bool)

@@ -1,11 +1,12 @@
-// Package migrations makes and removes the schema that pglock needs: the SQL files beside it, embedded, run by
-// golang-migrate.
+// Package migrations makes and removes the schema that pglock needs: embedded SQL files, run by golang-migrate.
 //
-// Everything lives in one schema, "pglock" unless WithSchema says otherwise; golang-migrate's own table is
-// pglock_schema_migrations in that schema, so that it cannot meet the application's. Any number of processes may migrate
-// at once: they take turns. Every step is one transaction together with the version that is noted for it, so a step is done
-// whole or not at all. Teams with a migration tool of their own can apply the files (Files) with it: each in one
-// transaction, with search_path set to the schema followed by pg_temp.
+// Everything lives in one schema, "pglock" unless WithSchema says otherwise. That includes golang-migrate's table,
+// pglock_schema_migrations, which therefore cannot collide with the application's. Any number of processes may
+// migrate at once: they take turns. Every step and its version are one transaction, so a step is done completely or
+// not at all.
+//
+// A team with another migration tool can apply the files (Files): each in one transaction, with search_path set to
+// the schema followed by pg_temp.
 package migrations
 
 import (
@@ -28,11 +29,11 @@ var files embed.FS
 // Latest is the version that Up reaches.
 const Latest = 1
 
-// Files are the migrations as they are embedded: NNNNNN_title.up.sql and NNNNNN_title.down.sql.
+// Files are the embedded migrations: NNNNNN_title.up.sql and NNNNNN_title.down.sql.
 func Files() fs.FS { return files }
 
-// Database says which database is meant, and as which user: a connection string that pgx understands, or a configuration
-// that pgx.ParseConfig has made, such as a pool's Config().ConnConfig.
+// Database names the database and its user: a connection string that pgx understands, or a configuration made by
+// pgx.ParseConfig, such as a pool's Config().ConnConfig.
 type Database interface{ string | *pgx.ConnConfig }
 
 // Option changes where or how migrations run.
@@ -40,11 +41,11 @@ type Option func(*config) error
 
 type config struct {
 	schema string
-	source fs.FS // with its latest version a seam for tests
+	source fs.FS // latest is a seam for tests
 	latest int
 }
 
-// WithSchema chooses the schema, 1 to 63 bytes. Up creates it where it is missing. Defaults to "pglock".
+// WithSchema chooses the schema, 1 to 63 bytes. Up creates it if it is missing. Defaults to "pglock".
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		if name == "" || len(name) > 63 || !utf8.ValidString(name) || strings.IndexByte(name, 0) >= 0 || strings.HasPrefix(name, "pg_") {
@@ -55,29 +56,29 @@ func WithSchema(name string) Option {
 	}
 }
 
-// Up brings the schema to the latest version. It looks first: where the schema has that version already, Up changes nothing,
-// waits for nobody, and needs no more than the role pglock_user, so that every program can call it at its start. Else the
-// user must own the schema or, where it is missing, be allowed to create it and, once a cluster, the roles pglock_user and
-// pglock_admin.
+// Up brings the schema to the latest version. Every program can call it at its start: if the schema already has that
+// version, Up changes nothing, waits for nobody, and needs only the role pglock_user. Otherwise the user must own the
+// schema. If the schema is missing, the user must be allowed to create it and, once per cluster, the roles
+// pglock_user and pglock_admin.
 //
-// A step that fails is rolled back, and the steps before it stay; once the cause is mended, Up goes on from there. When ctx
-// ends, the step that runs is rolled back too.
+// A failed step is rolled back, and the steps before it stay. Correct the cause and call Up again. When ctx ends, the
+// current step is rolled back too.
 //
 // Errors: ErrInvalid, *RightError, *StepError, *DirtyError, ErrBusy, ErrForeign, ErrNewer, or the failure to connect.
 func Up[D Database](ctx context.Context, database D, opts ...Option) error {
 	return run(ctx, database, opts, session.up)
 }
 
-// Down takes the schema away again, with every lock and fence in it: nothing is left. The roles stay where another
-// database uses them. Guarded tables are refused with ErrGuarded: drop the guards first.
+// Down removes the schema with every lock and fence in it. The roles stay if another database uses them. It refuses
+// with ErrGuarded while tables are guarded: drop the guards first.
 //
 // Errors: those of Up, and ErrGuarded.
 func Down[D Database](ctx context.Context, database D, opts ...Option) error {
 	return run(ctx, database, opts, session.down)
 }
 
-// Version tells the version of the schema, which is what the schema says of itself, and 0 when it is missing; and whether
-// Up and Down refuse with a DirtyError until Force. It needs the role pglock_user.
+// Version returns the version that the schema reports, 0 if it is missing, and whether Up and Down refuse with a
+// DirtyError until Force. It needs the role pglock_user.
 func Version[D Database](ctx context.Context, database D, opts ...Option) (version int, dirty bool, err error) {
 	err = run(ctx, database, opts, func(s session, ctx context.Context) error {
 		found, err := s.look(ctx, s.conn)
@@ -90,7 +91,8 @@ func Version[D Database](ctx context.Context, database D, opts ...Option) (versi
 	return version, dirty, err
 }
 
-// Check tells why Up would refuse to begin: nil where it would, or has nothing to do. It changes nothing.
+// Check returns the error with which Up would refuse to begin; nil if it would not refuse, or has nothing to do. It
+// changes nothing.
 //
 // Errors: ErrInvalid, *RightError, *DirtyError, ErrForeign, ErrNewer, or the failure to connect.
 func Check[D Database](ctx context.Context, database D, opts ...Option) error {
@@ -106,8 +108,8 @@ func Check[D Database](ctx context.Context, database D, opts ...Option) error {
 	})
 }
 
-// Force notes a version in golang-migrate's table and takes its dirty mark away, without running anything: the way back
-// after a DirtyError, whose Before is the version to give. It must be what the schema says of itself, 0 when it is missing.
+// Force notes a version in golang-migrate's table and clears its dirty mark, without running anything. Use it after a
+// DirtyError, with that error's Before. The version must be the one that the schema reports, 0 if it is missing.
 func Force[D Database](ctx context.Context, database D, version int, opts ...Option) error {
 	c, err := configured(opts)
 	if err != nil {
@@ -132,7 +134,7 @@ func configured(opts []Option) (config, error) {
 	return c, nil
 }
 
-// run gives f a session, and another one when the connection was lost after a step that was done all the same.
+// run gives f a session, and a second one if the connection was lost after a step that was done nevertheless.
 func run[D Database](ctx context.Context, database D, opts []Option, f func(session, context.Context) error) error {
 	c, err := configured(opts)
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ownComment marks a schema that Up has created, which Down may drop.
+// ownComment marks a schema that Up has created, and that Down may drop.
 const ownComment = "pglock: made by migrations.Up"
 
-// refuseGuarded names the guarded tables, which the way down would refuse one by one.
+// refuseGuarded reports the guarded tables all at once; the migration down would refuse them one by one.
 func (s session) refuseGuarded(ctx context.Context) error {
 	var tables *string
 	err := s.conn.QueryRow(ctx, "SELECT string_agg(table_name, ', ') FROM "+s.quoted("list_guards")+"()").Scan(&tables)
@@ -29,7 +29,7 @@ func (s session) refuseGuarded(ctx context.Context) error {
 	return nil
 }
 
-// dropRest removes golang-migrate's table, and the schema if Up has created it and nothing else is in it.
+// dropRest removes golang-migrate's table, and also the schema if Up has created it and nothing else is in it.
 func (s session) dropRest(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+s.quoted(versionTable)); err != nil {
 		return fmt.Errorf("migrations: %w", err)

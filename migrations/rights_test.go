@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/migrations"
 )
 
-// Nobody may do anything with the schema but through the functions that are given to the two roles; an application's function
-// in a schema that it shares with us keeps the rights that it has.
+// Only the two roles may do anything with the schema, and only through the functions granted to them. An
+// application's function in a shared schema keeps its rights.
 func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
@@ -29,8 +29,8 @@ func TestMigrationGivesNobodyMoreRightsThanTheyNeed(t *testing.T) {
 			AND has_table_privilege(r, c.oid, 'SELECT,INSERT,UPDATE,DELETE,TRUNCATE,REFERENCES,TRIGGER')`); open != "" {
 		t.Errorf("tables or views that a role may touch: %s", open)
 	}
-	// What runs with the rights of the schema's owner fixes its search_path, or leaves nothing to it; what does not is for callers
-	// that have fixed it.
+	// A function with the rights of the schema's owner fixes its search_path, or leaves nothing to it. The others are
+	// for callers that have fixed it.
 	rows, err := conn.Query(t.Context(), `SELECT p.oid::regprocedure::text, p.prosrc FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
 		AND p.prosecdef AND coalesce(p.proconfig::text, '') !~ 'search_path=[^,]*pglock[^,]*, pg_temp"'`)
 	if err != nil {

@@ -19,7 +19,8 @@ type session struct {
 
 const versionTable = "pglock_schema_migrations"
 
-// parse gives a configuration of our own. It prepares no statements: a pooler that shares connections loses them.
+// parse returns a configuration for migrations. It prepares no statements: a pooler that shares connections loses
+// them.
 func parse[D Database](database D) (*pgx.ConnConfig, error) {
 	var to *pgx.ConnConfig
 	switch d := any(database).(type) {
@@ -39,7 +40,7 @@ func parse[D Database](database D) (*pgx.ConnConfig, error) {
 	return to, nil
 }
 
-// made reports whether pgx would take the configuration; it panics on any that ParseConfig has not made.
+// made reports whether pgx accepts the configuration; pgx panics on one that ParseConfig has not made.
 func made(config *pgx.ConnConfig) (ok bool) {
 	defer func() { ok = recover() == nil }()
 	ctx, cancel := context.WithCancel(context.Background()) // ended before it is used
@@ -59,7 +60,7 @@ func (c config) connected(ctx context.Context, to *pgx.ConnConfig, f func(sessio
 	return f(session{c, conn})
 }
 
-// up takes step after step, each in a transaction of its own. A schema that is current is looked at and left alone.
+// up runs one step after another, each in its own transaction. It leaves a current schema alone.
 func (s session) up(ctx context.Context) error {
 	there, err := s.look(ctx, s.conn)
 	if err != nil {
@@ -87,7 +88,7 @@ func (s session) up(ctx context.Context) error {
 	return nil
 }
 
-// down takes step after step, the last one together with what is left then.
+// down runs one step after another, and removes the rest together with the last one.
 func (s session) down(ctx context.Context) error {
 	there, err := s.look(ctx, s.conn)
 	if err != nil || !there.made && !there.table {
@@ -142,7 +143,7 @@ func (s session) force(ctx context.Context, version int) error {
 	return err
 }
 
-// change runs f, which changes the version to what it says, alone and in one transaction.
+// change runs f, which changes the version and returns the new one, alone and in one transaction.
 func (s session) change(ctx context.Context, f func(tx pgx.Tx, there found, to func(int)) error) error {
 	var step *StepError
 	sent, err := s.alone(ctx, func(tx pgx.Tx, there found) error {
@@ -155,7 +156,8 @@ func (s session) change(ctx context.Context, f func(tx pgx.Tx, there found, to f
 	return err
 }
 
-// step runs the next file. One that does not change what the schema says of itself would be run again for ever.
+// step runs the next file. It refuses a file that does not change the version that the schema reports: it would run
+// for ever.
 func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error {
 	if err := s.prepare(ctx, tx, there); err != nil {
 		return err
@@ -165,12 +167,12 @@ func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error
 	}
 	after, err := s.look(ctx, tx)
 	if err == nil && after.version != there.version+by {
-		err = fmt.Errorf("schema_version() answers %d after the file of version %d", after.version, there.version+max(by, 0))
+		err = fmt.Errorf("schema_version() returns %d after the file of version %d", after.version, there.version+max(by, 0))
 	}
 	return err
 }
 
-// prepare makes the schema where it is missing, and makes it the one in which the files work.
+// prepare makes the schema if it is missing, and makes it the one in which the files work.
 func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 	name := pgx.Identifier{s.schema}.Sanitize()
 	sql := ""
@@ -181,9 +183,9 @@ func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 	return err
 }
 
-// alone runs f in a transaction during which nobody else migrates this schema, and tells it what there is by then. Other
-// programs with this package wait for the first lock, golang-migrate's own driver for the second. sent says that the
-// transaction may have been committed although there is an error.
+// alone runs f in a transaction during which nobody else migrates this schema, and passes it the state that it finds.
+// Other programs with this package wait for the first lock, golang-migrate's own driver for the second. sent means
+// that the transaction may have been committed despite an error.
 func (s session) alone(ctx context.Context, f func(pgx.Tx, found) error) (sent bool, err error) {
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -223,15 +225,15 @@ func (s session) takeTurn(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// patience bounds how long the server is asked what became of a step.
+// patience limits how long resolve asks the server.
 const patience = 5 * time.Second
 
-// resolve asks the server again what became of a step whose COMMIT was not answered, and reports whether it was done.
+// resolve asks the server what became of a step whose COMMIT was not answered, and reports whether it was done.
 func (c config) resolve(ctx context.Context, to *pgx.ConnConfig, step *StepError) (done bool) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := c.connected(ctx, to, func(s session) error {
-		_, err := s.alone(ctx, func(_ pgx.Tx, there found) error { // its session may be at it still
+		_, err := s.alone(ctx, func(_ pgx.Tx, there found) error { // its session may still be working
 			step.Unknown, done = false, there.version != step.From
 			return nil
 		})

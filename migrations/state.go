@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// found is what there is. The version is what the function schema_version() says, which every step replaces; what
-// golang-migrate has noted beside it is for other tools.
+// found describes what there is. The version is what the function schema_version() returns, which every step
+// replaces; golang-migrate's note of it is for other tools.
 type found struct {
 	schema, made, table bool // there is a schema, the functions of pglock in it, and golang-migrate's table
-	version             int  // 0 without functions, or when the user may not call them
-	noted               *int // nil where nothing is noted, or the user may not read it
+	version             int  // 0 without functions, or if the user may not call them
+	noted               *int // nil if nothing is noted, or the user may not read it
 	dirty               bool
 
 	user, owner, right         string // the right that the owner has, and that changes need
@@ -44,10 +44,10 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// look finds out what there is, as far as the user may know it. It takes no lock and changes nothing.
+// look finds out what there is, as far as the user may know. It takes no lock and changes nothing.
 func (c config) look(ctx context.Context, db querier) (found, error) {
 	f, err := c.lookOnce(ctx, db)
-	if vanished(err) { // another migration came between two of its questions
+	if vanished(err) { // another migration came between two of its queries
 		f, err = c.lookOnce(ctx, db)
 	}
 	if err != nil {
@@ -91,8 +91,8 @@ func vanished(err error) bool {
 
 func (c config) quoted(name string) string { return pgx.Identifier{c.schema, name}.Sanitize() }
 
-// contradicted says that what is noted can be explained neither by what there is, nor by a step that failed: such a one is
-// rolled back, and golang-migrate's own driver leaves a dirty mark at the version to which it led.
+// contradicted says that neither the schema nor a failed step explains the note. A failed step is rolled back, and
+// golang-migrate's own driver leaves a dirty mark at the version to which it led.
 func (f found) contradicted() bool {
 	if f.noted == nil {
 		return false
@@ -101,7 +101,7 @@ func (f found) contradicted() bool {
 	return apart != 0 && !(f.dirty && (apart == 1 || apart == -1))
 }
 
-// outdated says that what is noted has to be put right, which takes nobody's decision.
+// outdated says that the note must be corrected, which can be done without asking anybody.
 func (f found) outdated() bool { return f.noted != nil && f.dirty && !f.contradicted() }
 
 func (c config) mayLook(f found) error {
@@ -115,7 +115,7 @@ func (c config) mayLook(f found) error {
 	return e
 }
 
-// checkRoles says that the first step would be refused, which says so by itself.
+// checkRoles says that the first step would be refused; the step says so by itself.
 func (c config) checkRoles(f found) error {
 	if f.made || f.mayMakeRoles {
 		return nil
@@ -123,7 +123,7 @@ func (c config) checkRoles(f found) error {
 	return &RightError{Schema: c.schema, User: f.user, Lacks: "the right CREATEROLE, which the roles pglock_user and pglock_admin need"}
 }
 
-// check says why a schema must not be changed, or cannot be.
+// check says why a schema must not or cannot be changed.
 func (c config) check(f found) error {
 	if err := c.mayLook(f); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (c config) check(f found) error {
 	case !f.mayChange:
 		return &RightError{Schema: c.schema, Have: f.version, User: f.user, Lacks: f.right, Owner: f.owner}
 	case f.made && !f.table: // golang-migrate would run the files again
-		return fmt.Errorf("%w: %q: go on with that tool", ErrForeign, c.schema)
+		return fmt.Errorf("%w: %q: continue with that tool", ErrForeign, c.schema)
 	case f.contradicted():
 		return &DirtyError{Schema: c.schema, Version: *f.noted, Before: f.version}
 	}

@@ -102,7 +102,7 @@ func TestSchemaThatWasThereBeforeUpStaysWithWhatIsInIt(t *testing.T) {
 	before := catalog(t, conn, false)
 	upAndDown(t, db.URL())
 	upAndDown(t, db.URL(), migrations.WithSchema("app"))
-	// What stays differs from before in nothing, but for rights that were written out and taken back.
+	// What stays differs from before only by rights that were written out and taken back.
 	unset := func(s string) string { return strings.ReplaceAll(s, "{postgres=UC/postgres}", "") }
 	if after := catalog(t, conn, false); unset(after) != unset(before) {
 		t.Errorf("before:\n%s\n\nafter:\n%s", before, after)

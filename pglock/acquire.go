@@ -11,13 +11,13 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// TryAcquire takes the lock if it is free and nobody is queued for it, and says at once who holds it if not. ctx bounds
-// the call, never the lease; a grant that comes too late for ctx is given back. The lease is renewed until it is
-// released, lost, or the client is closed.
+// TryAcquire takes the lock if it is free and nobody is queued for it; otherwise it says at once who holds it.
+// ctx bounds the call, never the lease; a grant that comes too late for ctx is given back. The lease is renewed
+// until it is released or lost, or the client is closed.
 //
-// Errors: ErrHeld (HeldError), ErrInvalid, ErrLimit, ErrSelfDeadlock, ErrClosed, ErrPermission, ErrReadOnly, ctx's error,
-// ErrOutcomeUnknown when the connection was lost and the server could not be asked again, ErrLost when the answer took
-// longer than the TTL.
+// Errors: ErrHeld (HeldError), ErrInvalid, ErrLimit, ErrSelfDeadlock, ErrClosed, ErrPermission, ErrReadOnly,
+// ctx's error; ErrOutcomeUnknown if the connection was lost and the server could not be asked again; ErrLost if
+// the answer took longer than the TTL.
 func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {
@@ -26,11 +26,13 @@ func (c *Client) TryAcquire(ctx context.Context, name string, opts ...AcquireOpt
 	return c.acquire(ctx, context.WithoutCancel(ctx), r)
 }
 
-// Acquire takes the lock, waiting in its queue while it is held: first come, first served. It holds no connection while it
-// waits. ctx bounds the wait, never the lease. A wait that ctx ends leaves the queue, gives a grant that came in that
-// moment to the next, and fails with an error that is ctx's error, and ErrHeld too once the server has answered (HeldError: who
-// held it, and the place in the queue). Other errors are those of TryAcquire, and ErrDeadlock (DeadlockError); a server that cannot be
-// reached is borne for half a minute.
+// Acquire takes the lock. While it is held, the call waits in its queue: first come, first served. A waiting
+// call holds no connection. ctx bounds the wait, never the lease.
+//
+// If ctx ends the wait, the call leaves the queue, and a grant that came at that moment goes to the next
+// waiter. The error then matches ctx's error, and also ErrHeld once the server has answered (HeldError: who
+// held the lock, and the place in the queue). Other errors are those of TryAcquire, and ErrDeadlock
+// (DeadlockError). Acquire tolerates an unreachable server for half a minute.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {
@@ -40,10 +42,10 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 	return c.acquire(ctx, context.WithoutCancel(ctx), r)
 }
 
-// Do runs fn while holding the lock, and releases it when fn returns, panics or calls runtime.Goexit. fn's context ends
-// when ctx ends or the lease is lost; the lease is renewed until fn has returned, also while fn winds down. The error is
-// fn's, joined with ErrLost when the lease was lost before fn returned: then fn may have worked unprotected. Errors of
-// taking the lock are those of Acquire, and fn did not run.
+// Do runs fn while holding the lock, and releases it when fn returns, panics or calls runtime.Goexit. fn's
+// context ends when ctx ends or the lease is lost. The lease is renewed until fn has returned, even while fn
+// winds down. Do returns fn's error, joined with ErrLost if the lease was lost before fn returned: then fn may
+// have worked unprotected. If it cannot take the lock it returns an error as Acquire does, and fn does not run.
 func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *Lease) error, opts ...AcquireOption) (err error) {
 	r, err := c.newRequest(name, opts)
 	if err != nil {
@@ -65,8 +67,8 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 	return fn(lease.Context(), lease)
 }
 
-// acquire gets a lease, whose context is a child of parent. A free lock is granted by the first answer of the server; only for one
-// that is held does the call wait: in the line of this client's calls, or in the queue of the server.
+// acquire gets a lease, whose context is a child of parent. The server's first answer grants a free lock. For a
+// held lock the call waits: in the line of this client's calls, or in the server's queue.
 func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error) {
 	switch {
 	case r.maxWait == 0:
@@ -96,7 +98,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 	return l, err
 }
 
-// obtain asks for a grant of the call's own, and makes a lease of it.
+// obtain requests a grant for this call alone, and makes a lease of it.
 func (c *Client) obtain(ctx, parent context.Context, q *pending) (*Lease, error) {
 	if !c.calls.begin(q, c.now()) {
 		return nil, closedError(q.Name)
@@ -109,12 +111,12 @@ func (c *Client) obtain(ctx, parent context.Context, q *pending) (*Lease, error)
 	return c.grant(parent, q, g)
 }
 
-// granted is a grant as the server tells of it, counted from a local moment before it.
+// granted is a grant as the server reported it, counted from a local time before it.
 type granted struct {
-	first, token int64 // of a block; else both are the token
+	first, token int64 // of a block; otherwise both are the token
 	slot         int
 	left         time.Duration
-	expiresAt    time.Time // by the server's clock; zero when it was not told
+	expiresAt    time.Time // by the server's clock; zero if unknown
 	seen         trust.Instant
 }
 
@@ -122,7 +124,7 @@ func grantOf(a protocol.Answer, sent trust.Instant) granted {
 	return granted{cmp.Or(a.FirstToken, a.Token), a.Token, a.Slot, a.Remaining, a.ExpiresAt, sent}
 }
 
-// getGrant asks for the lock, and waits for it where it is held and the request says so.
+// getGrant requests the lock, and waits for it if it is held and the request says so.
 func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 	a, sent, err := c.ask(ctx, q)
 	switch {
@@ -136,7 +138,7 @@ func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
 		return granted{}, c.leaveQueue(q, protocol.Answer{}, err)
 	}
 	if q.lost {
-		c.takeBack(q.RequestID, true, q.TTL) // it may have been granted, or may yet be: nobody would know that they hold it
+		c.takeBack(q.RequestID, true, q.TTL) // it may be granted, now or later, and nobody would know
 	}
 	return granted{}, err
 }
@@ -145,8 +147,8 @@ func heldError(a protocol.Answer, name string) *HeldError {
 	return &HeldError{Name: name, Holder: a.Holder, Token: Token(a.Token), ExpiresAt: a.ExpiresAt, Place: a.Place}
 }
 
-// grant makes the lease of a grant. The trust deadline counts from when the request was sent; an answer that came after
-// it is no lease any more.
+// grant makes the lease of a grant. The trust deadline counts from when the request was sent; a later answer is
+// no lease any more.
 func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.GrantID, Token(g.first), g.slot)
 	l.row, l.queued = g.token, q.queued

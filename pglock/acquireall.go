@@ -13,12 +13,14 @@ import (
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
-// AcquireAll takes several locks: all of them or none. It waits in their queues, one after another in byte order of the
-// names, whatever order they are given in; so calls of AcquireAll never wait for each other in a circle. All leases have
-// the same owner (Leases.Context), each has a token of its own. The options count for each, WithMaxWait for all together.
+// AcquireAll takes several locks: all of them or none. It waits in their queues one after another, in byte
+// order of the names, whatever their order in the list; so calls of AcquireAll never wait for each other in a
+// circle. All leases have the same owner (Leases.Context), and each has its own token. The options apply to
+// each lock, WithMaxWait to all together.
 //
-// Errors are those of Acquire, and ErrInvalid for an empty list or a name that is there twice. After an error nothing is
-// held: what was acquired is given back as a cancelled call's request is, for which it waits a quarter of a second at most.
+// Errors are those of Acquire, and ErrInvalid for an empty list or a repeated name. After an error nothing is
+// held: the locks that it has acquired are taken back as after a cancelled call, for which it waits at most a
+// quarter of a second.
 func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...AcquireOption) (*Leases, error) {
 	if err := checkNames(names); err != nil {
 		return nil, err
@@ -52,7 +54,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 			return nil, err
 		}
 	}
-	for _, l := range leases { // the first may have been lost while the last was waited for
+	for _, l := range leases { // the first may have been lost during the wait for the last
 		if err := l.Err(); err != nil {
 			c.giveBack(leases)
 			return nil, fmt.Errorf("pglock: acquire %d locks: %w", len(names), err)
@@ -77,14 +79,16 @@ func together(parent context.Context, o *owner, all []*Lease) *Leases {
 	return ls
 }
 
-// All are the leases, in the order in which the names were given.
+// All returns the leases, in the order in which the names were given.
 func (ls *Leases) All() []*Lease { return slices.Clone(ls.all) }
 
-// Context is done when one of the leases ends; context.Cause is then that one's *LostError (ErrLost), or ErrReleased. It carries the
-// values of AcquireAll's context but not its end, and the owner of the leases, as Lease.Context does.
+// Context is done when one of the leases ends; context.Cause is then that lease's *LostError (ErrLost), or
+// ErrReleased. Like Lease.Context it carries the owner of the leases, and the values of AcquireAll's context
+// but not its end.
 func (ls *Leases) Context() context.Context { return ls.ctx }
 
-// Err is nil while every lease may be trusted, then why the first of them, in the order of names, may not.
+// Err is nil while every lease may be trusted; then it is the error of the first ended lease, in the order of
+// names.
 func (ls *Leases) Err() error {
 	for _, l := range ls.all {
 		if err := l.Err(); err != nil {
@@ -94,7 +98,7 @@ func (ls *Leases) Err() error {
 	return nil
 }
 
-// Release releases every lease, all at the same time; each as Lease.Release does. The error joins theirs.
+// Release releases all leases at the same time, each as Lease.Release does. The error joins theirs.
 func (ls *Leases) Release(ctx context.Context) error {
 	errs := make([]error, len(ls.all))
 	var releases sync.WaitGroup
@@ -105,8 +109,8 @@ func (ls *Leases) Release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// giveBack ends leases that nobody has seen. They go back with other requests that are taken back: where the server does not
-// answer soon, in the background.
+// giveBack ends leases that nobody has seen. They are taken back like abandoned requests, in the background if
+// the server does not answer soon.
 func (c *Client) giveBack(leases []*Lease) {
 	if !c.calls.beginEnd() {
 		<-c.ended // Close releases them

@@ -234,7 +234,7 @@ func TestAcquireAllComesBackThoughNothingCanBeGivenBack(t *testing.T) {
 func TestAcquireAllWaitsForAllTogetherAsLongAsForOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
-		q := queued(s, 2*time.Second) // whoever is first after that is granted the lock, and the next has to wait for its end
+		q := queued(s, 2*time.Second) // the first request after that gets the lock, and the next has to wait for its end
 		c := startClient(t, s, trust.SystemClock())
 		_, err := c.AcquireAll(t.Context(), []string{"a", "b"}, WithMaxWait(3*time.Second), WithTTL(30*time.Second))
 		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrHeld) || time.Since(s.began) != 3*time.Second {

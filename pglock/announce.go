@@ -7,14 +7,14 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// announcement is what is to be told to the waiters of other clients, and to those who watch.
+// announcement lists what to announce to waiters of other clients, and to watchers.
 type announcement struct {
 	names []string
-	slots []*int // nil: those who watch alone
+	slots []*int // nil: only watchers
 }
 
-// hear takes what a statement granted to waiters on its way: our own hear of it at once, others by an announcement. sent is a
-// moment before the grants.
+// hear processes the grants that a statement made to waiters: it tells our own at once, and adds the others to
+// an announcement. sent is a time before the grants.
 func (c *Client) hear(name string, h protocol.Handed, sent trust.Instant, others *announcement) {
 	for _, text := range h.Hints {
 		c.queue.Hear(text, &sent)
@@ -27,15 +27,16 @@ func (c *Client) hear(name string, h protocol.Handed, sent trust.Instant, others
 	}
 }
 
-// send announces through the server, in a transaction of its own, as NOTIFY must not wait for the disk. What is lost here is found
-// by the next look.
+// send announces through the server in a separate transaction, because NOTIFY must not wait for the disk. If it
+// fails, the waiters find their grants at the next look.
 func (a announcement) send(ctx context.Context, by func(context.Context, []string, []*int) error) {
 	if len(a.names) > 0 {
 		_ = by(ctx, a.names, a.slots)
 	}
 }
 
-// tell passes on what a statement granted to waiters. Others have not heard of it when ctx ends: they find it by looking.
+// tell passes on the grants that a statement made to waiters. Waiters of other clients who have not heard when
+// ctx ends find their grants by looking.
 func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent trust.Instant) {
 	var others announcement
 	c.hear(name, h, sent, &others)

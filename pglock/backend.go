@@ -13,14 +13,15 @@ import (
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
-// backend is what a client's loops need from the database, which package server gives them; the tests of timers put a fake in
-// its place. One goroutine at a time makes the calls of the second group.
+// backend is what a client's loops need from the database. Package server implements it; the tests of timers
+// use a fake. Only one goroutine at a time calls the second group of methods.
 type backend interface {
 	OnAbandoned(take func(protocol.Request, protocol.Answer, error))
 	Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error)
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)
 	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)
 	Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error)
+	HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (protocol.Succession, error)
 	Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error
 	Announce(ctx context.Context, names []string, slots []*int) error
 	Notify(ctx context.Context, channel, payload string) error
@@ -41,10 +42,10 @@ type backend interface {
 	CloseOwn()
 }
 
-// database is a server that also tells of locks what people want to know.
+// database is a server that can also describe locks to people.
 type database struct{ *server.Server }
 
-// start asks whether the schema fits this library.
+// start checks that the schema fits this library.
 func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUID, err error) {
 	found, err := start(ctx, d.Queries, d.Query, schema)
 	if err != nil {
@@ -56,33 +57,38 @@ func (d database) start(ctx context.Context, schema string) (databaseID uuid.UUI
 	return uuid.Parse(found.id)
 }
 
-// started is what a server says of itself when a client starts.
-type started struct{ id, isolation string }
+// started is what the server reports when a client starts.
+type started struct {
+	id, isolation string
+	version       int // of the schema: SchemaVersion, or a newer one that serves this library too
+}
 
-func start(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) (started, error) {
-	var version int
+func start(
+	ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
+) (started, error) {
 	var found started
+	var servesFrom int
 	var readOnly, sequenceOK bool
 	err := query(ctx, protocol.Step{SQL: queries.Start, Scan: func(rows pgx.Rows) error {
-		return rows.Scan(&version, &found.id, &found.isolation, &readOnly, &sequenceOK)
+		return rows.Scan(&found.version, &found.id, &found.isolation, &readOnly, &sequenceOK, &servesFrom)
 	}})
 	switch state := protocol.State(err); {
 	case state == "3F000" || state == "42883": // no such schema, no such function
 		return started{}, &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
 	case err != nil:
 		return started{}, fmt.Errorf("pglock: start client: %w", errorFromSQL(err, "", 0))
-	case version != SchemaVersion:
-		return started{}, &SchemaError{Schema: schema, Have: version, Need: SchemaVersion}
+	case found.version < SchemaVersion || servesFrom > SchemaVersion:
+		return started{}, &SchemaError{Schema: schema, Have: found.version, Need: SchemaVersion}
 	case readOnly:
-		return started{}, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
+		return found, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
 	case !sequenceOK:
-		return started{}, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand tokens out of order: "+
+		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
 			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
 	return found, nil
 }
 
-// Watch tells how a lock is, and makes the server tell of changes for a while, on a channel.
+// Watch returns the lock's state, and makes the server announce its changes on a channel for a while.
 func (d database) Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string, err error) {
 	err = d.Query(ctx, protocol.Step{SQL: d.Queries.Watch, Args: []any{name, protocol.Interval(lasting)}, Scan: func(rows pgx.Rows) error {
 		i, err := protocol.ScanLockInfo[Token, Mode](rows, &channel, nil)

@@ -11,8 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// More leases than one statement renews: every one is renewed in time, and the statements come apart from each other, also
-// when all leases were granted in one moment.
+// More leases than one statement renews: every one is renewed in time, and the statements spread out, even if all
+// leases were granted at once.
 func TestManyLeasesAreRenewedInSeveralStatementsThatComeApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -129,8 +129,8 @@ func TestRetryOfOneRenewalDoesNotRenewTheOthers(t *testing.T) {
 	})
 }
 
-// Leases that come and go before anybody looks leave the plan that was made for the first of them, so that the next ones wake
-// neither the heartbeat nor the watch; when nothing comes any more, both rest.
+// Leases that come and go before anybody looks leave the plan that was made for the first of them, so the next ones
+// wake neither the heartbeat nor the watch. When nothing comes any more, both rest.
 func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())

@@ -7,18 +7,18 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// calls are the calls of a client that are under way, and its goroutines. Close waits for all of them.
+// calls are the client's current calls and goroutines. Close waits for all of them.
 type calls struct {
-	mu     sync.Mutex // no other is taken while it is held
+	mu     sync.Mutex // a leaf: no other mutex is taken under it
 	closed bool
-	asks   sync.WaitGroup // calls that ask for a lock, and return at once when the client is closed
+	asks   sync.WaitGroup // calls that ask for a lock; they return at once when the client is closed
 	ends   sync.WaitGroup // calls that end a lease
 	tasks  sync.WaitGroup
-	// unanswered are the calls that no answer has told a ticket yet, and since when.
+	// unanswered holds the calls that do not know their ticket yet, and since when.
 	unanswered map[*pending]trust.Instant
 }
 
-// begin counts a call that asks for a lock, until end. False says that the client is closed.
+// begin counts a call that asks for a lock, until end. False: the client is closed.
 func (c *calls) begin(q *pending, now trust.Instant) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,14 +38,14 @@ func (c *calls) end(q *pending) {
 	c.asks.Done()
 }
 
-// answered notes that a call has heard of its ticket.
+// answered notes that a call knows its ticket.
 func (c *calls) answered(q *pending) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.unanswered, q)
 }
 
-// answeredUntil is a moment on the monotonic clock: all calls that have begun before it know their tickets.
+// answeredUntil is a time on the monotonic clock: all calls that began before it know their tickets.
 func (c *calls) answeredUntil() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,8 @@ func (c *calls) answeredUntil() time.Duration {
 	return oldest
 }
 
-// beginEnd counts a call that ends a lease, until ends.Done. False says that the client is closed, and will end it.
+// beginEnd counts a call that ends a lease, until ends.Done. False: the client is closed, and Close will end
+// the lease.
 func (c *calls) beginEnd() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +67,7 @@ func (c *calls) beginEnd() bool {
 	return !c.closed
 }
 
-// background runs f as a goroutine of the client, unless the client is closed already.
+// background runs f as a goroutine of the client, unless the client is already closed.
 func (c *calls) background(f func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +77,7 @@ func (c *calls) background(f func()) bool {
 	return !c.closed
 }
 
-// close refuses calls and goroutines from now on. True says that they were refused before.
+// close refuses calls and goroutines from now on. True: it was already closed.
 func (c *calls) close() (already bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

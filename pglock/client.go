@@ -21,15 +21,16 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// Token is a fencing token: every grant of a lock has a greater one than every earlier grant of that lock. Renewals keep
-// it; it is never used again.
+// Token is a fencing token. Every grant of a lock has a greater token than every earlier grant of that lock.
+// Renewals keep it; it is never used again.
 type Token int64
 
-// SchemaVersion is the version of the database schema that this library needs.
+// SchemaVersion is the version of the database schema that this library needs. A newer one works too, as long as it serves
+// libraries of this version: so the schema is migrated first, and programs follow.
 const SchemaVersion = 1
 
-// parting bounds what a client says to the server at the end of a lease or of itself where ctx sets no bound: it has no deadline,
-// or it has ended already.
+// parting bounds how long a client talks to the server at the end of a lease or of itself, if ctx has no
+// deadline or has already ended.
 const parting = 5 * time.Second
 
 // Client is one session: it holds any number of leases and keeps them alive with one heartbeat. It is safe for
@@ -44,19 +45,19 @@ type Client struct {
 
 	ctx    context.Context // ends when the client is closed
 	cancel context.CancelCauseFunc
-	beats  sync.WaitGroup // the heartbeat, which has a connection that Close needs after it
+	beats  sync.WaitGroup // the heartbeat, whose connection Close uses after it
 	ended  chan struct{}  // closed when Close has ended the leases
 	gone   chan struct{}  // closed when Close has ended everything
 
-	// othersWait says that the last release handed its lock to another client: the next release then announces that in
-	// the same round trip, on suspicion.
+	// othersWait says that the last release handed its lock to another client. The next release then expects
+	// the same, and sends the announcement in the same round trip.
 	othersWait atomic.Bool
 
-	beatWake     chan struct{} // 1-buffered: something came that is due before the planned beat
-	deadlineWake chan struct{} // 1-buffered: a lease came that ends before the planned look at the deadlines
+	beatWake     chan struct{} // 1-buffered: something is due before the planned beat
+	deadlineWake chan struct{} // 1-buffered: a lease ends before the planned look at the deadlines
 
-	// Each of these has a mutex of its own, none of which is held across I/O. Where one is taken while another is held, it is in
-	// this order: lines, leases, a Lease, an owner; lines, calls. Nothing is called under the others.
+	// Each of these has its own mutex; none is held across I/O. Nested mutexes are taken in this order: lines,
+	// leases, a Lease, an owner; lines, calls. Nothing is called under the others.
 	lines     *handoff.Lines[*turnCall, *Lease]
 	leases    *leases
 	calls     calls
@@ -66,11 +67,9 @@ type Client struct {
 	listener  *listener.Listener
 }
 
-// New makes a client over the application's pool, which stays the caller's. It asks the server once whether the schema
-// is there and fits. ctx bounds that question alone. The client owns two goroutines and, while it holds leases for
-// longer than a third of their TTL or waits, one connection outside the pool; from its first wait or watch on a third
-// goroutine, and while anything waits or watches, one connection that listens. Lines of calls that wait for the same lock and
-// statements that are under way have goroutines while they last. Close ends them all.
+// New makes a client over the application's pool, which stays the caller's. It asks the server once whether the
+// schema exists and fits; ctx bounds only that question. The package's documentation lists the goroutines and
+// connections that the client owns; Close ends them all.
 //
 // Errors: ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, error) {
@@ -114,7 +113,7 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 	return c, nil
 }
 
-// sessionOf is what others see of a session: a digest of its key, as the server reckons it.
+// sessionOf is the public ID of a session: a digest of its key, as the server computes it.
 func sessionOf(key uuid.UUID) (session uuid.UUID) {
 	sum := sha256.Sum256(key[:])
 	copy(session[:], sum[:])
@@ -127,12 +126,12 @@ func (c *Client) who() protocol.Session {
 
 func (c *Client) isClosed() bool { return errors.Is(context.Cause(c.ctx), ErrClosed) }
 
-// channel is where the server tells this client of its grants; the SQL function announce names it.
+// channel is where the server notifies this client of its grants, as the SQL function announce names it.
 func (c *Client) channel() string {
 	return "pglock_" + strings.ReplaceAll(c.session.String(), "-", "")
 }
 
-// hears notes whether hints can be counted on.
+// hears notes whether the client can rely on hints.
 func (c *Client) hears(hears bool) {
 	if c.queue.SetHears(hears, c.now()) {
 		c.watchers.allChanged()

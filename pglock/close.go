@@ -12,11 +12,15 @@ import (
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
-// Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client has
-// ended. What it says to the server goes over a connection of the client's own, also when every connection of the pool is taken,
-// for as long as ctx allows. A ctx that has ended before the call, as after a signal, or has no deadline, allows five seconds. The
-// error says what could not be said: leases then run out by themselves, and places in queues end with the session. A second Close
-// waits for the first, for as long as its own ctx allows.
+// sayAgain is the pause before a release or a hand-over is sent again.
+const sayAgain = 20 * time.Millisecond
+
+// Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
+// has ended. It talks to the server on a connection outside the pool, so it works even if every connection of
+// the pool is taken. It does so for as long as ctx allows: five seconds if ctx has already ended, as after a
+// signal, or has no deadline. The error says what it could not tell the server: those leases run out by
+// themselves, and places in queues end with the session. A second Close waits for the first, for as long as its
+// own ctx allows.
 func (c *Client) Close(ctx context.Context) error {
 	ctx, cancel := lastWords(ctx, never)
 	defer cancel()
@@ -51,7 +55,8 @@ func (c *Client) Close(ctx context.Context) error {
 	return err
 }
 
-// lastWords is for how long a release or a close speaks to the server: as long as ctx allows, and most.
+// lastWords bounds how long a release or a close talks to the server: as long as ctx allows, but no longer than
+// most.
 func lastWords(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	if ctx.Err() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -62,8 +67,8 @@ func lastWords(ctx context.Context, most time.Duration) (context.Context, contex
 	return context.WithTimeout(ctx, most)
 }
 
-// sayLast tells the server what ends with the client: the waits first, so that no lease is handed to one of them; and last
-// what calls and requests have brought that were under way.
+// sayLast tells the server what ends with the client: first the waits, so that none of them gets a lease; last
+// whatever the calls and requests under way have brought.
 func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, ends <-chan struct{}) error {
 	wait := func(done <-chan struct{}) {
 		select {
@@ -77,7 +82,7 @@ func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, end
 	c.backend.Drain(ctx)
 	failures = append(failures, c.takeBackLast(ctx))
 	if c.listener.Started() { // the server knows the session
-		_ = c.backend.EndSession(ctx, c.who()) // it ends by itself where this fails
+		_ = c.backend.EndSession(ctx, c.who()) // if this fails, it ends by itself
 	}
 	return errors.Join(failures...)
 }
@@ -96,12 +101,12 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d leases end with their TTL: %w", left, failure)
+		return fmt.Errorf("pglock: close: %d leases could not be released and end with their TTL: %w", left, failure)
 	}
 	return nil
 }
 
-// releaseAll releases leases and tells what was granted to others thereby.
+// releaseAll releases leases and passes on the resulting grants to others.
 func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error {
 	sent := c.now()
 	endings, err := c.backend.ReleaseAll(ctx, claims)
@@ -116,7 +121,7 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error 
 	return nil
 }
 
-// takeBackLast takes back what there is when the client closes.
+// takeBackLast takes back all abandoned requests when the client closes.
 func (c *Client) takeBackLast(ctx context.Context) error {
 	var failure error
 	left := 0
@@ -130,13 +135,13 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d requests could not be taken back: each ends with the session, or with the TTL if it was granted: %w", left, failure)
+		return fmt.Errorf("pglock: close: %d requests could not be taken back; each ends with the session, or with its TTL if it was granted: %w", left, failure)
 	}
 	return nil
 }
 
-// lastly says what is to be said when the client closes, and again on a new connection where the heartbeat's has died since
-// it was used.
+// lastly sends a last statement. If the heartbeat's connection has died since its last use, it repeats the
+// statement on a new one.
 func lastly(ctx context.Context, say func(context.Context) error) error {
 	deadline, _ := ctx.Deadline()
 	soon, cancel := context.WithTimeout(ctx, min(parting, time.Until(deadline))/4)

@@ -166,7 +166,7 @@ func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
 	})
 }
 
-// partings are contexts for a last word to a server that does not answer, and for how long it is waited for.
+// partings are contexts for the last statement to a server that does not answer, and how long the call waits for it.
 var partings = map[string]struct {
 	make  func(ctx context.Context) (context.Context, context.CancelFunc)
 	lasts time.Duration

@@ -12,52 +12,55 @@ import (
 
 // States and refusals, for errors.Is.
 var (
-	// ErrHeld: somebody else holds the lock. errors.As with **HeldError tells who.
+	// ErrHeld: somebody else holds the lock. errors.As with **HeldError says who.
 	ErrHeld = errors.New("pglock: lock is held")
-	// ErrLost: the lease ended without its holder's release. errors.As with **LostError tells why.
+	// ErrLost: the lease ended without its holder's release. errors.As with **LostError says why.
 	ErrLost = errors.New("pglock: lease is lost")
-	// ErrReleased: the lease was ended by its own holder, through Release, Do or Close.
+	// ErrReleased: the lease's own holder ended it, through Release, Do or Close.
 	ErrReleased = errors.New("pglock: lease is released")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("pglock: client is closed")
-	// ErrInvalid: an argument breaks a rule. errors.As with **ArgumentError tells which; nothing was changed.
+	// ErrInvalid: an argument breaks a rule. errors.As with **ArgumentError says which; nothing was changed.
 	ErrInvalid = argument.ErrInvalid
-	// ErrSchema: the tables and functions are missing, or not of this library's version. errors.As with **SchemaError.
+	// ErrSchema: the tables and functions are missing, or have another version than this library needs.
+	// errors.As with **SchemaError says which.
 	ErrSchema = errors.New("pglock: schema does not fit")
 	// ErrPermission: the database user lacks a right; nothing was changed.
 	ErrPermission = errors.New("pglock: permission denied")
-	// ErrReadOnly: the server is a standby or the session is read-only. Locks are decided on the primary alone.
+	// ErrReadOnly: the server is a standby or the session is read-only. Only the primary decides about locks.
 	ErrReadOnly = errors.New("pglock: server is read-only")
-	// ErrWrongDatabase: the lease was granted by another database than the one that is asked.
+	// ErrWrongDatabase: another database granted the lease.
 	ErrWrongDatabase = errors.New("pglock: lease belongs to another database")
-	// ErrSelfDeadlock: the owner of the request (see Lease.Context) holds the lock already; waiting would never end. It is
-	// an ErrHeld too.
+	// ErrSelfDeadlock: the owner of the request (see Lease.Context) already holds the lock, so waiting would
+	// never end. It is also an ErrHeld.
 	ErrSelfDeadlock = errors.New("pglock: the owner of this request holds the lock itself")
-	// ErrDeadlock: owners wait for each other in a circle. errors.As with **DeadlockError tells which.
+	// ErrDeadlock: owners wait for each other in a circle. errors.As with **DeadlockError says which.
 	ErrDeadlock = errors.New("pglock: deadlock")
-	// ErrLimit: the lock is in use with another limit than the one that was asked for. It is an ErrInvalid too.
+	// ErrLimit: the lock is in use with another limit. It is also an ErrInvalid.
 	ErrLimit = errors.New("pglock: lock is in use with another limit")
-	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. It may or may not
-	// have been done.
+	// ErrNoWaiter: a lock was to be handed over, and nobody waits for it under that label. The lease goes on.
+	ErrNoWaiter = errors.New("pglock: nobody waits under that label")
+	// ErrOutcomeUnknown: the connection ended after a request was sent and before its answer came. The request
+	// may or may not have been carried out.
 	ErrOutcomeUnknown = errors.New("pglock: outcome unknown")
 )
 
 // HeldError says who holds a lock. It is an ErrHeld.
 type HeldError struct {
 	Name      string
-	Holder    string    // "" while the lock is being granted to somebody, or the COMMIT of a last write is waited for; "" in a grace
-	Token     Token     // of the holder's lease; 0 when Holder is ""
-	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero when it is not known
-	Grace     bool      // nobody holds the lock, but one whose grant a failover has lost may believe so, until ExpiresAt (WithGrace)
-	Place     int       // in the queue when it was left, else when it was joined, counted up to 100: 1 is next; 0 when not queued
+	Holder    string    // "" in a grace, or while the lock is being granted to somebody or a last COMMIT is under way
+	Token     Token     // of the holder's lease; 0 if Holder is ""
+	ExpiresAt time.Time // by the server's clock, in UTC, unless renewed; zero if unknown
+	Grace     bool      // until ExpiresAt a holder whose grant a failover has lost may believe in it (WithGrace)
+	Place     int       // in the queue, as last known, counted up to 100: 1 is next; 0 when not queued
 }
 
 func (e *HeldError) Error() string {
 	switch {
 	case e.Grace:
-		return fmt.Sprintf("pglock: lock %q is nobody's in the grace after a failover, until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
+		return fmt.Sprintf("pglock: lock %q is free, but in the grace after a failover until %s", e.Name, e.ExpiresAt.Format(time.RFC3339Nano))
 	case e.Holder == "":
-		return fmt.Sprintf("pglock: lock %q is between two holders: it is being handed on, or the last one's COMMIT is under way", e.Name)
+		return fmt.Sprintf("pglock: lock %q is between two holders: it is being handed over, or the last holder's COMMIT is under way", e.Name)
 	}
 	s := fmt.Sprintf("pglock: lock %q is held by %q with token %d", e.Name, e.Holder, e.Token)
 	if !e.ExpiresAt.IsZero() {
@@ -72,14 +75,16 @@ func (e *HeldError) Error() string {
 // Is reports whether target is ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 
-// DeadlockError is a circle of owners that wait for each other, beginning with the one that gets this error because its
-// place in a queue is the newest. It is an ErrDeadlock. Release what this owner holds to let the others go on.
+// DeadlockError is a circle of owners that wait for each other. It begins with the owner that gets this error
+// because its place in a queue is the newest. It is an ErrDeadlock. Release what this owner holds, so that the
+// others can go on.
 type DeadlockError struct {
 	Circle []DeadlockLink
 }
 
-// DeadlockLink is one step of a circle: Waiter waits for Lock, which Holder holds, or for which Holder waits too and is served
-// before (Queued). Labels are for people; the circle is closed by owners (Lease.Context), not by labels.
+// DeadlockLink is one step of a circle: Waiter waits for Lock, which Holder holds. With Queued, Holder does not
+// hold it but waits for it too and is served before Waiter. The labels are for people; owners (Lease.Context)
+// close the circle.
 type DeadlockLink struct {
 	Lock   string `json:"lock"`
 	Waiter string `json:"waiter"`
@@ -97,7 +102,7 @@ func (e *DeadlockError) Error() string {
 		}
 		verb := "is held by"
 		if l.Queued {
-			verb = "is waited for before by"
+			verb = "goes first to"
 		}
 		fmt.Fprintf(&b, "%q waits for lock %q, which %s %q", l.Waiter, l.Lock, verb, l.Holder)
 	}
@@ -110,7 +115,7 @@ func (e *DeadlockError) Is(target error) bool { return target == ErrDeadlock }
 // Reason says why a lease is lost.
 type Reason string
 
-// The reasons for which a lease is lost.
+// The reasons for a lost lease.
 const (
 	ReasonExpired   Reason = "expired"    // it was not renewed in time, by the server's clock or by the local deadline
 	ReasonBroken    Reason = "broken"     // an operator ended it
@@ -124,7 +129,7 @@ type LostError struct {
 	Name   string
 	Token  Token
 	Reason Reason
-	Err    error // the last failure to renew, where there was one
+	Err    error // the last failure to renew, if any
 }
 
 func (e *LostError) Error() string {
@@ -154,10 +159,10 @@ func (e *ArgumentError) Error() string {
 // Is reports whether target is ErrInvalid.
 func (e *ArgumentError) Is(target error) bool { return target == ErrInvalid }
 
-// SchemaError says which version of the schema was found and which one is needed. It is an ErrSchema.
+// SchemaError says which version of the schema was found and which one this library needs. It is an ErrSchema.
 type SchemaError struct {
 	Schema string
-	Have   int // 0 when the schema is missing
+	Have   int // 0 if the schema is missing
 	Need   int
 }
 
@@ -176,8 +181,9 @@ func (e *SchemaError) Error() string {
 // Is reports whether target is ErrSchema.
 func (e *SchemaError) Is(target error) bool { return target == ErrSchema }
 
-// errorFromSQL translates what the protocol's SQL functions report (class LK, and the server's refusals that have a
-// sentinel here) into the errors of this package; any other error comes back as it is. The name and the token are those of the lease.
+// errorFromSQL translates the errors of the protocol's SQL functions (class LK), and the server's refusals that
+// have a sentinel here, into the errors of this package. It returns any other error unchanged. name and token
+// are the lease's.
 func errorFromSQL(err error, name string, token Token) error {
 	switch state := protocol.State(err); state {
 	case protocol.StateExpired:

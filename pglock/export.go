@@ -8,14 +8,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// Grant is what the SQL functions of pglock ask for to believe that a lease is their caller's own. Whoever has it can renew and
-// release the lease: give it to other processes on purpose only. Text and logs show it without its ID; JSON has all of it.
+// Grant proves to the SQL functions of pglock that a lease is the caller's own. Whoever has it can renew and
+// release the lease, so give it to other processes only on purpose. Text and logs omit its ID; JSON has all of
+// it.
 type Grant struct {
 	Lock       string    `json:"lock"`
 	Token      Token     `json:"token"`
 	ID         uuid.UUID `json:"id"`       // the secret
 	Slot       int       `json:"slot"`     // 0 for an exclusive lease
-	Resource   string    `json:"resource"` // what its fence protects unless another is named
+	Resource   string    `json:"resource"` // what its fence protects by default
 	Schema     string    `json:"schema"`   // of the functions
 	DatabaseID uuid.UUID `json:"database_id"`
 }
@@ -31,11 +32,11 @@ func (g Grant) GoString() string { return g.String() }
 // LogValue is String, for slog.
 func (g Grant) LogValue() slog.Value { return slog.StringValue(g.String()) }
 
-// Export gives the grant to code that fences, renews or releases by the SQL functions, in a transaction of its own or in another
-// process. From then on the release of this lease goes through the server, also where it would have passed the lock on in memory
-// (WithTurns). Package fencedstore needs no Export.
+// Export returns the grant for code that fences, renews or releases through the SQL functions, in its own
+// transaction or in another process. From then on the release of this lease goes through the server, and never
+// passes the lock on in memory (WithTurns). Package fencedstore needs no Export.
 //
-// Errors: ErrReleased or ErrLost, when the lease has ended and its grant may be another call's by now.
+// Errors: ErrReleased or ErrLost if the lease has ended; its grant may already be another call's.
 func (l *Lease) Export() (Grant, error) {
 	if !l.makeKnown() {
 		return Grant{}, fmt.Errorf("export %s: %w", l, cmp.Or(l.howEnded(), ErrReleased))

@@ -17,7 +17,7 @@ import (
 // fakeQueue makes a fake store queue every request for locks that "the other" holds, until a test grants one.
 type fakeQueue struct {
 	mu      sync.Mutex
-	until   time.Time // when the leases of the other end; who is first and asks after it is granted the lock
+	until   time.Time // when the other's leases end; the first waiter that asks after that gets the lock
 	last    int64
 	tokens  int64
 	tickets map[uuid.UUID]fakeTicket
@@ -140,7 +140,7 @@ func (q *fakeQueue) closes(ticket int64, circle []protocol.Link) {
 	q.circles[ticket] = circle
 }
 
-// holds reports whether the server believes that the grant is held, and queues whether it is waited for.
+// holds reports whether the server has this grant as held, and queues whether it waits for it.
 func (q *fakeQueue) holds(grantID uuid.UUID) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

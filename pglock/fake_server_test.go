@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -138,8 +139,8 @@ func (s *fakeServer) over(r *fakeRow, why Reason, asks uuid.UUID) protocol.Hande
 	return s.handOver(r, asks)
 }
 
-// handOver grants a lock that nobody holds to the next ticket, whose client hears of it: in the answer where that is the
-// session that asks, else a trip later.
+// handOver grants a free lock to the next ticket, whose client is informed: in the answer if it is the asking
+// session, else a trip later.
 func (s *fakeServer) handOver(r *fakeRow, asks uuid.UUID) (h protocol.Handed) {
 	if len(r.queue) == 0 {
 		return h
@@ -219,6 +220,27 @@ func (s *fakeServer) Release(ctx context.Context, c protocol.Claim, _ bool) (e p
 	return e, err
 }
 
+func (s *fakeServer) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+	s.note(call{what: "handOver", names: []string{c.Name}, grantID: c.GrantID})
+	err = s.does(ctx, "handOver", func() {
+		r := s.row(c.Name)
+		i := slices.IndexFunc(r.queue, func(f *fakeWaiter) bool { return f.Holder == to })
+		switch {
+		case !r.is(c):
+			next.Outcome = string(ReasonReleased)
+		case i < 0:
+			next.Outcome = protocol.Nobody
+		case look:
+			next.Outcome = protocol.HandedOver
+		default:
+			named := r.queue[i]
+			r.queue = slices.Insert(slices.Delete(r.queue, i, i+1), 0, named)
+			next = protocol.Succession{Outcome: protocol.HandedOver, Handed: s.over(r, ReasonReleased, r.session)}
+		}
+	})
+	return next, err
+}
+
 // takeBack ends a grant or a ticket.
 func (s *fakeServer) takeBack(name string, grantID uuid.UUID) (l protocol.TakenBack) {
 	r := s.row(name)
@@ -283,7 +305,7 @@ func (s *fakeServer) Beat(ctx context.Context, w protocol.Session, p protocol.Be
 	verdicts, found := make(map[protocol.Claim]protocol.Verdict), make(map[int64]protocol.Sighting)
 	err := s.does(ctx, "beat", func() {
 		for _, c := range p.Claims {
-			verdicts[c] = protocol.Verdict{Outcome: string(ReasonTakenOver)}
+			verdicts[c] = protocol.Verdict{Outcome: string(cmp.Or(s.ended[c.GrantID], ReasonTakenOver))}
 			if r := s.row(c.Name); r.is(c) {
 				r.until = time.Now().Add(r.TTL + r.Grace)
 				verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: r.TTL + r.Grace, ExpiresAt: r.until.UTC()}

@@ -151,8 +151,8 @@ func (s *fakeStore) Acquire(ctx context.Context, q protocol.Request) (protocol.A
 	})
 }
 
-// fly makes a request that goes on when its call has left, as those of the real store do: what it brings then goes to the
-// orphanage. f's context ends when the store is closed.
+// fly makes a request that continues when its call has left, as those of the real store do: its answer then goes to
+// the orphanage. f's context ends when the store is closed.
 func (s *fakeStore) fly(ctx context.Context, q protocol.Request, f func(context.Context) (protocol.Answer, error)) (protocol.Answer, error) {
 	r := &requested{done: make(chan struct{})}
 	s.mu.Lock()
@@ -251,7 +251,7 @@ func (s *fakeStore) Beat(ctx context.Context, _ protocol.Session, p protocol.Bea
 func (s *fakeStore) renewed(claims []protocol.Claim) map[protocol.Claim]protocol.Verdict {
 	verdicts := make(map[protocol.Claim]protocol.Verdict)
 	for _, c := range claims {
-		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
+		verdicts[c] = protocol.Verdict{Outcome: protocol.Renewed, Remaining: max(s.ttl(c.GrantID), c.Lasting)}
 	}
 	return verdicts
 }
@@ -326,6 +326,10 @@ func (s *fakeStore) Release(ctx context.Context, c protocol.Claim, _ bool) (e pr
 		e.Released, err = f(ctx, c)
 	}
 	return e, err
+}
+
+func (s *fakeStore) HandOver(context.Context, protocol.Claim, string, bool) (protocol.Succession, error) {
+	return protocol.Succession{Outcome: protocol.Nobody}, nil
 }
 
 func (s *fakeStore) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error) {

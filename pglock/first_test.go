@@ -92,8 +92,8 @@ func TestFirstInTheQueueAsksAgainAsOftenAsTheAnswerSays(t *testing.T) {
 	})
 }
 
-// Nobody holds the lock, but the COMMIT of the last holder's write is under way: nobody tells when it ends, so the first in the
-// queue asks soon, and then less and less often.
+// Nobody holds the lock, but the COMMIT of the last holder's write is under way. Nobody announces its end, so the
+// first in the queue asks soon, and then less and less often.
 func TestFirstInTheQueueThatWaitsForACommitAsksSoonAndThenLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// settle returns the lease of a request with a grace when nobody can believe any more in one that a failover has lost. A wait stays
-// with the lease, which is renewed meanwhile; a call that does not wait gives it back.
+// settle returns the lease of a request with a grace as soon as nobody can still believe in a lease that a
+// failover has lost. A waiting call keeps the lease meanwhile, which is renewed; a call that does not wait
+// gives it back.
 func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, error) {
 	for {
 		since, changed, err := c.backend.Timeline(ctx)
@@ -23,7 +24,7 @@ func (c *Client) settle(ctx context.Context, q *pending, l *Lease) (*Lease, erro
 			err = c.sitOut(ctx, l, left)
 		}
 		if err != nil {
-			_ = l.Release(ctx) // ends with its TTL where this fails
+			_ = l.Release(ctx) // if this fails, it ends with its TTL
 			return nil, err
 		}
 	}

@@ -12,24 +12,25 @@ import (
 )
 
 const (
-	// idle is how long the heartbeat keeps its connection when there is nothing to renew.
+	// idle is how long the heartbeat keeps its connection without anything to renew.
 	idle = 30 * time.Second
-	// patience bounds one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
+	// patience limits one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
 	// heartbeat too.
 	patience = protocol.Patience
-	// busyWait is how long the heartbeat waits at most for the row of one lease, which somebody has locked. No other lease
+	// busyWait is how long the heartbeat waits at most for one lease's row that somebody has locked. No other lease
 	// may be lost by that.
 	busyWait = 30 * time.Millisecond
 	// busyAgain is when it tries again.
 	busyAgain = 10 * time.Millisecond
-	// lookPatience bounds one look at the queue.
+	// lookPatience limits one look at the queue.
 	lookPatience = 5 * time.Second
 	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
 	sweepEvery = time.Minute
 )
 
-// sooner is the part of its interval by which a renewal comes earlier, from 0 to a tenth. It is drawn once for a beat: sessions
-// spread out, and so do the beats of one that has more leases than one beat renews, while the leases of a beat stay together.
+// sooner is the part of its interval by which a renewal comes earlier, from 0 to a tenth. It is drawn once per beat.
+// So sessions spread out, and so do the beats of a session with more leases than one beat renews, while the leases of
+// a beat stay together.
 func sooner() float64 { return rand.Float64() / 10 }
 
 // beatInterval is a third of the TTL, less a part of it.
@@ -38,8 +39,8 @@ func beatInterval(ttl time.Duration, sooner float64) time.Duration {
 	return third - time.Duration(sooner*float64(third))
 }
 
-// heartbeat renews every lease of the client and looks after every call that waits, with one statement for all that is due,
-// however much; then it takes back what nobody waits for any more.
+// heartbeat renews every lease of the client and looks after every waiting call, with one statement for all that is
+// due; then it takes back what nobody waits for any more.
 func (c *Client) heartbeat() {
 	swept := c.now().Mono - rand.N(sweepEvery)
 	for c.ctx.Err() == nil {
@@ -72,14 +73,14 @@ func (c *Client) heartbeat() {
 	}
 }
 
-// sweep removes what dead sessions and old requests have left in the tables, a little of it.
+// sweep removes some of what dead sessions and old requests have left in the tables.
 func (c *Client) sweep(shortest time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/6, time.Second))
 	defer cancel()
-	_ = c.backend.Sweep(ctx) // the next one does
+	_ = c.backend.Sweep(ctx) // if it fails, the next one does it
 }
 
-// watchDeadlines ends leases at their local deadline, also while the heartbeat hangs in a request.
+// watchDeadlines ends leases at their local deadline, even while the heartbeat hangs in a request.
 func (c *Client) watchDeadlines() {
 	for c.ctx.Err() == nil {
 		expired, next := c.leases.expired(c.now())
@@ -110,14 +111,11 @@ func (c *Client) sleep(ctx context.Context, d time.Duration, wake chan struct{})
 	return false
 }
 
-// beat asks the server to renew the leases and how the waiting calls stand, and gives each its verdict. An attempt is
-// given up after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
-// another; where calls wait, after a few seconds, and before the session counts as dead.
+// beat asks the server to renew the leases and to report on the waiting calls, and gives each its answer. It gives up
+// an attempt after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
+// another. With waiting calls it also gives up after a few seconds, and before the session counts as dead.
 func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 	b := protocol.Beat{Claims: make([]protocol.Claim, len(due))}
-	for i, l := range due {
-		b.Claims[i] = l.claim()
-	}
 	limit := min(shortest/3, patience)
 	if look != nil {
 		c.partNested()
@@ -127,6 +125,11 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
 	sent := c.now()
+	renewals := make([]renewal, len(due))
+	for i, l := range due {
+		renewals[i] = l.renewal(sent)
+		b.Claims[i] = renewals[i].claim
+	}
 	verdicts, sightings, err := c.backend.Beat(ctx, c.who(), b)
 	var strays []int64
 	switch {
@@ -150,7 +153,7 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 		case !known:
 			l.renewLater(errors.New("renew: the server did not answer for this lease"))
 		case v.Outcome == protocol.Renewed:
-			l.extend(sent, v, sooner)
+			l.renewed(renewals[i], sent, v, sooner)
 		case v.Outcome == protocol.Busy:
 			busy = append(busy, l)
 		default:
@@ -161,8 +164,8 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 	c.takeBackStrays(ctx, strays)
 }
 
-// nameOwners tells the server of the turns of owners that wait for other locks: one may have come while it waited. Not in the
-// heartbeat's own time: it takes a connection of the pool.
+// nameOwners tells the server which turns belong to owners that wait for other locks, because a turn may have
+// come while its owner waited. It runs in the background, since it takes a connection of the pool.
 func (c *Client) nameOwners(look *queue.Look) {
 	for _, w := range look.Owners() {
 		if o := w.(*owner); o.isUnnamed() {
@@ -175,8 +178,8 @@ func (c *Client) nameOwners(look *queue.Look) {
 	}
 }
 
-// renewBusy renews one of the leases whose rows others had locked, waiting for it a little, and plans the others for soon: no
-// lease waits for the row of another for longer than that.
+// renewBusy renews one of the leases whose rows others had locked, waiting for it briefly, and plans the others for
+// soon. So no lease waits longer than that for the row of another.
 func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 	if len(busy) == 0 {
 		return
@@ -191,11 +194,12 @@ func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
 	sent := c.now()
-	v, err := c.backend.RenewWaiting(ctx, l.claim(), min(shortest/12, busyWait))
+	r := l.renewal(sent)
+	v, err := c.backend.RenewWaiting(ctx, r.claim, min(shortest/12, busyWait))
 	l = c.current(l)
 	switch translated := errorFromSQL(err, l.name, l.token); {
 	case err == nil:
-		l.extend(sent, v, sooner())
+		l.renewed(r, sent, v, sooner())
 	case errors.Is(translated, ErrLost):
 		l.end(translated)
 	default:
@@ -205,7 +209,8 @@ func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 
 var errBusy = errors.New("renew: the lock's row is locked by another transaction")
 
-// renewLater plans the next attempt after a failure; the failure is told if the lease is lost before one succeeds.
+// renewLater plans the next attempt after a failure. The loss of the lease reports this failure if no attempt
+// succeeds.
 func (l *Lease) renewLater(failure error) {
 	l.renewAfter(min(l.ttl/20+rand.N(l.ttl/20), time.Second), failure)
 }

@@ -228,8 +228,8 @@ func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
 	})
 }
 
-// The rows of many leases are locked for longer than anybody waits. A beat waits for one of them, a moment at most, and the
-// others are asked for again soon: every one of them is renewed in time when it is unlocked, and those that are not locked are
+// The rows of many leases are locked for longer than anybody waits. A beat waits briefly for one of them, and asks
+// for the others again soon. Every one of them is renewed in time once it is unlocked, and the unlocked ones are
 // renewed meanwhile.
 func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
 	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12, 240 * time.Millisecond: 20 * time.Millisecond, time.Second: busyWait, 30 * time.Second: busyWait} {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// LockInfo is what everybody may know of a lock, or of one of its holders where it has several. Watch tells it, and package
-// lockadmin. Times are the server's, in UTC.
+// LockInfo is what everybody may know of a lock, or of one of its holders if it has several. Watch and package
+// lockadmin return it. Times are the server's, in UTC.
 type LockInfo struct {
 	Name       string          `json:"name"`
 	Held       bool            `json:"held"`
@@ -23,5 +23,5 @@ type LockInfo struct {
 	Mode       Mode            `json:"mode"`            // of the last grant
 	Limit      int             `json:"limit,omitempty"` // of ModeLimit
 	Slot       int             `json:"slot,omitempty"`  // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
-	Waiting    int             `json:"waiting"`         // how many are queued for the lock
+	Waiting    int             `json:"waiting"`         // the number of requests in the queue
 }

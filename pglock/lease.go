@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/pglock-dev/pglock/internal/handoff"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -30,21 +32,25 @@ type Lease struct {
 	mode    Mode
 	slot    int
 	owner   *owner
-	queued  bool                             // it was waited for
+	queued  bool                             // the call waited for it
 	row     int64                            // what the server knows the lease by: token, or the last of its block
-	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that can have the lock after it; nil: none can
-	unnamed bool                             // granted to a line: the server knows not whose it is
+	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that may follow; nil: none may
+	unnamed bool                             // granted to a line: the server does not know the owner
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	passed atomic.Pointer[hooks.Passage] // the fence that a transaction of the application's own has passed last
 
 	mu        sync.Mutex    // guards what follows; never held across I/O
 	deadline  trust.Instant // trust ends here
-	expiresAt time.Time     // by the server's clock, when it was last told; zero before that
+	expiresAt time.Time     // by the server's clock, as last reported; zero before that
 	due       trust.Instant // the next renewal
 	failure   error         // of the last renewal
-	ended     error         // ErrReleased or *LostError; once set it stays
-	lost      error         // that a release has found
+	holds     []*hold       // what needs the lease for longer than its TTL
+	tooLong   bool          // on the server the lease may last for longer than anybody needs
+	ended     error         // ErrReleased or *LostError; final
+	lost      error         // found by a release
+	handing   bool          // HandOver has asked the server, and its answer is not here
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
@@ -61,18 +67,18 @@ func (l *Lease) Name() string { return l.name }
 // Token is the fencing token of this grant.
 func (l *Lease) Token() Token { return l.token }
 
-// Holder is the label under which the lease is shown to people.
+// Holder is the label that people see.
 func (l *Lease) Holder() string { return l.holder }
 
-// Mode is how the lock is held.
+// Mode says how the lock is held.
 func (l *Lease) Mode() Mode { return l.mode }
 
-// Slot is the place among the holders of a lock that was asked for with WithShared or WithLimit, from 1, and not above the limit;
-// 0 for an exclusive lease. No two leases have the same slot of a lock at the same time.
+// Slot is the place among the holders of a lock with WithShared or WithLimit, from 1 up to the limit; 0 for an
+// exclusive lease. No two leases have the same slot of a lock at the same time.
 func (l *Lease) Slot() int { return l.slot }
 
-// Resource is what the lease's fence protects unless fencedstore.WithResource says otherwise: the lock's name, and for a
-// slot the name, '#', and the slot.
+// Resource is what the lease's fence protects, unless fencedstore.WithResource says otherwise: the lock's name;
+// with a slot the name, '#', and the slot.
 func (l *Lease) Resource() string {
 	if l.slot == 0 {
 		return l.name
@@ -88,25 +94,27 @@ func (l *Lease) String() string {
 	return fmt.Sprintf("lease of lock %q with token %d by %q", l.name, l.token, l.holder)
 }
 
-// Context is done when the lease ends; context.Cause is then a *LostError (ErrLost) or ErrReleased. For a lease from
-// Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with Do's context
-// too. It carries the lease (LeaseFromContext), and its owner: locks that are asked for under it are asked for by the same owner as this one, which is how
-// ErrSelfDeadlock and ErrDeadlock come about. It ends within a second of the local deadline even after the machine was suspended; Valid is exact.
+// Context is done when the lease ends; context.Cause is then a *LostError (ErrLost) or ErrReleased. For a lease
+// from Acquire or TryAcquire it carries the values of the call's context but not its end; in Do it ends with
+// Do's context too. It carries the lease (LeaseFromContext) and its owner: requests under it have the same
+// owner, which makes ErrSelfDeadlock and ErrDeadlock possible. It ends within a second of the local deadline
+// even after the machine was suspended; Valid is exact.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Deadline is the local moment up to which the lease may be trusted unless it is renewed: the moment the last
-// successful request was sent, plus the TTL, minus a margin of 1/20 of the TTL (at most a second).
+// Deadline is the local time up to which the lease may be trusted unless it is renewed: the time at which the
+// last successful request was sent, plus the TTL, minus a margin of 1/20 of the TTL (at most a second).
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Now().Add(l.client.now().Until(l.deadline))
 }
 
-// Valid reports whether the lease may still be trusted. It compares the local clocks with the deadline itself, so that
-// it is right in the first instruction after a pause. No server is asked: a write that must not be stale needs a fence.
+// Valid reports whether the lease may still be trusted. It compares the local clocks with the deadline, so it
+// is right in the first instruction after a pause. It does not ask the server: a write that must not be stale
+// needs a fence.
 func (l *Lease) Valid() bool { return l.Err() == nil }
 
-// Err is nil while the lease may be trusted, then ErrReleased or a *LostError (ErrLost), for ever.
+// Err is nil while the lease may be trusted; then it is ErrReleased or a *LostError (ErrLost), for ever.
 func (l *Lease) Err() error {
 	now := l.client.now()
 	l.mu.Lock()
@@ -119,11 +127,11 @@ func (l *Lease) Err() error {
 	return ended
 }
 
-// Check asks the server whether the lease is still held, and for how long: 0 and the error when not. A lease that the
-// server does not know any more ends here at once.
+// Check asks the server whether the lease is still held, and for how long; if not, it returns 0 and the error.
+// If the server does not know the lease any more, the lease ends here at once.
 //
-// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or what went wrong with the connection. ctx bounds the
-// call; once it has been sent the server has ten seconds.
+// Errors: ErrLost (LostError), ErrReleased, ErrClosed, ctx's error, or the connection's failure. ctx bounds the
+// call; the server has ten seconds for the statement.
 func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) {
 	err = l.ask(ctx, "check", func(ctx context.Context) error {
 		r, err := l.client.backend.Check(ctx, l.claim())
@@ -139,7 +147,7 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 	return remaining, nil
 }
 
-// Renew extends the lease by its TTL now, without waiting for the heartbeat. Errors as for Check.
+// Renew extends the lease by its TTL now, without waiting for the heartbeat. Errors are those of Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
 	return l.ask(ctx, "renew", func(ctx context.Context) error {
@@ -151,7 +159,7 @@ func (l *Lease) Renew(ctx context.Context) error {
 	})
 }
 
-// ask does something with the lease that ends with the client, and lets the lease end where the server says so.
+// ask runs f, which ends with the client, and ends the lease if the server says that it is lost.
 func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) error) error {
 	if err := l.Err(); err != nil {
 		return err
@@ -174,12 +182,15 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 	return fmt.Errorf("pglock: %s lock %q: %w", what, l.name, err)
 }
 
-// Release ends the lease so that the next one can have the lock. Its context is done first, with cause ErrReleased. Where
-// another call of this client waits in line and the turns allow it, the lock passes to it in memory (WithTurns). Otherwise it
-// tells the server, for as long as ctx allows and the TTL at most. A ctx that has ended before the call, or has no deadline, allows
-// five seconds. The first call returns nil when the lease was held until now, else a *LostError (ErrLost); later calls return
-// ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed it. Where the
-// time was up, the client goes on telling it in the background; at worst the lease ends with its TTL.
+// Release ends the lease, so that the next waiter can have the lock. First its context is done, with cause
+// ErrReleased. If another call of this client waits in line and the turns allow it, the lock passes to that
+// call in memory (WithTurns). Otherwise Release tells the server, for as long as ctx allows and at most the
+// TTL; it has five seconds if ctx has already ended or has no deadline.
+//
+// The first call returns nil if the lease was held until now, else a *LostError (ErrLost). Later calls return
+// ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed
+// the release. If time ran out, the client keeps trying in the background; at worst the lease ends with its
+// TTL.
 func (l *Lease) Release(ctx context.Context) error {
 	if l.passOn() {
 		return nil
@@ -206,25 +217,25 @@ func (l *Lease) Release(ctx context.Context) error {
 			return nil
 		case err == nil:
 			return l.whyLost(ctx, repeated)
-		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, 20*time.Millisecond):
-			if ctx.Err() != nil { // it may have reached nobody
+		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain):
+			if ctx.Err() != nil { // it may not have arrived
 				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
 			}
-			return fmt.Errorf("pglock: release lock %q: at worst it ends with its TTL: %w", l.name, errorFromSQL(err, l.name, l.token))
+			return fmt.Errorf("pglock: release lock %q (at worst it ends with its TTL): %w", l.name, errorFromSQL(err, l.name, l.token))
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
 }
 
-// howEnded is what a release says of a lease that had ended before.
+// howEnded is the result of a release for a lease that has already ended.
 func (l *Lease) howEnded() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return cmp.Or(l.lost, l.ended)
 }
 
-// whyLost asks for the reason after a release that found the lease gone. A repetition may find what its own first attempt has
-// done; a lease that was lost is not taken for one that was released.
+// whyLost asks for the reason when a release found the lease gone. A repeated release may find what its own
+// first attempt has done: that counts as released, not as lost.
 func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	r, err := l.client.backend.Check(ctx, l.claim())
 	reason := Reason(r.Lost)
@@ -251,34 +262,41 @@ func (l *Lease) claim() protocol.Claim {
 func (l *Lease) dueAt() (trust.Instant, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.due, l.failure != nil
+	return l.due, l.failure != nil || l.isUrgent()
 }
 
-// extend moves the deadline after a grant or a renewal that was sent at the given moment. It never revives a lease that
+// extend moves the deadline after a grant or a renewal by the TTL that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
 func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended != nil {
-		return
+	if l.ended == nil {
+		l.trust(l.ttl, sent, v, sooner)
 	}
-	deadline := trust.Deadline(sent, l.ttl, v.Remaining-l.grace)
+}
+
+// trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the mutex.
+func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdict, sooner float64) {
+	deadline := trust.Deadline(sent, lasts, v.Remaining-l.grace)
 	if deadline.Mono > l.deadline.Mono {
 		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
 	}
-	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono { // also after an answer that brought nothing
+	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono && !l.isUrgent() { // also after an answer that brought nothing
 		l.due = due
 	}
 }
 
-// end ends the lease with its cause, once; it reports whether this call did. A lease that had run past its deadline
-// ends as lost, whatever the cause given.
+// end ends the lease with its cause, once, and reports whether this call did. A lease past its deadline ends as
+// lost, whatever the cause given.
 func (l *Lease) end(cause error) bool {
 	now := l.client.now()
 	l.mu.Lock()
 	first := l.ended == nil
 	if first {
 		l.owner.held.Add(-1)
+		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
+			cause = ErrReleased // by our own HandOver, whose answer is on its way
+		}
 		if cause == ErrReleased && now.Reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false

@@ -12,16 +12,17 @@ import (
 )
 
 const (
-	// wallClockLook is how often the watch looks at the wall clock, which timers do not follow.
+	// wallClockLook is how often the watch reads the wall clock, which timers do not follow.
 	wallClockLook = time.Second
-	// beatMost is how many leases one statement renews at most: about a tenth of a second of the server's time.
+	// beatMost limits the leases that one statement renews: about a tenth of a second of the server's time.
 	beatMost = 10_000
-	// never is the plan of a loop that waits for nothing but a wake-up.
+	// never is the plan of a loop that waits only for a wake-up.
 	never = pause.Never
 )
 
-// leases are those of a client that have not ended, and when its loops wake for them by themselves, on the monotonic clock. A plan
-// stands until it has passed, also when the lease has gone for which it was made: leases that come and go wake nobody.
+// leases holds the client's leases that have not ended, and when its loops next wake by themselves, on the
+// monotonic clock. A plan stands until its time has passed, even if its lease has gone: leases that come and go
+// wake nobody.
 type leases struct {
 	mu           sync.Mutex // taken before a lease's, after that of the lines
 	closed       bool
@@ -34,7 +35,7 @@ func newLeases() *leases {
 	return &leases{all: make(map[*Lease]struct{}), nextBeat: never, nextDeadline: never}
 }
 
-// adopt takes a new lease into the care of the client's loops. False says that the client was closed meanwhile.
+// adopt puts a new lease under the care of the client's loops. False: the client was closed meanwhile.
 func (c *Client) adopt(l *Lease) bool {
 	now := c.now().Mono
 	s := c.leases
@@ -57,8 +58,8 @@ func (c *Client) adopt(l *Lease) bool {
 	return true
 }
 
-// replace ends a lease that was released, and puts its next turn in its place, which has as much of the grant left. False says that
-// it has ended already, or has too little left.
+// replace ends a released lease and puts the next turn in its place, with the rest of the grant. False: the
+// lease has already ended, or has too little time left.
 func (s *leases) replace(l, next *Lease, now trust.Instant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +82,7 @@ func (s *leases) forget(l *Lease) {
 	delete(s.all, l)
 }
 
-// close takes no more leases, and gives those that there are.
+// close takes no more leases, and returns the present ones.
 func (s *leases) close() []*Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,10 +90,10 @@ func (s *leases) close() []*Lease {
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// due are the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about its
-// TTL are renewed with it, so that they come together whenever they were granted; of others, and where it is due again
-// because its renewal has failed, those that would be due soon. With none due, it plans the next beat, no later than the next
-// look: planned is when to wake, next when a lease is due.
+// due returns the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about
+// its TTL are renewed with it, so that they come together whenever they were granted. Of the others, and after a
+// failed renewal, it takes only those that would soon be due. If none is due, it plans the next beat, no later than
+// the next look: planned is when to wake, next when a lease is due.
 func (s *leases) due(now trust.Instant, look time.Duration) (due []*Lease, shortest, next, planned time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *leases) due(now trust.Instant, look time.Duration) (due []*Lease, short
 	return due, shortest, next, planned
 }
 
-// expired are the leases whose local deadline has come; with none, it plans the next look.
+// expired returns the leases whose local deadline has come; if there are none, it plans the next look.
 func (s *leases) expired(now trust.Instant) (expired []*Lease, next time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -270,7 +270,7 @@ func TestTrap9_RequestUnderWayAtTheCloseIsGivenUp(t *testing.T) {
 	}
 }
 
-// What is under way when the client closes may hang: Close tells what it could not take back, and ends it.
+// What is under way when the client closes may hang: Close says what it could not take back, and ends it.
 func TestCloseDoesNotWaitForARequestThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -296,8 +296,8 @@ func TestReleaseReachesTheServerAlsoAfterItsContextEnded(t *testing.T) {
 	})
 }
 
-// A release whose answer was lost is repeated. A repetition that finds the lease gone asks why: it may be the first attempt's
-// own doing, but a lease that was lost is not taken for one that was released.
+// A release whose answer was lost is repeated. A repetition that finds the lease gone asks why: its own first attempt
+// may have ended it. But a lost lease does not count as released.
 func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T) {
 	broken := errors.New("connection reset")
 	for name, tc := range map[string]struct {
@@ -359,7 +359,7 @@ func TestReleaseOverABrokenConnectionIsRepeatedForAtMostFiveSeconds(t *testing.T
 	})
 }
 
-// A lease's own calls say that the client was closed meanwhile, and not what became of their statement.
+// A lease's own calls say that the client was closed meanwhile, not what became of their statement.
 func TestCheckAndRenewThatTheCloseInterruptsSaySo(t *testing.T) {
 	for name, ask := range map[string]func(context.Context, *Lease) error{
 		"Renew": func(ctx context.Context, l *Lease) error { return l.Renew(ctx) },

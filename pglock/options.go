@@ -22,7 +22,7 @@ type config struct {
 	ttl         time.Duration
 	grace       time.Duration
 	sessionTTL  time.Duration
-	turns       int // that a grant passes through in this client
+	turns       int // that one grant may pass through in this client
 	turnsWithin time.Duration
 	listen      *pgx.ConnConfig // nil: made as the pool makes its connections
 }
@@ -42,7 +42,7 @@ func newConfig(opts []Option) (config, error) {
 	return c, nil
 }
 
-// WithSchema says in which schema the tables and functions live. Defaults to "pglock".
+// WithSchema names the schema of the tables and functions. Defaults to "pglock".
 func WithSchema(name string) Option {
 	return func(c *config) error {
 		c.schema = name
@@ -50,8 +50,8 @@ func WithSchema(name string) Option {
 	}
 }
 
-// WithDefaultHolder sets the label under which this client's leases are shown to people where they have none of their own
-// (WithHolder), 1 to MaxHolderBytes bytes. It need not be unique. Defaults to "host/program[pid]".
+// WithDefaultHolder sets the label that people see on this client's leases without WithHolder, 1 to
+// MaxHolderBytes bytes. It need not be unique. Defaults to "host/program[pid]".
 func WithDefaultHolder(label string) Option {
 	return func(c *config) error {
 		c.holder = label
@@ -59,8 +59,7 @@ func WithDefaultHolder(label string) Option {
 	}
 }
 
-// WithDefaultTTL sets the TTL of leases that are acquired without WithTTL, from MinTTL to MaxTTL. Defaults to
-// DefaultTTL.
+// WithDefaultTTL sets the TTL of leases without WithTTL, from MinTTL to MaxTTL. Defaults to DefaultTTL.
 func WithDefaultTTL(ttl time.Duration) Option {
 	return func(c *config) error {
 		c.ttl = ttl
@@ -68,7 +67,7 @@ func WithDefaultTTL(ttl time.Duration) Option {
 	}
 }
 
-// WithDefaultGrace sets the grace of leases that are acquired without WithGrace. Defaults to 0.
+// WithDefaultGrace sets the grace of leases without WithGrace. Defaults to 0.
 func WithDefaultGrace(d time.Duration) Option {
 	return func(c *config) error {
 		c.grace = d
@@ -76,8 +75,8 @@ func WithDefaultGrace(d time.Duration) Option {
 	}
 }
 
-// WithSessionTTL sets after how long without a sign of life the calls of this client that wait for locks are passed over,
-// from MinTTL to MaxTTL. Leases are not affected. Defaults to DefaultSessionTTL.
+// WithSessionTTL sets how long the queue waits for a sign of life of this client before it skips its waiting
+// calls, from MinTTL to MaxTTL. Leases are not affected. Defaults to DefaultSessionTTL.
 func WithSessionTTL(ttl time.Duration) Option {
 	return func(c *config) error {
 		c.sessionTTL = ttl
@@ -85,15 +84,16 @@ func WithSessionTTL(ttl time.Duration) Option {
 	}
 }
 
-// WithTurns bounds how a lock passes from one waiting call of this client to the next in memory, without the server: for
-// within from the first turn of a grant on, and for turns in a row, from 1 to MaxTurns, at most; within 0 means
-// DefaultTurnsWithin, 20 ms. Then the lock goes to the next ticket. So, beside the turn that runs, a call waits for one such
-// block at most of each ticket before its own. Each turn is a lease with a token of its own, and ends when its holder
-// releases it: within decides only whether the next one comes from memory.
+// WithTurns limits how a lock passes from one waiting call of this client to the next in memory, without the
+// server: for at most within, counted from the first turn of a grant, and for at most turns in a row, from 1 to
+// MaxTurns. within 0 means DefaultTurnsWithin, 20 ms. Then the lock goes to the next ticket. So besides the
+// current turn a call waits for at most one such block of each earlier ticket. Each turn is a lease with its
+// own token, and ends when its holder releases it: within only decides whether the next one comes from memory.
 //
-// Less than half of the lease left, or a gap in the tokens, ends the turns sooner. Calls with another TTL or label share a
-// place of their own; those that ask with metadata, with a grace, with WithShared or WithLimit, by AcquireAll, or by an owner who
-// holds another lock, have a place each. 1 gives every call its own place. Defaults to DefaultTurns and DefaultTurnsWithin.
+// The turns end sooner if less than half of the lease is left, or if the tokens have a gap. Calls with the same
+// TTL and label share a place. Calls with metadata, a grace, WithShared or WithLimit, calls of AcquireAll, and
+// calls of an owner that holds another lock each have their own place. With 1 every call has its own. Defaults
+// to DefaultTurns and DefaultTurnsWithin.
 func WithTurns(turns int, within time.Duration) Option {
 	return func(c *config) error {
 		if turns < 1 || turns > MaxTurns {
@@ -107,10 +107,10 @@ func WithTurns(turns int, within time.Duration) Option {
 	}
 }
 
-// WithListenConfig gives the connection for LISTEN a configuration of its own, made by pgx.ParseConfig: to the server
-// itself where the pool goes through a pooler that shares connections between transactions, and so has no LISTEN. It must
-// lead to the same database. Defaults to the pool's configuration. A client that hears nothing notices it by itself and
-// looks at intervals instead.
+// WithListenConfig gives the LISTEN connection its own configuration, made by pgx.ParseConfig. Use it if the
+// pool goes through a pooler that shares connections between transactions, and so has no LISTEN: connect
+// directly to the same database. Defaults to the pool's configuration. A client that hears nothing notices this
+// and looks at intervals instead.
 func WithListenConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
 		if direct == nil || !protocol.Parsed(direct) {
@@ -121,21 +121,23 @@ func WithListenConfig(direct *pgx.ConnConfig) Option {
 	}
 }
 
-// AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything is sent.
+// AcquireOption configures one TryAcquire, Acquire, AcquireAll or Do. A bad value makes the call fail before anything
+// is sent.
 type AcquireOption func(*request) error
 
-// Mode is how a lock is shared out.
+// Mode says who may share a lock.
 type Mode string
 
 // The modes. Requests of all modes wait in one queue.
 const (
 	ModeExclusive Mode = "exclusive" // one holder
-	ModeShared    Mode = "shared"    // any number of holders that asked for shared
+	ModeShared    Mode = "shared"    // any number of holders, all of which asked for shared
 	ModeLimit     Mode = "limit"     // as many holders as the limit says
 )
 
-// WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL. It
-// bounds how long a lock stays taken after its holder died, and how long one fenced transaction may last.
+// WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL.
+// It is also how long a lock stays taken after its holder has died, and how long one fenced transaction may
+// last.
 func WithTTL(ttl time.Duration) AcquireOption {
 	return func(r *request) error {
 		r.TTL = ttl
@@ -143,15 +145,17 @@ func WithTTL(ttl time.Duration) AcquireOption {
 	}
 }
 
-// WithGrace keeps the lock from everybody for a while when its last holder may still believe in its lease: for d after the
-// lease has expired without a release, and, for whoever asks with it, for d after the server's timeline has changed, as a
-// failover does that may have lost grants. It is for work outside the database that no fence protects; choose at least the
-// longest TTL in use, and give it in every program that uses the lock. A release or a break ends a lease without a grace.
+// WithGrace keeps the lock from everybody while its last holder may still believe in its lease: for d after the
+// lease has expired without a release. A request with a grace also waits until d after the server's timeline
+// has changed, since a failover may have lost grants. It is for work outside the database that no fence
+// protects. Choose at least the longest TTL in use, and use it in every program that shares the lock. A release
+// or a break ends a lease without a grace.
 //
-// The grace is part of the lease on the server, which shows it as held until the grace ends; its holder stops before, at
-// the end of the TTL. After a failover Acquire holds the lock and returns when the grace is over; TryAcquire gives it back
-// and fails with ErrHeld, whose HeldError names no token. A server that hides its timeline (pglock-admin doctor tells)
-// gives no grace after a failover. From 0, the default of clients without WithDefaultGrace, to MaxTTL less the TTL.
+// The grace is part of the lease on the server, which shows it as held until the grace ends; its holder stops
+// earlier, at the end of the TTL. After a failover Acquire holds the lock and returns when the grace is over;
+// TryAcquire gives it back and fails with ErrHeld, whose HeldError names no token. A server that hides its
+// timeline (see pglock-admin doctor) gives no grace after a failover. d is from 0 to MaxTTL less the TTL.
+// Defaults to WithDefaultGrace, else 0.
 func WithGrace(d time.Duration) AcquireOption {
 	return func(r *request) error {
 		r.Grace = d
@@ -159,7 +163,7 @@ func WithGrace(d time.Duration) AcquireOption {
 	}
 }
 
-// WithHolder sets the label under which the lease is shown to people, 1 to MaxHolderBytes bytes. Defaults to the client's.
+// WithHolder sets the label that people see on the lease, 1 to MaxHolderBytes bytes. Defaults to the client's.
 func WithHolder(label string) AcquireOption {
 	return func(r *request) error {
 		r.Holder = label
@@ -167,8 +171,8 @@ func WithHolder(label string) AcquireOption {
 	}
 }
 
-// WithMetadata stores a JSON value beside the lease, at most MaxMetadataBytes bytes, for people who look at the lock.
-// Everybody who may use locks can read it. Defaults to none.
+// WithMetadata stores a JSON value with the lease, at most MaxMetadataBytes bytes, for people who look at the
+// lock. Everybody who may use locks can read it. Defaults to none.
 func WithMetadata(raw json.RawMessage) AcquireOption {
 	return func(r *request) error {
 		r.Metadata = raw
@@ -176,8 +180,8 @@ func WithMetadata(raw json.RawMessage) AcquireOption {
 	}
 }
 
-// WithMaxWait bounds how long Acquire and Do wait for the lock; after it the error is both ErrHeld and
-// context.DeadlineExceeded. 0 waits not at all. Defaults to waiting until ctx ends. TryAcquire ignores it.
+// WithMaxWait limits how long Acquire and Do wait for the lock; then the error matches ErrHeld and
+// context.DeadlineExceeded. 0 does not wait at all. Defaults to waiting until ctx ends. TryAcquire ignores it.
 func WithMaxWait(d time.Duration) AcquireOption {
 	return func(r *request) error {
 		if d < 0 {
@@ -188,16 +192,17 @@ func WithMaxWait(d time.Duration) AcquireOption {
 	}
 }
 
-// WithShared asks for the lock together with others that ask for it so, as readers do. It is granted when nobody holds the
-// lock in another mode and nobody queued before waits for another mode: later readers do not overtake a writer. The lease
-// has a slot of its own, and its fence's default resource is of that slot (Lease.Resource). Not together with WithLimit.
+// WithShared asks for the lock together with others that ask for it with WithShared, such as readers. It is
+// granted if nobody holds the lock in another mode and no earlier waiter wants another mode: later readers do
+// not overtake a writer. The lease has its own slot, and its fence's default resource is that slot's
+// (Lease.Resource). It excludes WithLimit.
 func WithShared() AcquireOption {
 	return func(r *request) error { return r.setMode(ModeShared, 0) }
 }
 
-// WithLimit asks for one of n places, from 1 to MaxLimit: a semaphore. Every user of the lock must name the same limit; it is
-// ErrLimit otherwise, as long as somebody holds or waits for the lock with another. Each place is a slot, 1 to n
-// (Lease.Slot), with a fence of its own (Lease.Resource). Not together with WithShared.
+// WithLimit asks for one of n places, from 1 to MaxLimit: a semaphore. Every user of the lock must name the
+// same limit; the error is ErrLimit while somebody holds or waits for the lock with another. Each place is a
+// slot, 1 to n (Lease.Slot), with its own fence (Lease.Resource). It excludes WithShared.
 func WithLimit(n int) AcquireOption {
 	return func(r *request) error {
 		if n < 1 || n > MaxLimit {

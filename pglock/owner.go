@@ -11,27 +11,27 @@ import (
 	"github.com/google/uuid"
 )
 
-// owner is who asks for locks: one line of work, which may hold several at once. The context of a lease carries it, so
-// that a request made under that context is known to be the same owner's. It is how a circle of waiters is recognised.
+// owner is one line of work that asks for locks and may hold several at once. A lease's context carries it, so
+// that a request under that context has the same owner. Owners make it possible to find circles of waiters.
 type owner struct {
 	id   uuid.UUID
 	held atomic.Int64 // leases that have not ended
 
-	mu      sync.Mutex // guards what follows; the last to be taken
+	mu      sync.Mutex // guards what follows; taken last
 	unnamed map[*Lease]struct{}
 }
 
-// ownerKey is under what a context carries a *Lease, and with it its owner; or an *owner alone.
+// ownerKey is the key under which a context carries a *Lease, and with it the owner, or only an *owner.
 type ownerKey struct{}
 
-// LeaseFromContext is the lease whose Context ctx is, or was made of; of several the one acquired last. False when there is none, and
-// for the Context of Leases, which belongs to all of them.
+// LeaseFromContext returns the lease from whose Context ctx is derived; of several, the one acquired last. It
+// returns false if there is none, and for the Context of Leases, which belongs to all of them.
 func LeaseFromContext(ctx context.Context) (lease *Lease, found bool) {
 	lease, found = ctx.Value(ownerKey{}).(*Lease)
 	return lease, found
 }
 
-// ownerOf is the owner that ctx carries, or a new one.
+// ownerOf returns the owner that ctx carries, or a new one.
 func ownerOf(ctx context.Context) (*owner, error) {
 	switch carried := ctx.Value(ownerKey{}).(type) {
 	case *Lease:
@@ -46,7 +46,7 @@ func ownerOf(ctx context.Context) (*owner, error) {
 	return &owner{id: id}, nil
 }
 
-// has and hasNot keep the leases of which the server does not know that they are this owner's.
+// has and hasNot track the leases that the server does not know to be this owner's.
 func (o *owner) has(l *Lease) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -68,8 +68,8 @@ func (o *owner) isUnnamed() bool {
 	return len(o.unnamed) > 0
 }
 
-// makeKnown tells the server who holds the locks that this owner has from a line, of whatever client, where the server knows
-// the line alone: an owner who waits while it holds a lock may be part of a circle.
+// makeKnown tells the server which locks this owner holds as a turn of a line, in whatever client; the server
+// knows only the line. An owner that waits while it holds a lock may be part of a circle.
 func (o *owner) makeKnown(ctx context.Context) error {
 	o.mu.Lock()
 	unknown := slices.Collect(maps.Keys(o.unnamed))

@@ -135,7 +135,7 @@ func TestGrantsToOthersAreAnnouncedInAStatementOfItsOwn(t *testing.T) {
 	})
 }
 
-// hintOf is a text with the proof that the server has said it to who knows the grant ID.
+// hintOf is a text with the proof that it comes from the server, for whoever knows the grant ID.
 func hintOf(grantID uuid.UUID, said string) string { return digest(said, grantID) + " " + said }
 
 func digest(said string, grantID uuid.UUID) string {
@@ -185,8 +185,8 @@ func TestForgedOrMalformedHintChangesNothing(t *testing.T) {
 	})
 }
 
-// The hint of an earlier grant, which has ended by now, may come very late. The waiter has another ticket then: trust in that
-// one does not count for a hint of the one before.
+// The hint of an earlier grant, which has ended by now, may come very late. By then the waiter has another ticket,
+// and trust in that ticket does not count for the earlier one's hint.
 func TestI7_LateHintOfAnEarlierTicketRevivesNoTrust(t *testing.T) {
 	for name, late := range map[string]func(c *Client, hint string, again func()){
 		"after the waiter has another ticket": func(c *Client, hint string, again func()) { again(); c.queue.Hear(hint, nil) },

@@ -20,7 +20,7 @@ func grantIDOf(t *testing.T, conn *pgx.Conn, name string) (id string) {
 	return id
 }
 
-// manyOf is a call of acquire_leases for one name, whose arguments are right but for those that are named, with their value.
+// manyOf is a call of acquire_leases for one name, with right arguments except the named ones.
 func manyOf(name string, change ...string) string {
 	args := []struct{ what, right string }{{"names", "ARRAY[" + name + "]"}, {"grants", "ARRAY[" + someID + "]"}, {"session", someID}, {"holders", "ARRAY['h']"},
 		{"ttls", "ARRAY['1 s'::interval]"}, {"metadata", "ARRAY[NULL::jsonb]"}, {"retries", "ARRAY[false]"}, {"modes", "ARRAY['exclusive']"}, {"limits", "ARRAY[NULL::int]"},

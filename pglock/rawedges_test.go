@@ -40,7 +40,7 @@ func TestI15_ATTLHasNoDays(t *testing.T) {
 	}
 }
 
-// A limit may change when the last lease with the one before has run out, as after a crash of its holder.
+// A limit may change when the last lease with the old one has run out, as after a crash of its holder.
 func TestALimitThatHasRunOutIsInNobodysWay(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// askRaw asks for a lock as a client does that waits, and tells what it was granted; p is further arguments.
+// askRaw asks for a lock as a waiting client does, and returns the grant; p is further arguments.
 func askRaw(t *testing.T, conn *pgx.Conn, name string, grantID, key uuid.UUID, p string) (granted bool, token int64) {
 	t.Helper()
 	var told *int64
@@ -34,7 +34,8 @@ func leases(t *testing.T, conn *pgx.Conn, name string) (held, tickets int) {
 	return held, tickets
 }
 
-// A waiter that asks again when the lock has become free is granted it by its ticket, and not once more as one who comes new.
+// A waiter that asks again when the lock has become free is granted it by its ticket, and not a second time as a
+// newcomer.
 func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -67,8 +68,8 @@ func TestI6_WaiterThatAsksAgainIsGrantedOneLease(t *testing.T) {
 	}
 }
 
-// Who queues behind the dead alone is a ticket like any other: nobody overtakes it, and the end of the leases that it waits for
-// grants it the lock.
+// A ticket behind dead ones only is like any other: nobody overtakes it, and it is granted the lock when the leases
+// that it waits for end.
 func TestI8_I9_WaiterWhoFoundTheQueueDeadIsServed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

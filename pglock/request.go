@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// outage is how long a waiting call bears a server that cannot be reached.
+	// outage is how long a waiting call tolerates an unreachable server.
 	outage = queue.Outage
-	// settling is how long TryAcquire tries to learn what became of a request whose answer was lost.
+	// settling is how long TryAcquire tries to learn the fate of a request whose answer was lost.
 	settling = 10 * time.Second
-	// lockedOutPause is between two attempts of a waiting call that finds the lock's row locked for long.
+	// lockedOutPause is the pause of a waiting call that finds the lock's row locked for long.
 	lockedOutPause = 100 * time.Millisecond
 )
 
-// request is what a caller wants: what the server hears of that, and what it does not.
+// request is what a caller wants, including what the server need not know.
 type request struct {
 	protocol.Request
 	maxWait time.Duration // < 0: until ctx ends
@@ -50,15 +50,15 @@ func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) 
 	return r, checkGrace(r.TTL, r.Grace)
 }
 
-// pending is one request with its grant ID, which is chosen before it is sent for the first time and stays for every
-// repetition, so that a request whose answer was lost yields the same grant or ticket. A repetition waits for the attempt before it
-// (Retry). One goroutine uses it.
+// pending is one request with its grant ID. The ID is chosen before the first attempt and kept for every
+// repetition, so that a request whose answer was lost yields the same grant or ticket. A repetition waits for
+// the attempt before it (Retry). Only one goroutine uses it.
 type pending struct {
 	request
-	queued  bool  // it was answered with a ticket
-	lost    bool  // the answer of an attempt was lost: that one may still be on its way
-	line    *line // that it is the first of, or asks for
-	byAgent bool  // the server does not know whose it is
+	queued  bool  // it has a ticket
+	lost    bool  // the answer of an attempt was lost; that attempt may still be under way
+	line    *line // whose first call it is, or for which it asks
+	byAgent bool  // the server does not know the owner
 }
 
 func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
@@ -80,10 +80,11 @@ func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
 	return q, err
 }
 
-// ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. What was granted to others
-// on the way is told to them. What becomes of an attempt that is under way when the call ends is taken back (abandoned).
+// ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. It passes on
+// grants to others that the answer contains. An attempt still under way when the call ends is taken back
+// (abandoned).
 func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent trust.Instant, err error) {
-	asking, cancel := context.WithCancel(ctx) // a request that hangs ends with the client too
+	asking, cancel := context.WithCancel(ctx) // a hanging request ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	var patience <-chan time.Time // starts with the first failure
@@ -105,7 +106,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 			return a, sent, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
 			return a, sent, c.endOfWait(ctx, q)
-		case protocol.State(err) == protocol.StateSpentGrantID: // nothing is left of it
+		case protocol.State(err) == protocol.StateSpentGrantID: // its grant ID is spent: begin anew
 			if q.GrantID, err = newGrantID(); err != nil {
 				return a, sent, err
 			}
@@ -116,7 +117,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
 			pause.For(asking, lockedOutPause)
 			continue
-		case locked && !q.Retry: // somebody is being granted the lock, and has been for a second
+		case locked && !q.Retry: // for a second somebody has been deciding about the lock
 			return protocol.Answer{}, sent, nil
 		case server.NeverSent(err) && !q.Retry && !q.Wait, !protocol.ConnectionLost(err) && !locked:
 			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, errorFromSQL(err, q.Name, 0))
@@ -137,7 +138,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 	}
 }
 
-// bears is how long the request bears a server that cannot be reached.
+// bears is how long the request tolerates an unreachable server.
 func (q *pending) bears() time.Duration {
 	if q.Wait {
 		return outage
@@ -145,7 +146,7 @@ func (q *pending) bears() time.Duration {
 	return min(settling, q.TTL)
 }
 
-// endOfAsking says what has ended the asking: the client, or ctx.
+// endOfWait returns why the wait has ended: because of the client, or of ctx.
 func (c *Client) endOfWait(ctx context.Context, q *pending) error {
 	if c.isClosed() {
 		return closedError(q.Name)

@@ -17,9 +17,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
-// intruder is a mere user, with a schema of their own, who has put code wherever the server lets them: under the names of the
-// server's functions and operators and of pglock's tables, and in casts, domains, defaults, rules, triggers and row security
-// of their own. All of it says so when it runs with the rights of somebody else.
+// intruder is a mere user with a schema, who has put code wherever the server lets them: under the names of the
+// server's functions and operators and of pglock's tables, and in casts, domains, defaults, rules, triggers and row
+// security. All this code reports when it runs with somebody else's rights.
 type intruder struct {
 	owner
 	robbed *atomic.Int64
@@ -69,8 +69,8 @@ func newIntruder(t *testing.T, db *pgtest.DB) intruder {
 	return i
 }
 
-// shadow makes what the server has under the same names: all that the functions of pglock call, every operator whose name their
-// texts have, of operands of any types, and the types that acquire_lease and release_lease name.
+// shadow makes objects with the server's names: all that the functions of pglock call, every operator whose name
+// their texts contain, for operands of any types, and the types that acquire_lease and release_lease name.
 func (i intruder) shadow(t *testing.T, make func(t *testing.T, sql string), body, check string) {
 	t.Helper()
 	shadows := i.texts(t, `SELECT DISTINCT format('CREATE FUNCTION %I(%s) RETURNS %s LANGUAGE ', c.proname, c.args, c.result) || '`+strings.ReplaceAll(body, "'", "''")+`'
@@ -129,9 +129,10 @@ func (i intruder) texts(t *testing.T, sql string) (all []string) {
 	return all
 }
 
-// attack calls a function with every argument given, and with none or one that has a default, where names are found in the intruder's
-// schema first; of a trigger's function it makes triggers on tables that are full of the intruder's code, and writes to them. It
-// tells what it has found: code of the intruder's that ran with the rights of somebody else, or that would have been called.
+// attack calls a function with every argument, and without one or all that have a default, while names are found in
+// the intruder's schema first. For a trigger's function it makes triggers on tables full of the intruder's code, and
+// writes to them. It returns what it has found: code of the intruder that ran with somebody else's rights, or would
+// have been called.
 func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []string) {
 	t.Helper()
 	defer func() {
@@ -181,7 +182,7 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 	return found
 }
 
-// traps are tables with code of the intruder's in all places where a row that is written, or a column that is read, may meet it.
+// traps are tables with the intruder's code in all places where a written row, or a column that is read, may meet it.
 var traps = []string{"of_enum", "of_domain", "of_pair", "of_range", "of_text", "with_rule", "with_expressions"}
 
 func (i intruder) setTraps(t *testing.T) {
@@ -222,12 +223,12 @@ type definer struct {
 	all, required []string // arguments
 }
 
-// samples are arguments of each type that a function may take. Code comes with types of its caller's own and with arguments
-// of any type: neither is here.
+// samples are arguments of each type that a function may take. Code could also come with types of the caller and with
+// arguments of any type: there are none here.
 var samples = map[string]string{
 	"text": `'x'`, "uuid": `'` + grantID + `'`, "bigint": `1`, "integer": `1`, "interval": `'1 min'`, "boolean": `true`, "jsonb": `'{"a": 1}'`,
 	"timestamp with time zone": `'2026-01-01 00:00+00'`, "text[]": `'{x}'`, "uuid[]": `'{` + grantID + `}'`, "bigint[]": `'{1}'`, "integer[]": `'{1}'`,
-	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "jsonb[]": `'{"{}"}'`,
+	"interval[]": `'{1 min}'`, "boolean[]": `'{true}'`, "timestamp with time zone[]": `'{2026-01-01 00:00+00}'`, "jsonb[]": `'{"{}"}'`,
 }
 
 func definers(t *testing.T, conn *pgx.Conn) (all []definer) {
@@ -286,7 +287,7 @@ func TestI5_NoFunctionLendsItsRightsToCodeOfItsCaller(t *testing.T) {
 			t.Errorf("nothing was seen of %s", d.name)
 		}
 	}
-	// And in the three that fix no search_path, each name that they qualify, would they leave it to their caller.
+	// And in the three functions that fix no search_path: each qualified name, as if it were left to their caller.
 	for _, d := range all {
 		if d.name != "acquire_lease" && d.name != "release_lease" && d.name != "fence_commit" {
 			continue

@@ -59,7 +59,7 @@ func TestOnlyOperatorsBypassGuards(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), write); !denied(err) {
 			t.Errorf("%s: %v, want permission denied", who, err)
 		}
-		// Who has no right to pass a fence is told of the guard all the same.
+		// A user without the right to pass a fence still gets the guard's message.
 		if _, err := pool.Exec(t.Context(), "INSERT INTO "+o.table()+" VALUES (1)"); sqlState(err) != "LK011" {
 			t.Errorf("%s without a fence: %v, want LK011", who, err)
 		}
@@ -200,8 +200,8 @@ func TestGuardOfPartitionsNeedsThemAll(t *testing.T) {
 	}
 }
 
-// The guard looks at the rows of tables whose owners are not trusted with pglock: code of theirs, such as a cast of a type,
-// does not run with the rights of its owner, whatever the columns are and whenever they were made.
+// The guard reads rows of tables whose owners are not trusted with pglock. Their code, such as a cast of a type, does
+// not run with the rights of pglock's owner, whatever the columns are and whenever they were made.
 func TestI5_CodeOfATablesOwnerDoesNotRunWithTheRightsOfPglock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -305,8 +305,8 @@ func TestI11_OddTriggersOfOneUserDoNotBreakTheListOfGuards(t *testing.T) {
 	}
 }
 
-// A hole: the right TRIGGER, which GRANT ALL gives too, is enough to put another trigger in the place of the guard's. It is no
-// trigger that ALWAYS fires then, and the list says so; guard_table by the owner mends it.
+// A hole: the right TRIGGER, which GRANT ALL gives too, is enough to put another trigger in the place of the guard's.
+// That trigger does not fire ALWAYS, and the list says so; guard_table, called by the owner, corrects it.
 func TestHole_WhoMayMakeTriggersCanReplaceTheGuard(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

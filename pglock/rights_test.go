@@ -152,7 +152,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
-		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "key_column", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease", "own_tickets",
+		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "hand_over", "key_column", "list_fences", "list_guards", "list_locks", "list_waiters", "look", "once", "outcome", "own_lease", "own_tickets",
 		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "start_client", "sweep", "timeline", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
@@ -168,7 +168,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	}
 }
 
-// Who sees the ID of a session, as everybody does, can do nothing in its name: that takes its key.
+// Everybody sees the IDs of sessions, but can do nothing in their name: that takes the key.
 func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -259,7 +259,7 @@ func TestPublicMayExecuteAndReadNothing(t *testing.T) {
 	}
 }
 
-// The three that are called most leave nothing to the search_path instead: fixing it costs a tenth of what they cost.
+// The three most called functions leave nothing to the search_path instead: fixing it costs a tenth of their time.
 func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)

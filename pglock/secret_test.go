@@ -12,7 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// The client reckons what others see of its session, and what proves a hint, as the server does.
+// The client computes its session's public ID, and the proof of a hint, as the server does.
 func TestClientAndServerReckonDigestsAlike(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)

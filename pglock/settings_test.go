@@ -380,7 +380,7 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	pool.Reset()
 }
 
-// A call that leaves its statement costs no connection: the statement ends by itself, and what it brings is taken back.
+// A call that leaves its statement costs no connection: the statement ends by itself, and its result is taken back.
 func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -11,11 +11,22 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// newerSchema makes the schema one of the next version, which serves libraries from a version on.
+func newerSchema(servesFrom int) string {
+	return fmt.Sprintf(`CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %d';
+		CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %d'`, pglock.SchemaVersion+1, servesFrom)
+}
+
+// Programs start again between the migration and the roll-out of the new library.
+func TestClientWorksWithANewerSchemaThatServesItsVersion(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	execute(t, db.Conn(t), newerSchema(pglock.SchemaVersion))
+	mustAcquire(t, startClient(t, db.Pool(t)), "report")
+}
+
 func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 	t.Parallel()
-	version := func(v string) string {
-		return "CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT " + v + "'"
-	}
 	for name, tc := range map[string]struct {
 		change string
 		have   int
@@ -23,7 +34,7 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 	}{
 		"missing":  {"DROP SCHEMA pglock CASCADE", 0, []string{"migrate up", "migrations.Up"}},
 		"empty":    {"DROP SCHEMA pglock CASCADE; CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
-		"newer":    {version(fmt.Sprint(pglock.SchemaVersion + 1)), pglock.SchemaVersion + 1, []string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
+		"newer":    {newerSchema(pglock.SchemaVersion + 1), pglock.SchemaVersion + 1, []string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
 		"cache":    {"ALTER SEQUENCE pglock.fencing_token_seq CACHE 32", -1, []string{"fencing_token_seq", "ALTER SEQUENCE", "CACHE 1"}},
 		"cycle":    {"ALTER SEQUENCE pglock.fencing_token_seq CYCLE", -1, []string{"fencing_token_seq", "NO CYCLE"}},
 		"backward": {"ALTER SEQUENCE pglock.fencing_token_seq INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},

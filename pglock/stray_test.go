@@ -13,8 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// A ticket that no call waits for, as after a failover that has lost its giving up, is taken back after the second look that
-// tells of it, and none that a call waits for, or may yet be told of.
+// A ticket that no call waits for, as after a failover that lost a give_up, is taken back after the second look that
+// shows it; but none that a call waits for, or may still learn of.
 func TestTrap9_TicketThatNobodyWaitsForIsTakenBack(t *testing.T) {
 	for _, asking := range []bool{false, true} {
 		t.Run(map[bool]string{false: "nobody is asking", true: "a call is asking"}[asking], func(t *testing.T) {

@@ -10,15 +10,15 @@ import (
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
-// takeBack takes a request back in the background: nobody waits for it any more. With spend an attempt may still be on its way: the
-// server is to refuse it.
+// takeBack takes back, in the background, a request that nobody waits for any more. spend: an attempt may still
+// be under way, and the server is to refuse it.
 func (c *Client) takeBack(r protocol.RequestID, spend bool, ttl time.Duration) *takeback.Request {
 	u := c.takebacks.Add(r, spend, ttl, c.now().Mono)
 	signal(c.beatWake)
 	return u
 }
 
-// abandoned takes back what the server gave to a call that had left by then.
+// abandoned takes back what the server granted to a call that had already left.
 func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 	switch {
 	case err == nil:
@@ -32,7 +32,7 @@ func (c *Client) abandoned(q protocol.Request, a protocol.Answer, err error) {
 	c.takeBack(q.RequestID, err != nil || q.Retry, q.TTL)
 }
 
-// takeBackStrays takes tickets back that nobody waits for. What fails is found again by later looks.
+// takeBackStrays takes back tickets that nobody waits for. If it fails, later looks find them again.
 func (c *Client) takeBackStrays(ctx context.Context, tickets []int64) {
 	if len(tickets) == 0 {
 		return
@@ -46,8 +46,8 @@ func (c *Client) takeBackStrays(ctx context.Context, tickets []int64) {
 	}
 }
 
-// takeBackDue asks the server for a batch. As a renewal, it is given up after a third of the shortest TTL: a connection that died
-// silently leaves time for renewals on another.
+// takeBackDue sends a batch. Like a renewal it is given up after a third of the shortest TTL, so that a
+// connection that died silently leaves time for renewals on another.
 func (c *Client) takeBackDue(batch []*takeback.Request, shortest time.Duration) {
 	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
 	defer cancel()
@@ -58,7 +58,7 @@ func (c *Client) takeBackDue(batch []*takeback.Request, shortest time.Duration) 
 	}
 }
 
-// takeBackAll takes requests of one kind back and tells what was granted to others thereby.
+// takeBackAll takes back requests of one kind and passes on the resulting grants to others.
 func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (failed []*takeback.Request, err error) {
 	return inHalves(ctx, batch, func(batch []*takeback.Request) error {
 		requests := make([]protocol.RequestID, len(batch))
@@ -80,8 +80,8 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (fa
 	})
 }
 
-// inHalves does something for all at once. What the server refuses for many, as it would have to wait for longer than a moment, is
-// done for half of them at a time, so that in the end only those fail that it refuses alone.
+// inHalves does something for all requests at once. If the server refuses, because it would have to wait too
+// long for a row, it tries each half, so that in the end only those fail that the server refuses alone.
 func inHalves[T any](ctx context.Context, all []T, do func([]T) error) (failed []T, err error) {
 	if err = do(all); err == nil {
 		return nil, nil

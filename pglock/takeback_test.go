@@ -22,7 +22,8 @@ func leaves(c *Client, name string, spend bool) *takeback.Request {
 	return c.takeBack(protocol.RequestID{Name: name, GrantID: uuid.New()}, spend, DefaultTTL)
 }
 
-// However many there are to take back, one statement takes back the most, and those of one kind.
+// However many requests there are to take back, one statement takes back at most the limit, and only those of one
+// kind.
 func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -65,8 +66,8 @@ func TestRequestsAreTakenBackInStatementsOfOneKindEach(t *testing.T) {
 	})
 }
 
-// Where requests cannot be taken back it is tried again, soon at first, then every second at most, for as long as it may be of
-// use: without a server for ever, against a refusal for a minute or the TTL.
+// If requests cannot be taken back it is tried again, at first soon, then at most every second, for as long as it may
+// help: without a server for ever, against a refusal for a minute or the TTL.
 func TestWhatCannotBeTakenBackIsTriedAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err   error
@@ -143,7 +144,7 @@ func TestOneRequestThatCannotBeTakenBackLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// What is granted to others when a request is taken back is told to them, and to our own at once.
+// When a request is taken back, others are told what they were granted by that, and our own at once.
 func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -248,8 +249,8 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 	}
 }
 
-// A pool that the application has exhausted holds up neither Close nor the heartbeat, also where somebody else is to be told of a
-// grant.
+// A pool that the application has exhausted delays neither Close nor the heartbeat, even if a grant has to be
+// announced.
 func TestExhaustedPoolHoldsUpNothingThatIsSaidBesideIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

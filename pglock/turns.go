@@ -20,15 +20,16 @@ type turnCall struct {
 	err    error
 }
 
-// errApart sends a call from the line to a ticket of its own.
-var errApart = errors.New("the owner holds a lock by now")
+// errApart tells a call to leave the line and take its own ticket.
+var errApart = errors.New("the owner holds another lock now")
 
-// sharesTurns reports whether the request may share a grant with others of its client: nothing distinguishes them on the server.
+// sharesTurns reports whether the request may share a grant with others of its client, because the server
+// cannot tell them apart.
 func (c *Client) sharesTurns(q *pending) bool {
 	return q.Wait && c.config.turns > 1 && !q.apart && q.Mode == string(ModeExclusive) && q.Metadata == nil && q.Grace == 0 && !q.owner.Nested()
 }
 
-// waitForTurn waits in a line until the lock is passed to the call.
+// waitForTurn waits in a line until the lock passes to the call.
 func (c *Client) waitForTurn(ctx context.Context, q *pending, ln *line, call *turnCall) (*Lease, error) {
 	select {
 	case <-call.done:
@@ -47,7 +48,7 @@ func (c *Client) waitForTurn(ctx context.Context, q *pending, ln *line, call *tu
 			}
 			return nil, err
 		}
-		<-call.done // its turn has come in this moment
+		<-call.done // its turn has just come
 	}
 	if call.err == errApart {
 		return c.obtain(ctx, call.parent, q)
@@ -55,8 +56,8 @@ func (c *Client) waitForTurn(ctx context.Context, q *pending, ln *line, call *tu
 	return call.lease, call.err
 }
 
-// partNested sends calls whose owners have come to hold other locks to tickets of their own: only so can a circle that they
-// close be found.
+// partNested moves calls whose owners now hold other locks from the line to their own tickets: otherwise a
+// circle that they close would not be found.
 func (c *Client) partNested() {
 	for _, call := range c.lines.Part(func(call *turnCall) bool { return call.owner.Nested() }) {
 		call.err = errApart
@@ -64,7 +65,7 @@ func (c *Client) partNested() {
 	}
 }
 
-// serve is the agent of a line: it asks the server for the calls that wait, for as long as any do.
+// serve is the agent of a line: it asks the server on behalf of the waiting calls, while there are any.
 func (c *Client) serve(ln *line) {
 	for {
 		ctx, cancel := context.WithCancel(c.ctx)
@@ -82,14 +83,14 @@ func (c *Client) serve(ln *line) {
 	}
 }
 
-// serveTurns queues for a grant with a block of tokens, and gives it, or the error that ended the asking, to the calls that wait. A
-// grant that came when none waited any more goes back.
+// serveTurns queues for a grant with a block of tokens, and gives it, or the error that ended the wait, to the
+// waiting calls. If none waits any more, the grant goes back.
 func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	owner, err := ownerOf(c.ctx)
 	var q *pending
 	var g granted
 	if err == nil {
-		r, _ := c.newRequest(ln.Key.Name, nil) // as that of any of its calls
+		r, _ := c.newRequest(ln.Key.Name, nil) // valid, like those of its calls
 		r.Holder, r.TTL, r.Grace, r.Wait, r.Turns, r.owner = ln.Key.Holder, ln.Key.TTL, 0, true, turns, owner
 		q, err = c.newPending(ctx, r)
 	}
@@ -117,8 +118,8 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	}
 }
 
-// passOn ends the lease and gives its turn to the next call in its line, without the server, which goes on to see one lease.
-// False says that the server must be told.
+// passOn ends the lease and passes its turn to the next call in its line, without the server, which still sees
+// one lease. False: the release must go through the server.
 func (l *Lease) passOn() bool {
 	if l.turn == nil {
 		return false
@@ -130,7 +131,7 @@ func (l *Lease) passOn() bool {
 		lease := newLease(c, call.parent, call.request, l.grantID, Token(token), 0)
 		lease.row, lease.turn, lease.queued, lease.unnamed = l.row, turn, true, true
 		if !c.leases.replace(l, lease, now) {
-			lease.owner.held.Add(-1) // it has never been
+			lease.owner.held.Add(-1) // it never existed
 			lease.cancel(ErrReleased)
 			return nil, false
 		}
@@ -140,17 +141,18 @@ func (l *Lease) passOn() bool {
 		return lease, true
 	})
 	if passed {
-		l.cancel(ErrReleased) // before the next begins
+		l.cancel(ErrReleased) // before the next turn begins
 		close(next.done)
 	}
 	return passed
 }
 
-// makeKnown notes that the end of this lease must go through the server. False says that the lease has ended and that its
-// grant is another's turn.
+// makeKnown notes that this lease must end through the server. False: the lease has ended and its grant is
+// another call's turn.
 func (l *Lease) makeKnown() bool { return l.turn == nil || l.client.lines.MakeKnown(l.turn) }
 
-// current is the lease that has the grant of l now: where l is one turn of a block, the turn that has come to.
+// current returns the lease that has the grant of l now. If l is a turn of a block, that is the block's present
+// turn.
 func (c *Client) current(l *Lease) *Lease {
 	if l.turn != nil {
 		if now, found := c.lines.Current(l.turn); found {
@@ -160,7 +162,7 @@ func (c *Client) current(l *Lease) *Lease {
 	return l
 }
 
-// heldError says that this lease is held, and which place in the line of its client a call had.
+// heldError reports that this lease is held, and the call's place in the line of its client.
 func (l *Lease) heldError(place int) *HeldError {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,8 +17,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/handoff"
 )
 
-// The heartbeat renews a block for whichever turn has it when the answer comes: turns that pass faster than a beat takes, and
-// one that is held long.
+// The heartbeat renews a block for whichever turn has it when the answer comes: for turns that pass faster than a
+// beat takes, and for one that is held long.
 func TestI7_HeartbeatsRenewABlockWhileItsTurnsPass(t *testing.T) {
 	for name, hold := range map[string]time.Duration{"fast": 20 * time.Millisecond, "slower than a beat": 700 * time.Millisecond, "long": 10 * time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -94,8 +94,8 @@ func TestI7_TrustInATurnEndsWithTheLastRenewalOfItsGrant(t *testing.T) {
 	})
 }
 
-// A break ends the block: the turn that has it is lost with the next heartbeat, those before it are not touched, and those
-// behind it queue again and are served.
+// A break ends the block. The turn that has it is lost with the next heartbeat, earlier turns are not touched, and
+// those behind it queue again and are served.
 func TestI7_I10_ABreakEndsThePresentTurnAndTheOthersQueueAgain(t *testing.T) {
 	for name, passes := range map[string]bool{"a turn that stays": false, "turns that pass while the beat is under way": true} {
 		t.Run(name, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestCallThatGivesUpInALineReturnsAtOnce(t *testing.T) {
 	})
 }
 
-// A call that comes into a line in the moment in which its ticket is taken back, because nobody was left, is served.
+// A call that joins a line just when its ticket is taken back, because nobody was left, is served.
 func TestCallThatComesWhileALineLeavesTheQueueIsServed(t *testing.T) {
 	for late := range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestLineWhoseOnlyOtherCallGivesUpIsForgotten(t *testing.T) {
 	}
 }
 
-// A grant that comes when nobody of the line waits any more is released at once, also where the first telling fails; the
+// A grant that comes when nobody in the line waits any more is released at once, even if the first attempt fails; the
 // lock goes to the next.
 func TestTrap9_AGrantForALineThatNobodyIsInGoesBack(t *testing.T) {
 	for _, fails := range []int{0, 1, 3, -1, -3} { // so many requests are lost, or, below 0, answers
@@ -347,8 +347,8 @@ func TestTrap9_AGrantForALineThatNobodyIsInGoesBack(t *testing.T) {
 	}
 }
 
-// Answers that are lost cost a repetition with the same grant ID. All calls are served, and nobody holds a grant that
-// nobody knows of.
+// A lost answer costs a repetition with the same grant ID. All calls are served, and no grant is left that nobody
+// knows of.
 func TestI6_LostAnswersOfALineYieldTheOneTrueGrant(t *testing.T) {
 	for _, lose := range []struct {
 		what string
@@ -385,7 +385,7 @@ func TestI6_LostAnswersOfALineYieldTheOneTrueGrant(t *testing.T) {
 	}
 }
 
-// What ends the asking ends it for all that wait then, and for nobody who comes later.
+// What ends the request ends it for all that wait then, and for nobody who comes later.
 func TestRefusalOfALineIsToldToAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
@@ -491,7 +491,8 @@ func TestCloseAgainstAHandOverLeavesNoTurnBehind(t *testing.T) {
 	}
 }
 
-// The agent of a line may be the first to hear of Close: what it tells the calls is that, and not the end of its own context.
+// The agent of a line may be the first to hear of Close: it passes that on to the calls, not the end of its own
+// context.
 func TestRequestOfALineThatCloseEndedSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// fromALine gives a lease that its call got from a line: as a turn of a block that passed on, as the first of a block, or
-// alone because the grant had no block.
+// fromALine returns a lease that its call got from a line: as a turn of a block that passed on, as the first of a
+// block, or alone because the grant had no block.
 func fromALine(t *testing.T, s *fakeServer, c *Client, how string, opts ...AcquireOption) (now *Lease, waiting []chan acquired) {
 	t.Helper()
 	if how == "passed on" {
@@ -33,8 +33,8 @@ func fromALine(t *testing.T, s *fakeServer, c *Client, how string, opts ...Acqui
 
 var waysIntoALine = []string{"passed on", "first of a block", "alone"}
 
-// The server hears whose a lease from a line is before its owner asks for another lock, of whatever client, and once; so an
-// owner that asks for what it holds is refused at once. The release goes through the server then.
+// Before an owner asks for another lock, through whatever client, the server is told once which leases from a line it
+// holds. So an owner that asks for what it holds is refused at once. The release then goes through the server.
 func TestOwnerOfATurnIsKnownBeforeItAsksForAnotherLock(t *testing.T) {
 	for _, how := range waysIntoALine {
 		for _, first := range []string{"the same client", "another client"} {
@@ -75,7 +75,7 @@ func TestOwnerOfATurnIsKnownBeforeItAsksForAnotherLock(t *testing.T) {
 	}
 }
 
-// Nothing is told of turns whose owners ask for nothing else, nor of those that have ended.
+// The server is told nothing about turns whose owners ask for nothing else, nor about those that have ended.
 func TestOwnerOfATurnThatAsksForNothingElseIsNotTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
@@ -107,8 +107,8 @@ func TestOwnerOfATurnThatAsksForNothingElseIsNotTold(t *testing.T) {
 	})
 }
 
-// An owner that could not be told is told before the next request, and a call that waits bears a server that cannot be
-// reached for that, too.
+// If the server could not be told of an owner, it is told before the next request; a waiting call tolerates an
+// unreachable server for that too.
 func TestOwnerOfATurnIsToldAgainWhereTheFirstTimeFailed(t *testing.T) {
 	for _, how := range waysIntoALine[:2] {
 		t.Run(how, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOwnerOfATurnIsToldAgainWhereTheFirstTimeFailed(t *testing.T) {
 	}
 }
 
-// A server that cannot be reached for a moment fails no call that waits, also where it has to be told of a turn's owner.
+// A server that is briefly unreachable fails no waiting call, even if it has to be told of a turn's owner.
 func TestCallOfATurnsOwnerBearsAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
@@ -173,8 +173,8 @@ func TestCallOfATurnsOwnerBearsAnOutage(t *testing.T) {
 	})
 }
 
-// An owner that comes to hold a lock while another call of it waits in a line counts as nested from then on, as it does
-// with a ticket of its own: looks search circles from where it waits.
+// If an owner gets a lock while another call of it waits in a line, that call counts as nested from then on, as it
+// does with a ticket of its own: looks search circles from where it waits.
 func TestOwnerThatComesToHoldALockWhileItWaitsInALineIsNested(t *testing.T) {
 	for name, ahead := range map[string]int{"the first call": 0, "the second": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -329,8 +329,8 @@ func TestTurnEndsWithTheContextOfItsOwnCall(t *testing.T) {
 	})
 }
 
-// An owner that waits with a ticket of its own when another of its calls is given a turn: the server hears whose the turn is
-// with one of the next looks, or circles through it would not be found.
+// An owner waits with its own ticket when another of its calls gets a turn. One of the next looks tells the server
+// whose turn it is; otherwise circles through it would not be found.
 func TestOwnerThatIsGivenATurnWhileItWaitsForAnotherLockIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()

@@ -90,8 +90,8 @@ func upTo(n int) (numbers []int) {
 	return numbers
 }
 
-// Many calls of one client wait for a lock that another holds: two tickets stand for them, one acquisition and one release
-// serve dozens, and they are served in the order in which they came.
+// Many calls of one client wait for a lock that another holds. Two tickets stand for them, one acquisition and one
+// release serve dozens, and they are served in the order of arrival.
 func TestI9_CallsOfOneClientTakeTurnsInTheOrderOfTheirArrival(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts []Option
@@ -169,7 +169,7 @@ func TestI1_I2_I9_TurnsOfSeveralClientsNeverOverlapAndTheirTokensAscend(t *testi
 	}
 }
 
-// A waiter of another client waits for as many turns as the bound says, and for the time that it says and one turn.
+// A waiter of another client waits for at most as many turns as the bound, and for at most its time plus one turn.
 func TestI9_AWaiterOfAnotherClientWaitsForNoMoreThanTheBound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		opts  []Option
@@ -418,7 +418,7 @@ func exported(l *Lease) uuid.UUID {
 	return g.ID
 }
 
-// Whoever has asked for the grant ID may have shown it to the server: the end of that lease goes through the server, and what
+// Whoever asked for the grant ID may have shown it to the server. So that lease ends through the server, and what
 // comes after it is another grant.
 func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -451,8 +451,8 @@ func TestI4_ALeaseWhoseGrantIDIsKnownIsReleasedOnTheServer(t *testing.T) {
 	})
 }
 
-// Where every caller writes under a fence, blocks are of no use: the line asks for one turn at a time, and for a block once
-// in a while.
+// If every caller writes under a fence, blocks are useless: the line asks for one turn at a time, and for a block
+// once in a while.
 func TestALineWhoseLeasesAreKnownAsksForSingleTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeServer()
@@ -488,8 +488,8 @@ func TestALineWhoseLeasesAreKnownAsksForSingleTurns(t *testing.T) {
 	})
 }
 
-// Asking for the grant ID and releasing at once: either the ID is told and the release goes through the server, or the lease
-// is passed on and the ID is not told. Never both.
+// Asking for the grant ID and releasing at once: either the ID is given out and the release goes through the server,
+// or the lease is passed on and the ID is not given out. Never both.
 func TestI4_GrantIDAgainstReleaseIsOneOrTheOther(t *testing.T) {
 	passed := 0
 	for round := range 200 {
@@ -524,8 +524,8 @@ func TestI4_GrantIDAgainstReleaseIsOneOrTheOther(t *testing.T) {
 	t.Logf("%d of 200 were passed on", passed)
 }
 
-// The first call of a line and the second are under way together: the second does not get ahead of the first, let alone a
-// whole block.
+// The first call of a line and the second are under way together: the second does not get ahead of the first, nor
+// does a whole block.
 func TestI9_TheCallThatBeganALineIsServedFirst(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

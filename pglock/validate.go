@@ -11,11 +11,11 @@ import (
 	"github.com/pglock-dev/pglock/internal/argument"
 )
 
-// The limits that the schema holds too.
+// The limits, which the schema enforces too.
 const (
 	MaxNameBytes     = 512  // of a lock's or a resource's name
 	MaxHolderBytes   = 256  // of a holder's label
-	MaxMetadataBytes = 8192 // of a lease's metadata
+	MaxMetadataBytes = 8192 // of a lease's metadata, as JSON text
 	MaxLimit         = 1000 // of the holders that WithLimit allows
 	DefaultTurns     = 64   // of a grant within its client
 	MaxTurns         = 1000
@@ -26,13 +26,13 @@ const (
 
 	DefaultSessionTTL = 10 * time.Second
 
-	// DefaultTurnsWithin is for how long a grant passes from call to call within its client. Passing on in memory pays where
-	// the work is short against a hand-over through the server, which takes some milliseconds; ten times that loses little of
-	// it, and is no long wait for others.
+	// DefaultTurnsWithin is how long a grant passes from call to call within its client. Passing on in memory
+	// pays if the work is short compared with a hand-over through the server, which takes some milliseconds.
+	// Ten times that keeps most of the gain, and is a short wait for other clients.
 	DefaultTurnsWithin = 20 * time.Millisecond
 )
 
-// checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.
+// checkText refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.
 func checkText(field, value string, most int) error {
 	if p := argument.Text(field, value, most); p != nil {
 		return (*ArgumentError)(p)
@@ -64,7 +64,7 @@ func checkMetadata(raw json.RawMessage) error {
 	return nil
 }
 
-// checkNames refuses a list of names that is empty, holds a bad name, or one twice.
+// checkNames refuses a list of names that is empty or contains a bad or repeated name.
 func checkNames(names []string) error {
 	if len(names) == 0 {
 		return &ArgumentError{"names", "empty", "have at least one name"}
@@ -82,7 +82,7 @@ func checkNames(names []string) error {
 	return nil
 }
 
-// newGrantID chooses the ID of a grant before it is asked for. uuid.NewRandom fails only where the system has no
+// newGrantID chooses the ID of a grant before the request. uuid.NewRandom fails only on a system without
 // randomness.
 func newGrantID() (uuid.UUID, error) {
 	id, err := uuid.NewRandom()

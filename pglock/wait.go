@@ -11,12 +11,13 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// leavePatience is how long a call whose context has ended waits to hear who holds the lock, and the place that it had; the
-// queue is left in the background.
+// leavePatience is how long a call whose context has ended waits to learn its place and who holds the lock. It
+// leaves the queue in the background.
 const leavePatience = 250 * time.Millisecond
 
-// waitInQueue waits until a request is granted that was answered with a ticket. The grant comes with a hint. The server is asked
-// again only where the hint did not come or came too late to be trusted, and by the first in the queue when the holder's lease ends.
+// waitInQueue waits for the grant of a request that has a ticket. The grant arrives as a hint. The call asks
+// the server again only if the hint is missing or too late to be trusted, or, as the first in the queue, when
+// the holder's lease ends.
 func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer, sent trust.Instant) (granted, error) {
 	t := queue.NewTicket(q.owner)
 	c.listener.Want(c.channel())
@@ -26,7 +27,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer,
 		var g granted
 		var hinted bool
 		var err error
-		if a.Ticket == 0 { // no server of this schema answers so
+		if a.Ticket == 0 { // no server with this schema answers this
 			c.sleep(ctx, busy, nil)
 		} else {
 			q.Retry, q.queued = true, true
@@ -55,13 +56,14 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer,
 	}
 }
 
-// await blocks until a hint brings the grant, or an error ends the wait; neither: the server is to be asked. It holds no connection.
+// await blocks until a hint brings the grant, or an error ends the wait. Neither: ask the server. It holds no
+// connection.
 func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket) (g granted, hinted bool, err error) {
 	for {
 		now := c.now()
 		n, wait := c.queue.TakeNews(t, now)
 		switch h := n.Hint; {
-		case h != nil: // one that is too old to be trusted for long is renewed by asking
+		case h != nil: // if it has little trust left, asking renews it
 			left := now.Until(trust.Deadline(h.Seen, q.TTL, h.Left-q.Grace))
 			return granted{first: h.First, token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.TTL/2, nil
 		case n.Circle != nil:
@@ -86,8 +88,9 @@ func circleOf(links []protocol.Link) []DeadlockLink {
 	return circle
 }
 
-// leaveQueue takes the request back and adds who held the lock to the error that ended the wait. A grant that came in that
-// moment goes to the next. The call waits a little to hear what was found; the request is taken back in any case.
+// leaveQueue takes the request back and adds the lock's holder to the error that ended the wait. A grant that
+// came at that moment goes to the next waiter. The call waits briefly for the answer; the request is taken back
+// in any case.
 func (c *Client) leaveQueue(q *pending, last protocol.Answer, err error) error {
 	answered := last.Ticket != 0
 	if !answered && !q.lost {

@@ -185,8 +185,8 @@ func TestWaitingCallBearsAnOutageOfHalfAMinute(t *testing.T) {
 	}
 }
 
-// A lock whose row another transaction has locked for long is as one that is held: a waiting call waits for as long as its
-// context, and a try is told of it.
+// A lock whose row another transaction has locked for long counts as held: a waiting call waits for as long as its
+// context, and a try is refused.
 func TestWaitingCallBearsARowThatIsLockedForLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// watchLasting is for how long one asking makes the server tell of changes.
+	// watchLasting is how long the server announces changes after one request.
 	watchLasting = time.Minute
-	// watchLook is how often a watcher looks by itself, in case it was not told.
+	// watchLook is how often a watcher looks without a notification.
 	watchLook = time.Second
 )
 
@@ -26,30 +26,32 @@ type ChangeKind string
 // The kinds of changes.
 const (
 	ChangeNone     ChangeKind = "state"    // nothing: the state when the watch began
-	ChangeGranted  ChangeKind = "granted"  // also when it went from one holder to the next in one step
+	ChangeGranted  ChangeKind = "granted"  // also when the lock went directly from one holder to the next
 	ChangeReleased ChangeKind = "released" // by its holder
 	ChangeExpired  ChangeKind = "expired"
 	ChangeBroken   ChangeKind = "broken" // by an operator
 )
 
-// Change is what Watch tells: what happened, to which lease, and who holds the lock after it. Times are the server's.
+// Change is one change of a watched lock: what happened, to which lease, and who holds the lock now. Times are
+// the server's.
 type Change struct {
 	Kind    ChangeKind
-	Lease   LockInfo   // that was granted or has ended; in ChangeNone the holder, or the last one of a free lock
-	Holders []LockInfo // after the change, by slot; none when the lock is free
+	Lease   LockInfo   // that was granted or has ended; with ChangeNone the holder, or the last holder of a free lock
+	Holders []LockInfo // after the change, by slot; none if the lock is free
 }
 
-// watcher is one Watch. Only its own goroutine uses it, but for wake.
+// watcher is one Watch. Only its own goroutine uses it, except wake.
 type watcher struct {
 	name    string
 	channel string
 	wake    chan struct{} // 1-buffered: the lock may have changed
 }
 
-// Watch tells the lock's present state and then each change, for as long as the loop goes on. Where the loop's body is slow, it is
-// told the newest change in place of older ones that it has missed: the last one is how things are. The lock need not exist yet.
-// Nobody else pays for it: the server tells of changes only while somebody watches. Where notifications do not come through,
-// changes are seen within a second. While the server cannot be reached nothing is told, and the watch goes on when it can.
+// Watch yields the lock's present state and then each change, for as long as the loop runs. A slow loop body
+// may miss older changes: it gets the newest one instead, so the last one is always the present state. The lock
+// need not exist yet. The server announces changes only while somebody watches. Without notifications, changes
+// are seen within a second. While the server is unreachable nothing is yielded, and the watch continues when it
+// is back.
 //
 //	for change, err := range client.Watch(ctx, "report") {
 //		if err != nil {
@@ -57,10 +59,10 @@ type watcher struct {
 //		}
 //		…
 //	}
-//	return ctx.Err() // the loop ends by itself when ctx ends, and for no other reason
+//	return ctx.Err() // without an error the loop ends only when ctx ends
 //
-// An error is the last that the loop is given: ErrInvalid, ErrClosed, what the first look failed with, or later that the server
-// refuses to show the lock, as it will again, or that the pool is closed. It has no goroutine.
+// An error ends the loop: ErrInvalid, ErrClosed, the first look's failure, or later the server's lasting
+// refusal to show the lock, or a closed pool. Watch starts no goroutine.
 func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		err := c.follow(ctx, name, func(news Change) bool { return yield(news, nil) })
@@ -117,7 +119,8 @@ func (ws *watchers) allChanged() {
 	}
 }
 
-// follow looks at the lock when something may have changed, and tells what has, until nobody wants to hear more.
+// follow looks at the lock whenever something may have changed, and reports changes, until nobody listens any
+// more.
 func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool) error {
 	if err := checkText("name", name, MaxNameBytes); err != nil {
 		return err
@@ -129,6 +132,9 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	if err != nil {
 		return c.unseen(name, err)
 	}
+	if !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no listener
+		return nil
+	}
 	w := &watcher{name: name, channel: channel, wake: make(chan struct{}, 1)}
 	if !c.calls.beginEnd() { // the listener may have to be started
 		return ErrClosed
@@ -138,10 +144,7 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	c.calls.ends.Done()
 	defer c.watchers.remove(w)
 	defer c.listener.Unwant(channel)
-	signal(w.wake) // where the channel is listened to already: look again, now that we shall be told
-	if !tell(change(ChangeNone, before, before)) {
-		return nil
-	}
+	signal(w.wake) // look again, now that we receive the notifications of this channel
 	looking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
@@ -164,12 +167,12 @@ func (c *Client) follow(ctx context.Context, name string, tell func(Change) bool
 	return ErrClosed // unless ctx has ended
 }
 
-// await blocks until something may have changed since a look. False says that nobody looks any more.
+// await blocks until something may have changed since the last look. False: ctx has ended.
 func (w *watcher) await(ctx context.Context, before []LockInfo) bool {
 	next := watchLook
 	for _, i := range before {
 		if i.Held {
-			next = min(next, i.Remaining+queue.AskLate) // an expiry is told by nobody
+			next = min(next, i.Remaining+queue.AskLate) // nobody announces an expiry
 		}
 	}
 	timer := time.NewTimer(next)
@@ -182,7 +185,7 @@ func (w *watcher) await(ctx context.Context, before []LockInfo) bool {
 	return ctx.Err() == nil
 }
 
-// unseen is why a look failed for good.
+// unseen is the error of a look that has failed for good.
 func (c *Client) unseen(name string, err error) error {
 	if c.isClosed() {
 		return ErrClosed
@@ -190,7 +193,7 @@ func (c *Client) unseen(name string, err error) error {
 	return errorFromSQL(err, name, 0)
 }
 
-// compare finds what has changed from one look to the next; the last change where there were several.
+// compare finds the change between two looks; of several changes, the last.
 func compare(before, after []LockInfo) (Change, bool) {
 	was := make(map[int]LockInfo)
 	for _, i := range before {
@@ -201,12 +204,12 @@ func compare(before, after []LockInfo) (Change, bool) {
 	for _, i := range after {
 		old, known := was[i.Slot]
 		switch {
-		case i.Held && (!known || i.Token != old.Token || !old.Held): // the last cannot be; it would be a grant
+		case i.Held && (!known || i.Token != old.Token || !old.Held): // the last cannot happen
 			if kind != ChangeGranted || i.Token > of.Token {
 				kind, of = ChangeGranted, i
 			}
 		case kind == ChangeGranted || i.Held || !known && i.EndedAt.IsZero() && i.ExpiresAt.IsZero():
-		case known && old.Held || known && i.Token != old.Token: // it has ended, perhaps after a grant that was not seen
+		case known && old.Held || known && i.Token != old.Token: // it has ended, perhaps after a grant that we missed
 			switch {
 			case known && old.Held && i.Token != old.Token && i.Holder == old.Holder && i.AcquiredAt.Equal(old.AcquiredAt):
 				kind = ChangeBroken

@@ -310,8 +310,8 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 		newWatched(s, held(0, 5, "a"))
 		c := startClient(t, s, trust.SystemClock())
 		ctx, cancel := context.WithCancel(t.Context())
-		watching(ctx, c)
-		watching(ctx, c)
+		<-watching(ctx, c) // the state; only then does the loop want to hear of changes
+		<-watching(ctx, c)
 		time.Sleep(time.Second)
 		if !slices.Equal(e.listens(), []string{c.channel(), "watched"}) {
 			t.Errorf("listens to %v", e.listens())
@@ -322,7 +322,7 @@ func TestChannelIsNoLongerListenedToAfterItsLastWatch(t *testing.T) {
 			t.Errorf("still listens to %v", e.listens())
 		}
 		again, end := context.WithCancel(t.Context())
-		watching(again, c)
+		<-watching(again, c)
 		time.Sleep(time.Second)
 		if len(e.listens()) != 2 {
 			t.Errorf("listens to %v after another watch began", e.listens())

@@ -28,9 +28,9 @@ func (o *options) advice(ctx context.Context, err error) (code int, hint string)
 	case errors.As(err, &own):
 		return own.code, own.hint
 	case ctx.Err() != nil && errors.As(err, &step) && !step.Unknown:
-		return exitInterrupted, again + ", which goes on"
+		return exitInterrupted, again + ", which goes on from there"
 	case ctx.Err() != nil:
-		return exitInterrupted, again + "; what was under way may or may not have been done"
+		return exitInterrupted, again + "; the interrupted step may or may not be done"
 	case !o.started:
 		return exitUsage, "pglock-admin --help"
 	}
@@ -42,17 +42,40 @@ func (o *options) advice(ctx context.Context, err error) (code int, hint string)
 	case errors.As(err, &schema):
 		return exitSchema, o.migrate(ctx, schema.Have)
 	case errors.Is(err, pglock.ErrSchema):
-		return exitSchema, "what the message says, as the schema's owner"
+		return exitSchema, "do what the message says, as the schema's owner"
 	case errors.Is(err, lockadmin.ErrNotHeld):
 		return exitNotHeld, "pglock-admin list" + o.same() + " to see what is held, and with which token"
 	case errors.Is(err, lockadmin.ErrNotFound):
 		return exitNotHeld, "pglock-admin list --all" + o.same() + " to see every name"
 	case errors.Is(err, pglock.ErrInvalid):
-		return exitUsage, "a value within the rule that the message tells"
+		return exitUsage, validInstead(err)
 	case errors.Is(err, pglock.ErrReadOnly):
 		return exitUnreachable, primary
 	}
 	return serverAdvice(err)
+}
+
+// validInstead is an argument that would have been taken.
+func validInstead(err error) string {
+	var argument *pglock.ArgumentError
+	if !errors.As(err, &argument) {
+		return "pglock-admin --help"
+	}
+	return pieceOfAdvice(argument.Field, argument.Rule)
+}
+
+// pieceOfAdvice makes "a name of 1 to 512 bytes" of the rule "have 1 to 512 bytes".
+func pieceOfAdvice(field, rule string) string {
+	article := "a "
+	if strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])) {
+		article = "an "
+	}
+	for _, way := range [][2]string{{"have no ", " without a "}, {"have ", " of "}, {"be valid ", " in valid "}, {"be from ", " from "}, {"be ", " that is "}} {
+		if rest, found := strings.CutPrefix(rule, way[0]); found {
+			return article + field + way[1] + rest
+		}
+	}
+	return "another " + field
 }
 
 const primary = "the primary's address, or target_session_attrs=read-write in the connection string"
@@ -77,7 +100,7 @@ func (o *options) migrate(ctx context.Context, have int) string {
 	case errors.As(refused, &right) && right.Role == "":
 		return fmt.Sprintf("%s, as user %s or a superuser", up, named(right.Owner))
 	case errors.As(refused, &dirty):
-		return fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed; then %s", dirty.Before, o.same(), up)
+		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s", dirty.Before, o.same(), up)
 	case errors.Is(refused, migrations.ErrForeign):
 		return otherTool
 	}
@@ -101,26 +124,26 @@ func (o *options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	case errors.As(err, &right):
 		return exitPermission, fmt.Sprintf("%s as user %s, or as a superuser", again, named(right.Owner))
 	case errors.As(err, &dirty):
-		return exitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed; then %s", dirty.Before, o.same(), again)
+		return exitSchema, fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s", dirty.Before, o.same(), again)
 	case errors.Is(err, migrations.ErrNewer):
 		return exitSchema, o.migrate(ctx, pglock.SchemaVersion+1)
 	case errors.Is(err, migrations.ErrForeign):
 		return exitSchema, otherTool
 	case errors.Is(err, migrations.ErrGuarded):
-		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each of them, when no program relies on their guards any more"
+		return exitFailure, "pglock-admin guard drop TABLE --yes" + o.same() + " for each table, once no program relies on its guard"
 	case errors.Is(err, migrations.ErrBusy):
-		return exitUnreachable, again + " when the other one is done, or with a longer --timeout"
+		return exitUnreachable, again + " after the other program is done, or with a longer --timeout"
 	case errors.As(err, &step) && errors.As(err, &late):
-		return exitUnreachable, again + " with a longer --timeout; whoever has the tables in use keeps it waiting"
+		return exitUnreachable, again + " with a longer --timeout: somebody is using the tables"
 	case errors.As(err, &step) && step.Unknown:
-		return exitUnreachable, again + ": it looks first what there is, and goes on from that"
+		return exitUnreachable, again + ": it checks how far the last one came, and goes on from there"
 	case errors.As(err, &step) && errors.As(err, &pgErr):
 		code, _ = serverAdvice(err)
 		switch {
 		case pgErr.Hint != "":
 			return code, fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), again)
 		case code == exitFailure:
-			return code, "mend what the message tells, then " + again
+			return code, "fix what the message names, then " + again
 		}
 	}
 	return 0, ""
@@ -135,7 +158,7 @@ func serverAdvice(err error) (code int, hint string) {
 	var late timeUp
 	switch {
 	case errors.As(err, &file): // it looks like a network error
-		return exitFailure, "an output that can be written"
+		return exitFailure, "send the output where it can be written"
 	case errors.As(err, &lack):
 		return exitPermission, lack.hint
 	case state == "42501" && errors.As(err, &connect):
@@ -144,23 +167,23 @@ func serverAdvice(err error) (code int, hint string) {
 	case state == "28P01", state == "28000":
 		return exitPermission, "another user or password: --database-url, DATABASE_URL, or PGUSER and PGPASSWORD"
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
-		return exitPermission, "as a user who has the right that the message names"
+		return exitPermission, "run it as a user who has the right that the message names"
 	case state == "3D000":
-		return exitUnreachable, "createdb, or the name of a database that exists in --database-url or PGDATABASE"
+		return exitUnreachable, "create the database with createdb, or name an existing one in --database-url or PGDATABASE"
 	case state == "25006":
 		return exitUnreachable, primary
 	case errors.As(err, &late):
-		return exitUnreachable, "a longer --timeout, or look whether the server hangs: psql -c 'SELECT 1'"
+		return exitUnreachable, "a longer --timeout; psql -c 'SELECT 1' shows whether the server hangs"
 	case state == "53300", state == "57P03": // too many connections; it starts or stops
 		return exitUnreachable, again + " in a moment"
 	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
-		return exitUsage, "other settings in the connection string or PGOPTIONS: the server has answered, and refuses them"
+		return exitUsage, "other settings in the connection string or PGOPTIONS: the server refuses these"
 	case errors.As(err, &connect):
-		return exitUnreachable, "see whether the server runs and the address is right: --database-url, DATABASE_URL, or PGHOST and PGPORT"
+		return exitUnreachable, "check that the server runs and that the address is right: --database-url, DATABASE_URL, or PGHOST and PGPORT"
 	case lost(err), errors.Is(err, context.DeadlineExceeded):
-		return exitUnreachable, again + ", once the server is there: the connection to it was lost"
+		return exitUnreachable, again + " once the server is back: the connection was lost"
 	}
-	return exitFailure, again + "; if it stays, the message and the server's log tell more"
+	return exitFailure, again + "; if the error stays, look at the server's log"
 }
 
 // lost says that the connection ended in the middle.

@@ -45,7 +45,7 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))") // while its connection is open
-	in(t, db.URL(), "migrate", "up", "--timeout", "300ms").want(t, exitUnreachable, "another program migrates this schema: no answer within 300ms (--timeout)", "a longer --timeout")
+	in(t, db.URL(), "migrate", "up", "--timeout", "300ms").want(t, exitUnreachable, "another program is migrating this schema: no answer within 300ms (--timeout)", "a longer --timeout")
 }
 
 // A step that waits ends with the time of the command, and is rolled back.
@@ -93,7 +93,7 @@ func TestAMissingSchemaIsSaidToBeMadeInTheWayThatIsOpen(t *testing.T) {
 	says(user, "pglock-admin migrate up, as user "+ask[string](t, db, "SELECT current_user")+" or a superuser\n")
 	execute(t, db, "CREATE SCHEMA pglock CREATE TABLE pglock_schema_migrations (version bigint NOT NULL PRIMARY KEY, dirty boolean NOT NULL)")
 	execute(t, db, "INSERT INTO pglock.pglock_schema_migrations VALUES (3, false)")
-	says(db.URL(), "pglock-admin migrate force 0, when the schema has that version indeed; then pglock-admin migrate up\n")
+	says(db.URL(), "pglock-admin migrate force 0, if the schema really has that version; then pglock-admin migrate up\n")
 	in(t, db.URL(), "migrate", "force", "0").want(t, exitOK)
 	in(t, db.URL(), "migrate", "up").want(t, exitOK)
 	execute(t, db, "DROP TABLE pglock.pglock_schema_migrations")
@@ -120,10 +120,10 @@ func TestAnErrorSaysEachThingOnce(t *testing.T) {
 		"guard add seen":                   "table is public.seen, which is a view: a guard needs a table of the application (SQLSTATE 42809)",
 		"guard add guarded --resource r":   "table public.guarded is guarded already, by resource 'guarded' (SQLSTATE 42710)",
 		"guard drop jobs --yes":            "table public.jobs is not guarded: there is nothing to drop (SQLSTATE 42704)",
-		"migrate down --yes":               "tables are under guard: public.guarded",
+		"migrate down --yes":               "tables are guarded: public.guarded",
 		"migrate force 0":                  "version is 0: it must be " + strings.TrimPrefix(latest, "version ") + `, which schema "pglock" says it has`,
-		"list --schema nosuch":             "schema nosuch is missing, or has nothing of pglock in it",
-		"list --schema pg_catalog":         "schema pg_catalog is missing, or has nothing of pglock in it",
+		"list --schema nosuch":             "schema nosuch is missing, or does not contain pglock",
+		"list --schema pg_catalog":         "schema pg_catalog is missing, or does not contain pglock",
 		"migrate version --schema pg_mine": `schema is "pg_mine": it must have 1 to 63 bytes of UTF-8 and not begin with pg_`,
 	} {
 		a := in(t, db.URL(), strings.Fields(command)...)

@@ -27,12 +27,13 @@ func newBreak(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break NAME --reason TEXT",
 		Short: "End the lease of a holder that is stuck",
-		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or is free, and a new fencing token is drawn,
-so that the old holder's next fenced write, renewal and release fail. The audit keeps who did it, when, and why.
+		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or becomes free. A greater fencing token
+replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did it,
+when, and why.
 
-Of a lock with several holders --token names the one to break.
+If the lock has several holders, choose one with --token.
 
-It needs the role pglock_admin. It cannot stop the old holder: what that one writes without a fence still arrives.`,
+You need the role pglock_admin. This does not stop the old holder: whatever it writes without a fence still arrives.`,
 		Example: `  pglock-admin break nightly-report --reason "stuck since 3:00, host is down"
   pglock-admin break nightly-report --reason "as seen in list" --token 42`,
 		Args:        oneName,
@@ -44,7 +45,7 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 			}
 			if strings.TrimSpace(reason) == "" {
 				return usageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", shellName(name), o.same()),
-					"--reason is empty: the audit needs to know why the lease is ended")
+					"--reason is empty: the audit must say why the lease was ended")
 			}
 			if by == "" {
 				by = actor()
@@ -61,12 +62,12 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 				case errors.Is(err, lockadmin.ErrNotHeld):
 					return o.nothingBroken(ctx, admin, name, token)
 				case errors.Is(err, context.DeadlineExceeded):
-					return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease until it ends", durationText(o.timeout)),
-						hint: "see who keeps it: SELECT * FROM pg_prepared_xacts; and\n" +
+					return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
+						hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
 							"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
-							"  it is committing, prepared, or past its last check. If nothing is: psql -c 'SELECT 1', for a server that hangs"}
+							"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
 				case lost(err), errors.Is(err, pglock.ErrOutcomeUnknown):
-					return &advised{text: "whether the lease was broken is not known", err: err, code: exitUnreachable,
+					return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
 						hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
 				case err != nil:
 					return err
@@ -79,9 +80,9 @@ It needs the role pglock_admin. It cannot stop the old holder: what that one wri
 			})
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "`text` for the audit that says why; required")
-	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token whose lease alone is broken, so that one granted meanwhile is left alone")
-	cmd.Flags().StringVar(&by, "by", "", "`name` of who does it, for the audit (default user@host)")
+	cmd.Flags().StringVar(&reason, "reason", "", "`text` that tells the audit why; required")
+	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token to break; leases with another token are left alone")
+	cmd.Flags().StringVar(&by, "by", "", "`name` of whoever does it, for the audit (default user@host)")
 	return cmd
 }
 

@@ -18,16 +18,16 @@ func newDemo(o *options) *cobra.Command {
 	d := demo.Options{}
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Play what a fence is for, with real processes and a real database",
-		Long: `Play what a fence is for. Worker A takes the lock of an account and reads the balance. It is stopped (SIGSTOP) until its
-lease has ended. Worker B gets the lock, with a greater token, and writes. A is continued and writes what it computed
-before: without the fence that destroys B's deposit, with it the database refuses.
+		Short: "Show what a fence is for, with real processes and a real database",
+		Long: `Show what a fence is for. Worker A takes the lock of an account and reads the balance. Then A is stopped (SIGSTOP) until
+its lease has ended. Worker B gets the lock, with a greater token, and writes. Now A goes on and writes what it computed
+before. Without the fence this destroys B's deposit; with the fence the database refuses it.
 
-The demo starts a throwaway PostgreSQL server: from installed programs, else downloaded ones. With --database-url it
-plays in a schema of its own there instead, which it drops at the end; DATABASE_URL and the PG* variables do not count
-here. No process, folder or schema is left, also after Ctrl-C.
+The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses your
+server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL and the PG* variables. It leaves
+no process, folder or schema behind, even after Ctrl-C.
 
-NO_COLOR is respected.`,
+NO_COLOR turns colours off.`,
 		Example: `  pglock-admin demo
   pglock-admin demo --workers 5 --ttl 500ms
   pglock-admin demo --plain --seed 7`,
@@ -56,34 +56,34 @@ NO_COLOR is respected.`,
 			return explainDemo(ctx, cmd.Context(), demo.Run(ctx, d))
 		},
 	}
-	cmd.Flags().Uint64Var(&d.Seed, "seed", 1, "`number` that determines the names and the amounts")
-	cmd.Flags().IntVar(&d.Workers, "workers", demo.DefaultWorkers, "`number` of processes that play, from 2 to 8")
+	cmd.Flags().Uint64Var(&d.Seed, "seed", 1, "`number` that chooses the names and amounts")
+	cmd.Flags().IntVar(&d.Workers, "workers", demo.DefaultWorkers, "`number` of worker processes, from 2 to 8")
 	d.TTL = demo.DefaultTTL
 	durationVar(cmd.Flags(), &d.TTL, "ttl", "`duration` of the leases, from 200ms to 2.5s")
-	cmd.Flags().BoolVar(&d.Plain, "plain", false, "lines for a log instead of a drawing that moves")
+	cmd.Flags().BoolVar(&d.Plain, "plain", false, "print lines for a log instead of an animation")
 	return cmd
 }
 
 // explainDemo says what to do next after an error that only the demo has. The first context ends with the second, and
 // when nobody reads the output any more.
 func explainDemo(ctx, interrupted context.Context, err error) error {
-	const again = "pglock-admin demo, to see it all"
+	const again = "pglock-admin demo, to see all of it"
 	var option *demo.OptionError
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, demo.ErrTidy):
-		return &advised{err: err, code: exitFailure, hint: "to remove what the message names by hand"}
+		return &advised{err: err, code: exitFailure, hint: "remove by hand what the message names"}
 	case interrupted.Err() != nil:
-		return &advised{text: "interrupted; all that the demo had started is gone", code: exitInterrupted, hint: again}
+		return &advised{text: "interrupted; everything that the demo started is gone", code: exitInterrupted, hint: again}
 	case ctx.Err() != nil:
-		return &advised{text: "nobody reads the output any more; all that the demo had started is gone", code: exitFailure, hint: again}
+		return &advised{text: "nobody reads the output any more; everything that the demo started is gone", code: exitFailure, hint: again}
 	case errors.As(err, &option):
 		return &advised{err: err, code: exitUsage, hint: "pglock-admin demo --help"}
 	case errors.Is(err, demo.ErrUnsupported):
-		return &advised{err: err, code: exitFailure, hint: "the demo on Linux or macOS, or in a container"}
+		return &advised{err: err, code: exitFailure, hint: "run the demo on Linux or macOS, or in a container"}
 	case errors.Is(err, demo.ErrStory):
-		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s on a machine that is less busy; if it happens again, please report it"}
+		return &advised{err: err, code: exitFailure, hint: "pglock-admin demo --ttl 2.5s, on a machine that is less busy; if that fails too, please report it"}
 	case errors.Is(err, pgprograms.ErrNotFound):
 		return &advised{err: err, code: exitFailure, hint: "install PostgreSQL 14 or newer, or name a server with --database-url"}
 	}

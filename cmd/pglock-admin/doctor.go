@@ -23,16 +23,16 @@ func newDoctor(o *options) *cobra.Command {
 	strict := false
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Tell what the server can and cannot do for the locks",
-		Long: `Tell what the server can and cannot do for the locks, and what each finding means: the version of the schema, whether tokens
-survive a failover, settings that cost durability, transactions that stand in the way, and every guarded table. It changes
-nothing, and also works where programs refuse to start.
+		Short: "Check what the server can do for the locks",
+		Long: `Check what the server can do for the locks, and explain each finding: the version of the schema, whether tokens survive
+a failover, settings that cost durability, transactions that block others, and every guarded table. doctor changes nothing,
+and also works when programs refuse to start.
 
-The mark is "ok", "attention", or "–" where it depends on what you want. Some things stay as they are for as long as the
-server does, such as a setting that its version does not have. So the exit code is 0 whatever is found; with --strict it is
-7 when anything needs attention. A schema that is missing or of another version is an error, with exit code 5.
+A finding is marked "ok", "attention", or "–" when it depends on what you want. Some cannot be changed, such as a setting
+that this version of PostgreSQL lacks. So the exit code is 0 whatever doctor finds; with --strict it is 7 when anything
+needs attention. A schema that is missing or of another version is an error with exit code 5.
 
-It needs the role pglock_user.`,
+You need the role pglock_user.`,
 		Example: `  pglock-admin doctor
   pglock-admin doctor --strict
   pglock-admin doctor -o json | jq '.findings[] | select(.level == "attention")'`,
@@ -49,7 +49,7 @@ It needs the role pglock_user.`,
 					return errors.Join(writeErr, err)
 				}
 				if strict && len(view.Attention) > 0 {
-					return &advised{code: exitAttention, text: count(int64(len(view.Attention)), "finding") + " with the mark attention (--strict)", hint: "what the meaning of each says, or doctor without --strict"}
+					return &advised{code: exitAttention, text: count(int64(len(view.Attention)), "finding") + " marked attention (--strict)", hint: "follow the explanation of each, or leave --strict out"}
 				}
 				return nil
 			})

@@ -71,7 +71,7 @@ func TestDoctorExitsWithZeroUnlessItIsStrict(t *testing.T) {
 	says = fmt.Sprintf("attention: %d of ", len(always)+1)
 	in(t, db.URL(), "doctor").want(t, exitOK, says).inOrder(t, "attention  guard of public.accounts", "accounts_3 has no guard for TRUNCATE")
 	strict := in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, says, "guard of public.accounts")
-	if !strings.Contains(strict.stdout, "accounts_3 has no guard") || !strings.Contains(strict.stderr, "doctor without --strict") {
+	if !strings.Contains(strict.stdout, "accounts_3 has no guard") || !strings.Contains(strict.stderr, "leave --strict out") {
 		t.Errorf("%+v", strict)
 	}
 	strict = in(t, db.URL(), "doctor", "--strict", "-o", "json").want(t, exitAttention)
@@ -85,6 +85,7 @@ func TestDoctorSaysWhenTheSchemaIsMissingOrOfAnotherVersion(t *testing.T) {
 	missing, newer := pgtest.EmptyDatabase(t), pgtest.Database(t)
 	next := fmt.Sprint(migrations.Latest + 1)
 	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
+	execute(t, newer, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT `+next+`'`)
 	for _, tc := range []struct {
 		db   *pgtest.DB
 		says []string

@@ -196,14 +196,14 @@ func cutWhen(t *testing.T, db *pgtest.DB, says string) (address string, cut *ato
 func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ command, says, hint string }{
-		{"list", "list_locks", "once the server is there"},
-		{"show a", "list_waiters", "once the server is there"},
-		{"guard list", "list_guards", "once the server is there"},
+		{"list", "list_locks", "once the server is back"},
+		{"show a", "list_waiters", "once the server is back"},
+		{"guard list", "list_guards", "once the server is back"},
 		{"guard add jobs", "guard_table", "guard list, to see whether it was done"},
 		{"guard add jobs -o json", "commit", "guard list, to see whether it was done"},
-		{"prune", "prune_events", "once the server is there"},
+		{"prune", "prune_events", "once the server is back"},
 		{"break a --reason r", "break_lock", "show a, to see whether it was broken"},
-		{"migrate version", "schema_version", "once the server is there"},
+		{"migrate version", "schema_version", "once the server is back"},
 	} {
 		t.Run(tc.command, func(t *testing.T) {
 			t.Parallel()
@@ -237,5 +237,5 @@ func TestASessionThatAnAdministratorEndsIsALostConnection(t *testing.T) {
 	go func() { done <- in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "1m", "--timeout", "2m") }()
 	blocked(t, db)
 	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pglock-admin'")
-	(<-done).want(t, exitUnreachable, "whether it was done is not known", "SQLSTATE 57P01", "try: pglock-admin guard list, to see")
+	(<-done).want(t, exitUnreachable, "it is unknown whether it was done", "SQLSTATE 57P01", "try: pglock-admin guard list, to see")
 }

@@ -27,15 +27,15 @@ const exitCodesHelp = `Exit codes:
     0  done
     1  failed
     2  the command line or an argument is wrong; nothing was done
-    3  the lock does not exist, or is not held; the table is not guarded
+    3  the lock does not exist or is not held, or the table is not guarded
     4  the server cannot be reached, does not answer in time, has no such database, or is a standby
     5  the schema is missing, older or newer than this program needs, or marked dirty
     6  the database refuses the user, or the user lacks a right
-    7  doctor --strict has found something that needs attention
+    7  doctor --strict found something that needs attention
   130  interrupted
 
-An error is told on standard error, with the server and database it came from and what to do next; with -o json as an
-object {"error", "code", "hint", "at"}.`
+Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json an error
+is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
 
 // problem is an error as the user gets it.
 type problem struct {
@@ -63,6 +63,8 @@ type advised struct {
 	err  error  // the cause, if there is one
 	code int
 	hint string
+
+	final bool // the code is as it is, also for run
 }
 
 func (e *advised) Error() string {

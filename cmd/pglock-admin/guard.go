@@ -43,10 +43,10 @@ type guardedView struct {
 func newGuard(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",
-		Short: "Put tables under guard: nobody writes to them without their fence",
-		Long: `Put tables under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table, by whatever program,
-fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource. So a writer that forgets the
-fence is refused, and is not merely wrong.`,
+		Short: "Guard tables: nobody writes to them without passing their fence",
+		Long: `Guard tables. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table fails with SQLSTATE LK011 unless
+its transaction has passed the fence of the table's resource, whatever program sends it. So the database refuses a writer
+that forgets the fence.`,
 		Example: `  pglock-admin guard add public.accounts --key id
   pglock-admin guard list
   pglock-admin guard drop public.accounts --yes`,
@@ -62,20 +62,20 @@ func newGuardAdd(o *options) *cobra.Command {
 	var patience time.Duration
 	cmd := &cobra.Command{
 		Use:   "add TABLE",
-		Short: "Put a table, its partitions and its children under guard",
-		Long: `Put a table under guard, with its partitions and its children. The name is as in SQL: public.accounts, or with capitals
-'public."Accounts"'. From then on a transaction that has not passed the fence of the table's resource cannot write to it:
-first bring all its writers to pass that fence.
+		Short: "Guard a table, its partitions and its children",
+		Long: `Guard a table, its partitions and its children. Write the name as in SQL: public.accounts, or with capitals
+'public."Accounts"'. From then on a transaction must pass the fence of the table's resource before it can write to the table.
+So first make all its writers pass that fence.
 
-The resource is the table's name without its schema, unless --resource says otherwise. With --key each row has a resource of
-its own: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer type, numeric,
-text, varchar, uuid, bool, date or an enum, and a row whose key is NULL cannot be written.
+The resource is the table's name without its schema, unless --resource names another. With --key each row has its own
+resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer type,
+numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
 
-It waits until the open transactions that have written to the table have ended, for --lock-timeout at most for each table
-that it covers; whoever comes to write meanwhile waits behind it. Again, with the same resource and key, it adds what the
-guard lacks, such as TRUNCATE of partitions that were made since.
+guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for each
+table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and key to add
+what the guard lacks, such as TRUNCATE of newer partitions.
 
-It needs the role pglock_user and the ownership of the table.`,
+You need the role pglock_user, and you must own the table.`,
 		Example: `  pglock-admin guard add public.accounts
   pglock-admin guard add public.accounts --key id
   pglock-admin guard add reports --resource nightly-report --lock-timeout 1s`,
@@ -100,8 +100,8 @@ It needs the role pglock_user and the ownership of the table.`,
 			return o.changed(cmd, view, func(w *page) { drawGuarded(w, o, view) })
 		},
 	}
-	cmd.Flags().StringVar(&resource, "resource", "", "`name` whose fence writers must pass (default the table's name, without its schema)")
-	cmd.Flags().StringVar(&key, "key", "", "`column` that gives each row a resource of its own")
+	cmd.Flags().StringVar(&resource, "resource", "", "`name` of the resource whose fence writers must pass (default the table's name, without its schema)")
+	cmd.Flags().StringVar(&key, "key", "", "`column` by which each row has its own resource")
 	patienceFlag(cmd, &patience)
 	return cmd
 }
@@ -111,23 +111,23 @@ func newGuardDrop(o *options) *cobra.Command {
 	yes := false
 	cmd := &cobra.Command{
 		Use:   "drop TABLE --yes",
-		Short: "Take the guard of a table away",
-		Long: `Take the guard of a table away, from its partitions and its children too. From then on everybody who has the rights to
-write to the table may do so without a fence, also a holder whose lease was lost. The audit keeps who did it and when.
+		Short: "Remove the guard of a table",
+		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write to
+the table may do so without a fence, even a holder that has lost its lease. The audit records who did it and when.
 
-For one repair, leave the guard where it is: the SQL function bypass_guards lets a single transaction write past it.
+For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
 
-It waits until the open transactions that have read the table or written to it have ended, for --lock-timeout at most for
-each table that it covers; whoever comes to read or write meanwhile waits behind it.
+guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at most for
+each table that it covers. Others who want to read or write meanwhile wait behind it.
 
-It needs the role pglock_user and the ownership of the table.`,
+You need the role pglock_user, and you must own the table.`,
 		Example:     `  pglock-admin guard drop public.accounts --yes`,
 		Args:        oneTable,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !yes {
 				return usageErrorf(fmt.Sprintf("pglock-admin guard drop %s --yes%s, after a look at pglock-admin guard list%[2]s", shellQuote(args[0]), o.same()),
-					"guard drop lets everybody write to table %s without a fence, also a holder whose lease was lost: it needs --yes", printable(args[0]))
+					"guard drop lets everybody write to table %s without a fence, even a holder that has lost its lease: it needs --yes", printable(args[0]))
 			}
 			var view guardView
 			err := o.changeGuards(cmd, args[0], patience, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -140,7 +140,7 @@ It needs the role pglock_user and the ownership of the table.`,
 			return o.changed(cmd, view, func(w *page) { drawUnguarded(w, o, view) })
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "yes, let everybody write to the table without a fence")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm that everybody may write to the table without a fence")
 	patienceFlag(cmd, &patience)
 	return cmd
 }
@@ -148,10 +148,10 @@ It needs the role pglock_user and the ownership of the table.`,
 func newGuardList(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "Show the guarded tables, and what their guards lack",
-		Long: `Show the guarded tables of the database: the resource whose fence writers must pass, which ends in /<column> where each row
-has its own; how many tables the guard covers, the table itself, its partitions and its children; and under PROBLEM what
-the guard lacks, as after a partition was made or a trigger was disabled.`,
+		Short: "Show the guarded tables and what their guards lack",
+		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when each row
+has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM is what the
+guard lacks, for instance after a partition was made or a trigger was disabled.`,
 		Example: `  pglock-admin guard list
   pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
 		Args:        noArguments,
@@ -176,7 +176,7 @@ const defaultPatience = 5 * time.Second
 
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 	*patience = defaultPatience
-	durationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table; half of --timeout by default where that is less")
+	durationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table, but no longer than half of --timeout by default")
 }
 
 // oneTable is for commands about one table.
@@ -269,7 +269,7 @@ func partOfAnother(name string, before, after []guardView, o *options) error {
 		}
 	}
 	return &advised{code: exitUsage, hint: hint,
-		text: fmt.Sprintf("table %s is guarded as a part of %s, whose guard would be left with a hole; nothing was changed", name, whole)}
+		text: fmt.Sprintf("table %s is guarded as a part of %s, and dropping its guard would leave a gap there; nothing was changed", name, whole)}
 }
 
 // afterwards gives the table's full name, and the guards that there are now.
@@ -304,21 +304,21 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 	argument, list := shellQuote(table), "pglock-admin guard list"+o.same()
 	switch {
 	case lost(err):
-		return &advised{text: "whether it was done is not known", err: err, code: exitUnreachable, hint: list + ", to see whether it was done"}
+		return &advised{text: "it is unknown whether it was done", err: err, code: exitUnreachable, hint: list + ", to see whether it was done"}
 	case state == "55P03":
 		literal := "'" + strings.ReplaceAll(table, "'", "''") + "'"
 		return &advised{code: exitFailure, text: fmt.Sprintf("table %s was in use for longer than %s; nothing was changed", table, durationText(patience)),
-			hint: "again at a quieter time, or with a longer --lock-timeout; whoever comes to use the table waits behind it. Who uses it now:\n" +
+			hint: "a quieter time, or a longer --lock-timeout; others who want the table wait behind this command. Who uses it now:\n" +
 				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, a.query\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
 				"  WHERE a.datname = current_database() AND l.relation = " + literal + "::regclass"}
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &advised{code: exitUsage, err: err,
-			hint: fmt.Sprintf("%s, then the same --resource and --key as there; or first pglock-admin guard drop %s --yes%s", list, argument, o.same())}
+			hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop %s --yes%s", list, argument, o.same())}
 	case errors.Is(err, fencedstore.ErrNotGuarded):
 		return &advised{code: exitNotHeld, err: err, hint: list + " to see which tables are guarded"}
 	case errors.Is(err, pglock.ErrPermission), state == "42501":
-		return &advised{code: exitPermission, err: err, hint: "as the table's owner or a member of that role; it must be a member of pglock_user too"}
+		return &advised{code: exitPermission, err: err, hint: "run it as the table's owner, or a member of that role; that user must be a member of pglock_user too"}
 	case state == "42P01", state == "3F000", state == "42602", state == "42601", state == "0A000": // no such table, no such schema, no name at all
 		return &advised{code: exitUsage, err: err, hint: `the table's name with its schema, as in SQL: public.accounts, or with capitals 'public."Accounts"'`}
 	}

@@ -89,7 +89,7 @@ func TestGuardAddAgainAddsWhatIsMissingAndElseChangesNothing(t *testing.T) {
 	}
 	execute(t, db, "CREATE TABLE accounts_4 PARTITION OF accounts FOR VALUES FROM (300) TO (400)")
 	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "accounts_3", "accounts_4")
-	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded already; what was missing was added\n", "5 tables")
+	in(t, db.URL(), add...).want(t, exitOK, "table public.accounts was guarded already; the missing parts were added\n", "5 tables")
 	if g := guards(t, db); len(g) != 1 || g[0].Covered != 5 || g[0].Problem != "" {
 		t.Errorf("%+v", g)
 	}

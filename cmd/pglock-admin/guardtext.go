@@ -40,7 +40,7 @@ func drawGuarded(w *page, o *options, v guardedView) {
 	case !v.Changed:
 		state = "was guarded in this way already"
 	case v.mended:
-		state = "was guarded already; what was missing was added"
+		state = "was guarded already; the missing parts were added"
 	}
 	fmt.Fprintf(w, "table %s %s\n\n", printable(v.Table), state)
 	if v.Part {
@@ -75,8 +75,8 @@ func drawUnguarded(w *page, o *options, v guardView) {
 	fmt.Fprintf(w, "table %s is not guarded any more\n\n", printable(v.Table))
 	drawFields(w, [][2]string{{"resource was", resourceText(v)}, {"covered", coveredText(v)}})
 	fmt.Fprintf(w, `
-Whoever has the rights to write to it may do so without a fence now, also a
-holder whose lease was lost. To guard it again as it was:
+Whoever has the rights to write to it may now do so without a fence, even a
+holder that has lost its lease. To guard it again as it was:
 %s
 `, addAgain(v, o))
 }
@@ -106,7 +106,7 @@ func drawGuards(w *page, o *options, v guardsView) {
 			fmt.Fprintln(w, addAgain(g, o))
 		}
 		if slices.ContainsFunc(gaps, func(g guardView) bool { return strings.Contains(g.Problem, "column ") }) {
-			fmt.Fprint(w, "\nA key column that is gone, or of a type that can be no key, needs another\nguard: guard drop, then guard add.\n")
+			fmt.Fprint(w, "\nWhere a key column is gone or has a type that cannot be a key, replace the\nguard: guard drop, then guard add.\n")
 		}
 	}
 }

@@ -34,7 +34,7 @@ func TestEveryFlagSaysWhatItTakesAndWhatItHasByDefault(t *testing.T) {
 			if f.Value.Type() != "bool" && !slices.Contains(kinds, kind) || usage == "" || len(f.Usage) > 120 {
 				t.Errorf("%s --%s takes %q: %s", c.CommandPath(), f.Name, kind, usage)
 			}
-			if _, is := f.Value.(durationFlag); is != (kind == "duration") || strings.HasSuffix(f.DefValue, "0s") && f.DefValue != "10s" {
+			if _, is := f.Value.(durationFlag); is != (kind == "duration") || strings.HasSuffix(f.DefValue, "m0s") || strings.HasSuffix(f.DefValue, "h0m") {
 				t.Errorf("%s --%s is a %s by default %s", c.CommandPath(), f.Name, kind, f.DefValue)
 			}
 		}

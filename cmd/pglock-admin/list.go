@@ -46,13 +46,13 @@ func newList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show who holds which lock",
-		Long: `Show the locks that are held: by whom, with which fencing token, for how long by now, and how much of the lease is
-left. Holders that live renew their leases: a lease that has run far down belongs to one that is stopped or cut off.
+		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
+A live holder renews its lease. A lease that has almost run out belongs to a holder that is stopped or cut off.
 
-A lock that is shared, or that several may hold, has a line for each holder; its mode says "shared #2" or "limit 3 #2" for
-the holder of slot 2. WAITING is how many are queued for the lock: pglock-admin waiters shows them.
+A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the holder of
+slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
 
-A name stands in the table so that it can be pasted behind pglock-admin show.`,
+You can paste a name from the table after pglock-admin show.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json`,
 		Args:        noArguments,
@@ -70,9 +70,9 @@ A name stands in the table so that it can be pasted behind pglock-admin show.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "only locks whose names begin with this `text`")
-	cmd.Flags().BoolVar(&all, "all", false, "free locks too")
-	cmd.Flags().IntVar(&limit, "limit", 0, "at most this `number`; 0 is all")
+	cmd.Flags().StringVar(&prefix, "prefix", "", "show only locks whose names begin with this `text`")
+	cmd.Flags().BoolVar(&all, "all", false, "show free locks too")
+	cmd.Flags().IntVar(&limit, "limit", 0, "show at most this `number`; 0 shows all")
 	return cmd
 }
 

@@ -170,7 +170,7 @@ func TestAUserWithoutOperatorRightsMayLookButNotBreak(t *testing.T) {
 	hold(t, db, "worker", "jobs/a")
 	user := asUser(t, db, "pglock_user")
 	in(t, user, "list").want(t, exitOK, "jobs/a")
-	in(t, user, "show", "jobs/a").want(t, exitOK, "worker", "members of the role pglock_admin")
+	in(t, user, "show", "jobs/a").want(t, exitOK, "worker", "they need the role pglock_admin")
 	if v := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); v.Events != nil || v.Note == "" {
 		t.Errorf("%+v", v)
 	}

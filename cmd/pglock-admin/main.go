@@ -1,21 +1,32 @@
 // Command pglock-admin looks after the locks of package pglock: it migrates the schema, shows who holds what, ends the
-// lease of a holder that is stuck, and plays a demonstration.
+// lease of a holder that is stuck, runs commands under a lock, and plays a demonstration.
 package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 )
 
 func main() { os.Exit(mainWithSignals()) }
 
 func mainWithSignals() int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
+	ctx := context.Background()
+	if heard := heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP); len(heard) > 0 {
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, heard...)
+		defer stop()
+	}
 	return run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr)
+}
+
+// heeded leaves out the signals that this program was started to ignore, as nohup does.
+func heeded(signals ...os.Signal) []os.Signal {
+	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }
 
 // run executes one command line and gives the exit code. The end of ctx is an interrupt.
@@ -25,11 +36,18 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	if err == nil {
+	executed, err := root.ExecuteContextC(ctx)
+	var quiet silent
+	switch {
+	case err == nil:
 		return exitOK
+	case errors.As(err, &quiet):
+		return int(quiet)
 	}
 	p := o.diagnose(ctx, err)
+	if isRun(executed) {
+		p.Code = runCode(err, p.Code)
+	}
 	p.print(stderr, o.output == outputJSON || wantsJSON(args))
 	return p.Code
 }

@@ -31,25 +31,25 @@ func message(err error) string {
 	case errors.As(err, &own):
 		return own.Error()
 	case errors.As(err, &step) && step.Unknown:
-		return fmt.Sprintf("whether schema %s went from %s to %s is not known: %s", named(step.Schema), versionText(step.From), versionText(step.To), ended(err, step.Err))
+		return fmt.Sprintf("it is unknown whether schema %s went from %s to %s: %s", named(step.Schema), versionText(step.From), versionText(step.To), ended(err, step.Err))
 	case errors.As(err, &step):
 		return fmt.Sprintf("schema %s stays %s, because the step to %s was rolled back: %s", named(step.Schema),
 			versionText(step.From), versionText(step.To), ended(err, step.Err))
 	case errors.Is(err, migrations.ErrBusy):
-		return "another program migrates this schema: " + ended(err, err)
+		return "another program is migrating this schema: " + ended(err, err)
 	case errors.As(err, &late):
 		return late.Error()
 	case errors.As(err, &connect):
 		return fmt.Sprintf("cannot connect as user %s: %s", named(connect.Config.User), refusals(connect.Unwrap()))
 	case errors.As(err, &right) && right.Have < 0:
-		return fmt.Sprintf("user %s may not look at schema %s: it lacks %s", named(right.User), named(right.Schema), right.Lacks)
+		return fmt.Sprintf("user %s cannot read schema %s: it lacks %s", named(right.User), named(right.Schema), right.Lacks)
 	case errors.As(err, &right):
-		return fmt.Sprintf("schema %s is %s, and user %s may not change that: it lacks %s", named(right.Schema), versionText(right.Have), named(right.User), right.Lacks)
+		return fmt.Sprintf("schema %s is %s, and user %s cannot change it: it lacks %s", named(right.Schema), versionText(right.Have), named(right.User), right.Lacks)
 	case errors.As(err, &dirty):
-		return fmt.Sprintf("schema %s is %s, and golang-migrate has noted %s for it: one of them was changed by hand",
+		return fmt.Sprintf("schema %s is %s, and golang-migrate has recorded %s for it: one of them was changed by hand",
 			named(dirty.Schema), versionText(dirty.Before), versionText(max(dirty.Version, 0)))
 	case errors.As(err, &guarded):
-		return "tables are under guard: " + guarded.Tables
+		return "tables are guarded: " + guarded.Tables
 	case errors.Is(err, migrations.ErrForeign):
 		return "the schema was made by another migration tool"
 	case errors.As(err, &schema):
@@ -59,7 +59,7 @@ func message(err error) string {
 	case errors.As(err, &pgErr):
 		return serverText(pgErr)
 	case errors.Is(err, pglock.ErrReadOnly):
-		return "the server takes no writes: it is a standby, or the session is read-only"
+		return "the server accepts no writes: it is a standby, or the session is read-only"
 	}
 	s := strings.TrimSpace(err.Error())
 	if lost(err) {
@@ -87,7 +87,7 @@ func versionText(version int) string {
 
 func schemaText(e *pglock.SchemaError) string {
 	if e.Have == 0 {
-		return fmt.Sprintf("schema %s is missing, or has nothing of pglock in it", named(e.Schema))
+		return fmt.Sprintf("schema %s is missing, or does not contain pglock", named(e.Schema))
 	}
 	return fmt.Sprintf("schema %s has version %d, this program needs %d", named(e.Schema), e.Have, e.Need)
 }

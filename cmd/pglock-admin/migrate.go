@@ -24,7 +24,7 @@ type versionView struct {
 func newMigrate(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate",
-		Short: "Make, inspect or remove the schema",
+		Short: "Make, check or remove the schema",
 		Args:  noArguments,
 		RunE:  needsSubcommand,
 	}
@@ -32,8 +32,8 @@ func newMigrate(o *options) *cobra.Command {
 	down := &cobra.Command{
 		Use:   "down --yes",
 		Short: "Remove the schema with every lock and fence in it",
-		Long: `Remove the schema: every lock, every fence and the audit. Holders lose their leases. Tokens begin again at 1 when the
-schema is made again, so nothing that an old holder may still write must be fenced by the new one.`,
+		Long: `Show the version of the schema, and the version that this program needs. The exit code is 5 when they differ, when the
+schema is missing, or when golang-migrate has recorded another version than the schema has ("dirty").`,
 		Args:        noArguments,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -44,17 +44,17 @@ schema is made again, so nothing that an old holder may still write must be fenc
 			return o.migration(cmd, migrations.Down)
 		},
 	}
-	down.Flags().BoolVar(&yes, "yes", false, "yes, delete every lock, every fence and the audit")
+	down.Flags().BoolVar(&yes, "yes", false, "confirm that every lock, every fence and the audit are deleted")
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "up",
 			Short: "Bring the schema to the version that this program needs",
-			Long: `Bring the schema to the version that this program needs. It is created where it is missing; where it is right already
-nothing is done, and no right is needed but to look. Else the user must own the schema, or have the right to create it and,
-once a cluster, the roles pglock_user and pglock_admin.
+			Long: `Bring the schema to the version that this program needs. A missing schema is created. When the version is right, nothing
+is done, and you only need the right to look. Otherwise you must own the schema, or have the right to create it. The first
+time on a server you also need the right to create the roles pglock_user and pglock_admin.
 
-Each step is one transaction: one that fails, or that --timeout or Ctrl-C ends, is rolled back. The same command again goes
-on from there.`,
+Each step is one transaction. A step that fails, or that --timeout or Ctrl-C ends, is rolled back. The same command again
+goes on from there.`,
 			Args:        noArguments,
 			Annotations: usesDatabase,
 			RunE:        func(cmd *cobra.Command, _ []string) error { return o.migration(cmd, migrations.Up) },
@@ -62,9 +62,9 @@ on from there.`,
 		down,
 		&cobra.Command{
 			Use:   "version",
-			Short: "Tell the version of the schema",
+			Short: "Show the version of the schema",
 			Long: `Tell the version of the schema, and which version this program needs. Where they differ, or the schema is missing, or
-golang-migrate has noted another version than the schema has ("dirty"), the exit code is 5.`,
+golang-migrate has recorded another version than the schema has ("dirty"), the exit code is 5.`,
 			Args:        noArguments,
 			Annotations: usesDatabase,
 			RunE: func(cmd *cobra.Command, _ []string) error {
@@ -88,9 +88,9 @@ golang-migrate has noted another version than the schema has ("dirty"), the exit
 func newForce(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "force N",
-		Short: "Note the version that the schema has, running nothing",
-		Long: `Note for golang-migrate that the schema has version N, without running anything. This is the way back where migrate up
-says that one of them was changed by hand. N must be the version that the schema has: pglock-admin migrate version.`,
+		Short: "Record the version that the schema has, and run nothing",
+		Long: `Record for golang-migrate that the schema has version N, and run nothing. Use this when migrate up says that one of the
+two was changed by hand. N must be the version that the schema really has; pglock-admin migrate version shows it.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageErrorf("pglock-admin migrate version, to see the version", "force takes one version, not %d arguments", len(args))
@@ -146,8 +146,8 @@ func (o *options) fits(ctx context.Context, v versionView) error {
 	case v.Version != v.Needed:
 		return &advised{text: fmt.Sprintf("this program needs version %d", v.Needed), code: exitSchema, hint: o.migrate(ctx, v.Version)}
 	case v.Dirty:
-		return &advised{text: "golang-migrate has noted another version: it or the schema was changed by hand", code: exitSchema,
-			hint: fmt.Sprintf("pglock-admin migrate force %d%s, when the schema has that version indeed", v.Version, o.same())}
+		return &advised{text: "golang-migrate has recorded another version: it or the schema was changed by hand", code: exitSchema,
+			hint: fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version", v.Version, o.same())}
 	}
 	return nil
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const namesHelp = `A NAME can be given as it is shown: as it is where a shell takes it so, else in '…'. What begins with - or ", or holds a
-backslash or anything that does not print, is shown and read as '"…"' with escapes such as \x1b and \n. After -- a NAME is
-taken as it is, whatever it looks like, which is for scripts:
+const namesHelp = `You can paste a NAME as it is shown: plain, or in '…' where a shell needs that. A name that begins with - or ", or that
+holds a backslash or something that does not print, is shown and read as '"…"' with escapes such as \x1b and \n. After --
+a NAME is taken as it is, which is what scripts need:
 
     pglock-admin show -- "$name"`
 
@@ -62,7 +62,7 @@ func nameOf(cmd *cobra.Command, args []string, n int) (string, error) {
 	name, err := strconv.Unquote(arg)
 	if err != nil {
 		return "", usageErrorf(fmt.Sprintf("%s -- %s, for a name that really begins so", cmd.CommandPath(), shellQuote(escapeText(arg))),
-			`NAME is %s: what begins with " must be quoted as in the output of list`, quotedName(arg))
+			`NAME is %s: a name that begins with " must be quoted as in the output of list`, quotedName(arg))
 	}
 	return name, nil
 }

@@ -61,7 +61,7 @@ func (o *options) showJSON(w io.Writer, v any) error {
 // changed is show after something was done: that stays so, whatever becomes of the answer.
 func (o *options) changed(cmd *cobra.Command, v any, draw func(*page)) error {
 	if err := o.show(cmd, v, draw); err != nil {
-		return &advised{text: "it was done, but the answer could not be written", err: err, code: exitFailure, hint: "an output that can be written, for the next command"}
+		return &advised{text: "it was done, but the answer could not be written", err: err, code: exitFailure, hint: "send the output of the next command where it can be written"}
 	}
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// statementsOf gives the first SQL that docs/operations.md tells under a heading.
+// statementsOf gives the first SQL that docs/install.md tells under a heading.
 func statementsOf(t *testing.T, heading string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/install.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,18 +28,18 @@ func newPrune(o *options) *cobra.Command {
 	idle, older := lockadmin.DefaultIdle, lockadmin.DefaultEventAge
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove what nobody needs: idle locks, old events, leftovers",
-		Long: `Remove locks that have been free for longer than --idle and that nobody waits for, events older than --events, and
-leftovers: tickets and sessions that have been dead for a minute, notes of requests that were given up an hour ago, receipts
-of fenced writes of a week ago, and keys of work done once that are kept no longer. Of leftovers every program that holds a
-lock removes a little by itself, about once a minute. Held locks and fences are never removed, and tokens go on from where
-they were: a lock that was pruned and is used again has a greater token than ever before.
+		Short: "Remove idle locks, old events and leftovers",
+		Long: `Remove what nobody needs any more: locks that have been free for longer than --idle and that nobody waits for, events
+older than --events, and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of requests
+that were given up an hour ago, receipts of fenced writes that are a week old, and keys of work done once whose time is
+over. Every program that holds a lock also removes some leftovers, about once a minute. Held locks and fences are never
+removed. Tokens never go back: when a lock that was pruned is used again, its token is greater than ever before.
 
-It removes a thousand locks at a time, and has their table alone for that moment: grants and renewals wait for some ten
-milliseconds, again and again, for as long as there is something to remove. While others keep the table in use it tries again
-until --timeout. What it has removed by then stays removed, and the next run goes on.
+prune removes a thousand locks at a time. For each thousand it has the table to itself for about ten milliseconds, while
+grants and renewals wait. While others use the table, prune tries again until --timeout. What it has removed by then stays
+removed, and the next run goes on from there.
 
-It needs the role pglock_admin.`,
+You need the role pglock_admin.`,
 		Example: `  pglock-admin prune
   pglock-admin prune --idle 1w --events 365d -o json
   pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
@@ -55,7 +55,7 @@ It needs the role pglock_admin.`,
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				done, err := admin.Prune(ctx, lockadmin.WithIdle(idle), lockadmin.WithEventAge(older), lockadmin.WithOnInUse(func() {
 					if o.output != outputJSON {
-						fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting for those who write to it, for no longer than --timeout, which is %s\n", durationText(o.timeout))
+						fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to --timeout (%s) for whoever writes to it\n", durationText(o.timeout))
 					}
 				}))
 				view := pruneView{Locks: done.Locks, Events: done.Events, Leftovers: done.Leftovers, Waits: done.Waits,
@@ -99,17 +99,17 @@ func (o *options) explainPrune(ctx context.Context, v pruneView, err error) erro
 	switch {
 	case errors.Is(err, lockadmin.ErrInUse):
 		return &advised{code: exitFailure, text: fmt.Sprintf("the table of locks is in use; %s, after %s", v.removed(), count(int64(v.Waits), "wait")),
-			hint: "again at a quieter time, or with a longer --timeout. It waits for VACUUM, and for transactions that have acquired, renewed\n" +
-				"  or released a lock and are still open. Who they are:\n" +
+			hint: "a quieter time, or a longer --timeout. prune waits for VACUUM, and for open transactions that have acquired,\n" +
+				"  renewed or released a lock. Who they are:\n" +
 				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
 				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
 				"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.schema, "locks"}.Sanitize(), "'", "''") + "'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
 				"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"}
 	case late:
-		return &advised{code: exitFailure, text: fmt.Sprintf("there is more to remove than %s (--timeout) is enough for; %s", durationText(o.timeout), v.removed()),
-			hint: again + ", which goes on; or with a longer --timeout"}
+		return &advised{code: exitFailure, text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s", durationText(o.timeout), v.removed()),
+			hint: again + ", which goes on from there, or a longer --timeout"}
 	case ctx.Err() != nil: // interrupted
-		return &advised{code: exitInterrupted, text: "interrupted; " + v.removed(), hint: again + ", which goes on"}
+		return &advised{code: exitInterrupted, text: "interrupted; " + v.removed(), hint: again + ", which goes on from there"}
 	case v.Locks+v.Leftovers+v.Events > 0:
 		code, hint := o.advice(ctx, err)
 		return &advised{code: code, text: v.removed(), err: err, hint: hint}

@@ -214,7 +214,7 @@ func TestPruneKeepsWhatItHasRemovedWhenItsTimeIsUp(t *testing.T) {
 	execute(t, db, manyIdle, 1500)
 	execute(t, db, `CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(120); RETURN OLD; END'`)
 	execute(t, db, `CREATE TRIGGER slow BEFORE DELETE ON pglock.locks FOR EACH ROW WHEN (OLD.name > 'job/01000') EXECUTE FUNCTION public.slow()`)
-	in(t, db.URL(), "prune", "--timeout", "4s").want(t, exitFailure, "there is more to remove", "removed 1000 locks", "which goes on")
+	in(t, db.URL(), "prune", "--timeout", "4s").want(t, exitFailure, "was too short to remove everything", "removed 1000 locks", "which goes on")
 	execute(t, db, `DROP TRIGGER slow ON pglock.locks`)
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      500,")
 }
@@ -291,7 +291,7 @@ func TestPruneOfATableThatStaysInUseRemovesNoLockAndSaysWhoUsesIt(t *testing.T) 
 	execute(t, db, deadWaiters, "a", 3)
 	defer writes(t, db)()
 	a := in(t, db.URL(), "prune", "--timeout", "2500ms").want(t, exitFailure, "is in use", "removed 0 locks, 3 leftovers and 0 events", "--timeout", `'"pglock"."locks"'::regclass`)
-	if strings.Count(a.stderr, "waiting for those who write to it") != 1 {
+	if strings.Count(a.stderr, "for whoever writes to it") != 1 {
 		t.Errorf("it said %q", a.stderr)
 	}
 	_, query, found := strings.Cut(a.stderr, "\n  SELECT a.pid")

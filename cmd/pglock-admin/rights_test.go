@@ -48,7 +48,7 @@ func TestWithoutTheRolesNobodyIsToldToGrantThem(t *testing.T) {
 	}
 	// A schema of another program, which happens to have the name: the user may not even look into it.
 	for _, command := range []string{"list", "show a", "break a --reason r", "guard list", "doctor", "prune", "waiters"} {
-		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema, "has nothing of pglock in it", "try: pglock-admin migrate up, as user postgres or a superuser\n")
+		a := in(t, as(t, server.URL(), "other", "postgres"), strings.Fields(command)...).want(t, exitSchema, "does not contain pglock", "try: pglock-admin migrate up, as user postgres or a superuser\n")
 		if strings.Contains(a.stderr, "GRANT") {
 			t.Errorf("%s: %s", command, a.stderr)
 		}

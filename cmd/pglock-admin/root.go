@@ -29,16 +29,16 @@ func newRoot(o *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pglock-admin",
 		Short: "Look after the locks of pglock in a PostgreSQL database",
-		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database: who holds what, with which fencing token,
-for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck, puts tables under guard,
-and tells what the server can and cannot do for the locks.
+		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database. It shows who holds which lock, with which fencing
+token and for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck, guards tables,
+runs commands under a lock, and checks what the server can do for the locks.
 
-The database is the one that --database-url names, else DATABASE_URL, else the PG* variables (PGHOST, PGUSER,
-PGPASSWORD, PGSERVICE, …), as libpq reads them.
+--database-url names the database. Without it DATABASE_URL does, and without that the PG* variables (PGHOST, PGUSER,
+PGPASSWORD, PGSERVICE, …), as for libpq.
 
 ` + namesHelp + `
 
-A duration is as in 90s, 36h, 1d12h, 90d or 2w.
+Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 
 ` + exitCodesHelp,
 		Example: `  pglock-admin demo                                  see what a fence is for; needs no database
@@ -46,9 +46,10 @@ A duration is as in 90s, 36h, 1d12h, 90d or 2w.
   pglock-admin list                                  who holds what
   pglock-admin waiters                               who waits for it, in order
   pglock-admin break nightly-report --reason "stuck since 3:00"
+  pglock-admin run nightly-report -- ./report.sh     run a command while holding a lock
   pglock-admin prune                                 remove what nobody needs any more
   pglock-admin guard add public.accounts             refuse writes that have not passed the fence
-  pglock-admin doctor                                what this server can and cannot do`,
+  pglock-admin doctor                                check what this server can do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          noArguments,
@@ -66,11 +67,11 @@ A duration is as in 90s, 36h, 1d12h, 90d or 2w.
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
 	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table or json")
 	o.timeout = 10 * time.Second
-	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; the demo has its own bounds")
+	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: not used")
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newPrune(o), newGuard(o), newDoctor(o), newDemo(o), newDemoWorker(), newVersion(o))
+	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newBreak(o), newPrune(o), newGuard(o), newDoctor(o), newRun(o), newRunMinder(), newDemo(o), newDemoWorker(), newVersion(o))
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {

@@ -54,8 +54,8 @@ the fences that its tokens have passed, and the last events of its audit (breaks
 			})
 		},
 	}
-	cmd.Flags().IntVar(&events, "events", 10, "at most this `number` of the last events")
-	cmd.Flags().IntVar(&waiters, "waiters", 20, "at most this `number` of those who wait")
+	cmd.Flags().IntVar(&events, "events", 10, "show at most this `number` of the last events")
+	cmd.Flags().IntVar(&waiters, "waiters", 20, "show at most this `number` of waiters")
 	return cmd
 }
 
@@ -87,7 +87,7 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	view.Events, _, err = first(events, admin.Events(ctx, name, lockadmin.WithPageSize(events)))
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
-		view.Note = "the events are left out: they are for members of the role pglock_admin"
+		view.Note = "the events are not shown: they need the role pglock_admin"
 	case err != nil:
 		return showView{}, err
 	case view.Events == nil:

@@ -22,7 +22,7 @@ type programView struct {
 func newVersion(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Tell the version of this program and of the schema that it needs",
+		Short: "Show the version of this program and of the schema that it needs",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := programView{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, SchemaVersion: pglock.SchemaVersion}

@@ -23,16 +23,16 @@ type waitersView struct {
 	More    bool         `json:"more"` // --limit left some out
 }
 
-const passedOver = "dead session: it will be passed over"
+const passedOver = "dead session: the queue will pass over it"
 
 func newWaiters(o *options) *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "waiters [NAME]",
-		Short: "Show who waits for which lock, in the order of their turns",
-		Long: `Show the queue of one lock, or of all: the place, the ticket, what is asked for (exclusive, shared, or one of so many),
-by whom, for how long by now, and what each waits for: the holder, or the waiter before it. A waiter whose session gives
-no sign of life is marked; it will be passed over.`,
+		Short: "Show who waits for which lock, in order",
+		Long: `Show who waits for one lock, or for all. A line has the place in the queue, the ticket, the mode (exclusive, shared or
+limit), the waiter, how long it has waited, and what it waits for: the holder, or the waiter before it. A waiter whose
+session gives no sign of life is marked; the queue will pass over it.`,
 		Example: `  pglock-admin waiters
   pglock-admin waiters nightly-report -o json`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -66,7 +66,7 @@ no sign of life is marked; it will be passed over.`,
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 1000, "at most this `number`")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "show at most this `number`")
 	return cmd
 }
 

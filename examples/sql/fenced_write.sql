@@ -1,6 +1,6 @@
 -- A fenced write with psql and SQL functions alone: takes a lock, pays an amount into an account, and releases.
 --
---   psql -X -d "$DATABASE_URL" -v name=account/16 -v account=16 -v amount=60 -f fenced_write.sql
+--   psql -X -d "$DATABASE_URL" -v name=accounts/16 -v account=16 -v amount=60 -f fenced_write.sql
 --
 -- -v ttl='30 s' is how long the lock outlives its holder, and the longest that the transaction may last.
 --

@@ -1,4 +1,4 @@
-// Package argument tells what is wrong with an argument, for every package that refuses one.
+// Package argument describes what is wrong with an argument.
 package argument
 
 import (
@@ -11,16 +11,17 @@ import (
 	"unicode/utf8"
 )
 
-// ErrInvalid is pglock.ErrInvalid and migrations.ErrInvalid, which are one.
+// ErrInvalid is both pglock.ErrInvalid and migrations.ErrInvalid.
 var ErrInvalid = errors.New("pglock: invalid argument")
 
-// SchemaBytes is how long the name of a schema may be.
+// SchemaBytes limits the name of a schema.
 const SchemaBytes = 63
 
-// Problem names the argument, its value and the rule it breaks. Callers make a pglock.ArgumentError of it.
+// Problem names the argument, its value and the rule it breaks. Callers convert it into a pglock.ArgumentError.
 type Problem struct{ Field, Value, Rule string }
 
-// Text refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store; nil: there is no problem.
+// Text refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store. nil: no
+// problem.
 func Text(field, value string, most int) *Problem {
 	switch {
 	case value == "":
@@ -35,7 +36,7 @@ func Text(field, value string, most int) *Problem {
 	return nil
 }
 
-// Shorten quotes a value, or the beginning of one that is long.
+// Shorten quotes a value, or the beginning of a long one.
 func Shorten(s string) string {
 	if len(s) > 40 {
 		return strconv.Quote(s[:40]) + "…"
@@ -43,7 +44,7 @@ func Shorten(s string) string {
 	return strconv.Quote(s)
 }
 
-// Process is a label of this process, "host/program[pid]", of most bytes at most.
+// Process is a label for this process, "host/program[pid]", of at most most bytes.
 func Process(most int) string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
@@ -58,7 +59,7 @@ func Process(most int) string {
 	}
 	label := fmt.Sprintf("%s/%s[%d]", host, program, os.Getpid())
 	if Text("holder", label, most) != nil {
-		return fmt.Sprintf("pid %d", os.Getpid()) // a host or program name that is no UTF-8
+		return fmt.Sprintf("pid %d", os.Getpid()) // a host or program name that is not UTF-8
 	}
 	return label
 }

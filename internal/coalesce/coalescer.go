@@ -1,5 +1,5 @@
-// Package coalesce gathers calls of one kind that are made at the same time into one statement. It knows nothing of what they
-// ask for, and of connections only that they are lent.
+// Package coalesce gathers simultaneous calls of one kind into one statement. It does not know what they ask for, and
+// only borrows connections.
 package coalesce
 
 import (
@@ -12,50 +12,50 @@ import (
 )
 
 const (
-	// most is how many calls travel in one statement at most.
+	// most limits the calls in one statement.
 	most = 256
-	// stalled is how long calls wait for the statement under way: one that hangs holds up nobody for longer.
+	// stalled is how long calls wait for the statement under way: a hanging statement delays nobody longer.
 	stalled = 20 * time.Millisecond
-	// gathering is how long a statement waits for calls at most, while calls come together.
+	// gathering limits how long a statement waits for further calls while calls arrive together.
 	gathering = 100 * time.Microsecond
-	// attempts is how often a statement is sent that is undone for a reason that passes.
+	// attempts limits how often a statement is sent that the server undoes for a passing reason.
 	attempts = 10
 )
 
-// Config says what a Coalescer works with. C is a connection, Q what a call asks, A what it is answered.
+// Config says what a Coalescer works with. C is a connection, Q a call's request, A its answer.
 type Config[C, Q, A any] struct {
-	Width   int             // how many statements are under way before calls wait for each other
-	Life    context.Context // every statement ends with it
+	Width   int             // statements under way before calls wait for each other
+	Life    context.Context // ends every statement
 	Limit   time.Duration   // of one statement
-	ErrShut error           // what is refused after Shut
+	ErrShut error           // refuses calls after Shut
 
 	// Lend lends a connection until give is called.
 	Lend func(ctx context.Context) (conn C, give func(), err error)
-	// Send asks for one call or many and gives the answers in their order. An error is about all of them.
+	// Send sends one call or many and returns the answers in their order. An error concerns all of them.
 	Send func(ctx context.Context, conn C, calls []Q) ([]A, error)
-	// Undone reports that an error of Send says that nothing was done; Passes, that it may do without it the next time.
+	// Undone reports that an error of Send means that nothing was done; Passes, that a repetition may succeed.
 	Undone, Passes func(error) bool
-	// Abandoned hears what was answered to a call that had left, when the statement has given its connection back. Nil: nobody
-	// needs to know.
+	// Abandoned receives the answer to a call that had left, after the statement has given its connection back.
+	// Optional.
 	Abandoned func(call Q, a A, err error)
 }
 
-// Coalescer gathers calls of one kind that are made at the same time into one statement and one commit. The first call goes at
-// once; those that come while as many statements as it is wide are under way go together in the next. After a statement for
-// several, one more for several is likely: then the first lets others come that are about to. Calls that are alone one after the
-// other wait for nothing.
+// Coalescer gathers simultaneous calls of one kind into one statement and one commit. The first call goes at once.
+// Calls that come while as many statements as its width are under way go together in the next. After a statement for
+// several calls another such is likely: its first call then lets those join that are about to come. Calls that come
+// one after the other wait for nothing.
 //
-// A statement belongs to the coalescer and not to its calls: a call whose context ends leaves at once, and the connection stays as
-// good as it was. A call that leaves before its statement is sent, or sent again, is not in it.
+// A statement belongs to the coalescer and not to its calls: a call whose context ends leaves at once, and the
+// connection stays usable. A call that leaves before its statement is sent, or sent again, is not in it.
 type Coalescer[C, Q, A any] struct {
 	Config[C, Q, A]
 
 	mu       sync.Mutex
 	waiting  []*call[Q, A]
-	last     int                // for how many calls the last statement was; above 1, calls come together
-	lending  context.CancelFunc // of the statement that has no connection yet, if there is one: it takes all that wait by then
-	underWay int                // statements, but for those that have stalled
-	stalls   int                // how often that happened: what was under way before does not count
+	last     int                // how many calls the last statement had; above 1, calls arrive together
+	lending  context.CancelFunc // of a statement that still waits for a connection
+	underWay int                // statements, except the stalled ones
+	stalls   int                // how often that happened; statements from before do not count
 	timer    *time.Timer
 	shut     bool
 	senders  sync.WaitGroup
@@ -72,14 +72,14 @@ type call[Q, A any] struct {
 	left bool
 }
 
-// NotSentError marks that the call was in no statement.
+// NotSentError says that no statement contained the call.
 type NotSentError struct{ Err error }
 
 func (e *NotSentError) Error() string { return e.Err.Error() }
 
 func (e *NotSentError) Unwrap() error { return e.Err }
 
-// LeftError marks that the call has left its statement, which goes on without it.
+// LeftError says that the call has left its statement, which continues without it.
 type LeftError struct{ Err error }
 
 func (e *LeftError) Error() string { return e.Err.Error() }
@@ -118,14 +118,14 @@ func (g *Coalescer[C, Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	return c.a, c.err
 }
 
-// leave takes a call back. What was sent is for Abandoned to hear.
+// leave takes a call back. If it was sent, Abandoned receives its answer.
 func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if c.sent {
 		select {
 		case <-c.done:
-			return nil, false // it has heard by now
+			return nil, false // its answer is already there
 		default:
 		}
 		c.left = true
@@ -140,10 +140,10 @@ func (g *Coalescer[C, Q, A]) leave(c *call[Q, A], cause error) (error, bool) {
 			return &NotSentError{cause}, true
 		}
 	}
-	return nil, false // it has heard by now
+	return nil, false // its answer is already there
 }
 
-// next starts a statement for the calls that wait, if there is a place. The mutex is held.
+// next starts a statement for the waiting calls, if the width allows. The mutex is held.
 func (g *Coalescer[C, Q, A]) next() {
 	if len(g.waiting) == 0 || g.underWay >= g.Width || g.lending != nil || g.shut {
 		return
@@ -155,7 +155,7 @@ func (g *Coalescer[C, Q, A]) next() {
 	g.senders.Go(func() { g.send(ctx, cancel, since) })
 }
 
-// watchStall sees to it that nobody waits for a statement that hangs. The mutex is held.
+// watchStall makes sure that nobody waits for a hanging statement. The mutex is held.
 func (g *Coalescer[C, Q, A]) watchStall() {
 	if g.timer == nil {
 		g.timer = time.AfterFunc(stalled, g.stall)
@@ -174,7 +174,7 @@ func (g *Coalescer[C, Q, A]) stall() {
 	}
 }
 
-// send sends what waits once there is a connection, and gives its place to the calls that have come meanwhile.
+// send sends the waiting calls once there is a connection, and then makes room for those that have come meanwhile.
 func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc, since int) {
 	defer cancel()
 	conn, give, err := g.Lend(ctx)
@@ -200,14 +200,14 @@ func (g *Coalescer[C, Q, A]) send(ctx context.Context, cancel context.CancelFunc
 	}
 }
 
-// unlend ends a lending for which nobody waited any more. Those who have come meanwhile ask anew.
+// unlend ends a lending that no call waits for any more. Calls that have come meanwhile ask anew.
 func (g *Coalescer[C, Q, A]) unlend() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.lending = nil
 }
 
-// ended gives the place of a statement that has ended to the calls that wait.
+// ended makes room for waiting calls after a statement has ended.
 func (g *Coalescer[C, Q, A]) ended(since int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -217,11 +217,11 @@ func (g *Coalescer[C, Q, A]) ended(since int) {
 	g.next()
 }
 
-// gather lets calls come that were woken by the last statement and are about to make the next: not for longer than a part
-// of what a statement takes.
+// gather lets calls join that the last statement woke and that are about to send their next request. It waits no
+// longer than a part of what a statement takes.
 func (g *Coalescer[C, Q, A]) gather() {
 	began := time.Now()
-	for range 1000 { // also where time stands still
+	for range 1000 { // ends even if the clock stands still
 		g.mu.Lock()
 		enough := g.last <= 1 || len(g.waiting) > g.last*3/4
 		g.mu.Unlock()
@@ -232,7 +232,7 @@ func (g *Coalescer[C, Q, A]) gather() {
 	}
 }
 
-// take is what the next statement carries, in the order in which the calls came.
+// take returns the calls of the next statement, in the order of arrival.
 func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -252,9 +252,10 @@ func (g *Coalescer[C, Q, A]) take() (taken []*call[Q, A]) {
 	return taken
 }
 
-// deliver asks for all that are taken, and tells which have left by the time of their answer. What the server refuses, or
-// undoes for a reason that passes, is asked for in two halves, so that in the end only the call that it refuses fails. A call
-// that has waited in vain for a lock of the server's is told so at once: its connection is not for waiting.
+// deliver sends all taken calls, and returns those that have left by the time of their answer. If the server refuses
+// the statement, or undoes it for a passing reason, deliver sends it in two halves, so that in the end only the
+// refused call fails. A call that has waited in vain for a lock of the server gets that answer at once: its
+// connection is not for waiting.
 func (g *Coalescer[C, Q, A]) deliver(ctx context.Context, conn C, taken []*call[Q, A]) (abandoned []*call[Q, A]) {
 	for attempt := 1; len(taken) > 0; attempt++ {
 		qs := make([]Q, len(taken))
@@ -278,7 +279,7 @@ func (g *Coalescer[C, Q, A]) deliver(ctx context.Context, conn C, taken []*call[
 	return abandoned
 }
 
-// apart are the calls that still wait, and those that have left.
+// apart separates the calls that still wait from those that have left.
 func (g *Coalescer[C, Q, A]) apart(taken []*call[Q, A]) (stay, gone []*call[Q, A]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -292,7 +293,7 @@ func (g *Coalescer[C, Q, A]) apart(taken []*call[Q, A]) (stay, gone []*call[Q, A
 	return stay, gone
 }
 
-// answer gives each call its answer, or all the error. It tells which have left.
+// answer gives each call its answer, or all of them the error, and returns those that have left.
 func (g *Coalescer[C, Q, A]) answer(taken []*call[Q, A], answers []A, err error) (abandoned []*call[Q, A]) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -308,7 +309,7 @@ func (g *Coalescer[C, Q, A]) answer(taken []*call[Q, A], answers []A, err error)
 	return abandoned
 }
 
-// Shut refuses what comes from now on, and what still waits.
+// Shut refuses new calls, and those that still wait.
 func (g *Coalescer[C, Q, A]) Shut() {
 	g.mu.Lock()
 	g.shut = true
@@ -327,5 +328,5 @@ func (g *Coalescer[C, Q, A]) Shut() {
 	g.answer(waiting, nil, &NotSentError{g.ErrShut})
 }
 
-// Wait returns when what is under way has ended. The coalescer is shut.
+// Wait returns when the statements under way have ended. Call it after Shut.
 func (g *Coalescer[C, Q, A]) Wait() { g.senders.Wait() }

@@ -155,7 +155,7 @@ type heard struct {
 	err  error
 }
 
-// call makes a call and returns once it has been sent or waits. In a bubble alone.
+// call makes a call and returns once it has been sent or waits. It works only in a bubble.
 func (d *depot) call(ctx context.Context, o order) <-chan heard {
 	got := make(chan heard, 1)
 	go func() {
@@ -166,7 +166,7 @@ func (d *depot) call(ctx context.Context, o order) <-chan heard {
 	return got
 }
 
-// next is the statement that has been sent, which must be this one.
+// next returns the statement that was sent, which must be this one.
 func (d *depot) next(t *testing.T, want string) *dispatch {
 	t.Helper()
 	synctest.Wait()
@@ -191,7 +191,7 @@ func (d *depot) quiet(t *testing.T) {
 	}
 }
 
-// must is a call that has come back by now, with this answer.
+// must expects a call that has returned by now, with this answer.
 func must(t *testing.T, got <-chan heard, want int) {
 	t.Helper()
 	if h := back(t, got); h.err != nil || h.a != want {
@@ -233,8 +233,8 @@ func TestLoneCallGoesAtOnce(t *testing.T) {
 	})
 }
 
-// As many statements as the coalescer is wide go at once; the calls that come meanwhile go together when the first of them has
-// ended, in the order in which they came, and each has its own answer.
+// As many statements as the width go at once. The calls that come meanwhile go together when the first statement has
+// ended, in the order of arrival, and each gets its own answer.
 func TestCallsThatComeMeanwhileGoTogetherInTheNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 2)
@@ -320,8 +320,8 @@ func TestStatementCarriesNoMoreThanTheMost(t *testing.T) {
 	})
 }
 
-// A statement that the server refuses is asked again in parts until those that it refuses are alone: they hear their own
-// refusal, after as many attempts as it is worth where its reason may pass. The others are answered, each once.
+// A statement that the server refuses is repeated in parts, until those that it refuses are alone. They get their own
+// refusal, after several attempts if its reason may pass. The others are answered, each once.
 func TestRefusedCallFailsAloneWithItsOwnError(t *testing.T) {
 	for code, attempts := range map[string]int{"23514": 1, "22023": 1, "40P01": attempts, "55P03": 1, "57014": attempts} {
 		t.Run(code, func(t *testing.T) {
@@ -404,7 +404,8 @@ func TestCallThatIsUndoneForAReasonThatPassesIsAskedAgain(t *testing.T) {
 	})
 }
 
-// When the connection ends, what became of the statement is not known: every call hears that, and nothing is sent again here.
+// When the connection ends, the fate of the statement is unknown: every call hears that, and nothing is sent again
+// here.
 func TestLostConnectionIsToldToAllAndNothingIsSentAgain(t *testing.T) {
 	for what, lost := range map[string]error{"reset": errors.New("connection reset"), "terminated": refusal("57P01"), "unconfirmed": protocol.ErrUnconfirmed} {
 		t.Run(what, func(t *testing.T) {
@@ -460,8 +461,8 @@ func (d *depot) wasAbandoned(t *testing.T) heard {
 	}
 }
 
-// Calls whose context ends while their statement is under way come back at once, and do not say that they were never sent;
-// the statement goes on for the others, and the answer to those who have left is abandoned.
+// Calls whose context ends while their statement is under way return at once, and do not say that they were never
+// sent. The statement continues for the others, and the answer to those who have left is abandoned.
 func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -489,8 +490,8 @@ func TestCallThatGivesUpUnderWayLeavesTheOthersAlone(t *testing.T) {
 	})
 }
 
-// What the answer to a call that has left makes necessary may need a connection: then the statement has given back its own,
-// and its place.
+// The answer to a call that has left may require a connection: by then the statement has given back its own, and its
+// place.
 func TestAnswerToACallThatHasLeftComesWhenTheConnectionIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -556,8 +557,9 @@ func TestLoneCallThatHasGivenUpIsNotRepeated(t *testing.T) {
 	})
 }
 
-// A statement whose calls have all given up goes on, as the server may have done it: until it is answered, for its limit at
-// the most, or until the store is closed. It holds up those that come later for no longer than any other.
+// A statement whose calls have all given up continues, because the server may have carried it out: until it is
+// answered, at most for its limit, or until the coalescer is closed. It delays later calls no longer than any other
+// statement.
 func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		end  func(*depot, *dispatch)
@@ -606,8 +608,8 @@ func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 	}
 }
 
-// A statement that hangs holds up others for the bound, and no longer; when it comes back after all, the coalescer is no wider
-// than before.
+// A hanging statement delays others for the bound, and no longer; when it returns after all, the coalescer is no
+// wider than before.
 func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -707,8 +709,8 @@ func TestCallsWithoutAConnectionWaitAsLongAsTheyWant(t *testing.T) {
 	})
 }
 
-// However long there is no connection, as many goroutines wait for one as the coalescer is wide, and none when no call waits any
-// more: nothing is left to be ended then.
+// However long there is no connection, only as many goroutines as the width wait for one, and none when no call waits
+// any more: then nothing is left to be ended.
 func TestCallsWithoutAConnectionLeaveNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDepot(t, 1)
@@ -758,8 +760,8 @@ func TestFailureToConnectIsToldToThoseThatWait(t *testing.T) {
 	})
 }
 
-// A statement may get its connection in the moment in which the last call that waited for it gives up, or just not. Calls
-// that come then travel in it or in the next, and do not end with that one.
+// A statement may get its connection just when, or just before, the last call that waited for it gives up. Calls that
+// come then travel in it or in the next, and do not end with it.
 func TestCallsThatComeWhenTheLastOneHasLeftGoOn(t *testing.T) {
 	d := newDepot(t, 1)
 	d.Send = func(ctx context.Context, _ *pgx.Conn, orders []order) ([]int, error) {
@@ -859,8 +861,8 @@ func TestCoalescerThatIsShutWaitsForNoConnection(t *testing.T) {
 	})
 }
 
-// Calls of many goroutines, some of which give up, are refused, undone for a while, or lose their connection: each gets its own
-// answer or its own error, what came for one that had left is told once, and nothing is left behind.
+// Calls of many goroutines; some give up, are refused, are undone for a while, or lose their connection. Each gets
+// its own answer or its own error, what came for a call that had left is reported once, and nothing is left behind.
 func TestEveryCallGetsItsOwnAnswer(t *testing.T) {
 	lost := errors.New("lost")
 	for width := 1; width <= 3; width++ {

@@ -11,7 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/timeline"
 )
 
-// result is a write as the ledger at the end shows it.
+// result is a write as the final ledger shows it.
 type result struct {
 	act     int
 	worker  string
@@ -24,11 +24,11 @@ type result struct {
 	balance int64
 }
 
-// pace is how long the workers take for their work, so that a person can follow and the whole stays short.
+// pace is how long the workers take for their work: slow enough to follow, and short as a whole.
 type pace struct {
 	thinking time.Duration // between A's read and its stop
 	working  time.Duration // of every other worker, while it holds the lock
-	overlap  time.Duration // the end of working, in which the next one waits already
+	overlap  time.Duration // the end of working, while the next one already waits
 	pause    time.Duration // before A is continued
 }
 
@@ -62,7 +62,7 @@ type scene struct {
 }
 
 // act plays the story once: A takes the lock, reads, and is stopped; its lease ends; the others take the lock in turn
-// and write; A goes on and writes what it computed long ago.
+// and write; A continues and writes what it computed long ago.
 func (p *play) act(ctx context.Context, number int, fenced bool) error {
 	s := &scene{play: p, pace: p.pace(), act: number, fenced: fenced, balance: &timeline.Row{Label: "balance"}}
 	title := "without the fence"
@@ -151,7 +151,7 @@ func (s *scene) reads(ctx context.Context, i int) error {
 	return nil
 }
 
-// firstIsStopped stops A in the middle of its work. Nothing renews its lease from here on, so that its end is known.
+// firstIsStopped stops A in the middle of its work. Nothing renews its lease from then on, so its end is known.
 func (s *scene) firstIsStopped(ctx context.Context) (leaseEnds time.Duration, err error) {
 	if err := pause(ctx, s.thinking); err != nil {
 		return 0, err
@@ -182,7 +182,7 @@ func (s *scene) asks(i int) error {
 	return nil
 }
 
-// otherWorks is the turn of a worker that has asked for the lock already.
+// otherWorks is the turn of a worker that has already asked for the lock.
 func (s *scene) otherWorks(ctx context.Context, i int, leaseEnds time.Duration) error {
 	if i == 1 {
 		if err := pause(ctx, leaseEnds-s.stage.elapsed()); err != nil {
@@ -241,7 +241,7 @@ func (s *scene) writesAndReleases(ctx context.Context, i int) error {
 	return err
 }
 
-// record keeps a write for the ledger, with the balance that it left.
+// record keeps a write for the ledger, with the resulting balance.
 func (s *scene) record(ctx context.Context, i int, r report, late bool) error {
 	balance, err := readBalance(ctx, s.pool, s.schema, s.account)
 	s.results = append(s.results, result{act: s.act, worker: letter(i), token: r.Token, read: r.Read, wrote: r.Wrote,
@@ -249,13 +249,13 @@ func (s *scene) record(ctx context.Context, i int, r report, late bool) error {
 	return err
 }
 
-// firstGoesOn continues A, which finds that it is to write: its computing is done.
+// firstGoesOn continues A, whose next step is to write: its computing is done.
 func (s *scene) firstGoesOn(ctx context.Context) error {
 	a := s.players[0]
 	if err := a.send(command{Do: doWrite, Amount: s.deposits[0], Act: s.act, Fenced: s.fenced}); err != nil {
 		return err
 	}
-	on := "is continued (SIGCONT) and goes on where it was"
+	on := "is continued (SIGCONT) where it stopped"
 	if !s.fenced {
 		on = "is continued (SIGCONT); like most programs it checks nothing now"
 	}
@@ -268,7 +268,7 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 		return err
 	}
 	if r.Says == saysInvalid {
-		s.stage.tell("A", "lease.Valid() is false at once; it writes as if it had not asked:", nil)
+		s.stage.tell("A", "lease.Valid() is false at once; it writes nevertheless:", nil)
 		if r, err = a.expect(ctx, patience, saysWrote, saysRefused); err != nil {
 			return err
 		}
@@ -296,7 +296,7 @@ func (s *scene) firstGoesOn(ctx context.Context) error {
 	return nil
 }
 
-// firstStartsOver is what a refused worker does: it takes the lock again and reads anew.
+// firstStartsOver is what a refused worker does: it takes the lock again and reads again.
 func (s *scene) firstStartsOver(ctx context.Context) error {
 	if err := s.players[0].send(command{Do: doAcquire}); err != nil {
 		return err
@@ -345,7 +345,7 @@ func (p *play) total() int64 {
 	return sum
 }
 
-// pause waits for the time that work takes.
+// pause waits for the time that the work takes.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

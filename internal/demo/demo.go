@@ -1,5 +1,5 @@
-// Package demo plays what a fence is for, with real processes and a real database: a worker is stopped while it holds a
-// lock, another takes over, and the first one's late write arrives.
+// Package demo shows what a fence is for, with real processes and a real database: a worker is stopped while it holds
+// a lock, another takes over, and then the first one's late write arrives.
 package demo
 
 import (
@@ -14,7 +14,7 @@ const (
 	MinWorkers = 2
 	MaxWorkers = 8
 	MinTTL     = 200 * time.Millisecond
-	MaxTTL     = 2500 * time.Millisecond // the whole story stays below a quarter of a minute
+	MaxTTL     = 2500 * time.Millisecond // the whole story takes less than a quarter of a minute
 )
 
 // The defaults of Options, for flags.
@@ -23,11 +23,11 @@ const (
 	DefaultTTL     = 1500 * time.Millisecond
 )
 
-// WorkerCommand is the argument with which Run starts its own program again as a worker: that must call Work.
+// WorkerCommand is the argument with which Run starts its own program again as a worker, which must call Work.
 const WorkerCommand = "demo-worker"
 
 var (
-	// ErrUnsupported is what Run gives on systems whose processes cannot be stopped and continued.
+	// ErrUnsupported is Run's error on systems whose processes cannot be stopped and continued.
 	ErrUnsupported = errors.New("demo: it stops and continues processes, which needs a Unix system")
 	// ErrStory: the story did not end as it must. If the machine was not too busy, this is a bug.
 	ErrStory = errors.New("demo: the story did not end as it must")
@@ -45,11 +45,11 @@ type Options struct {
 	Workers int
 	// TTL is that of the leases, from MinTTL to MaxTTL.
 	TTL time.Duration
-	// Plain asks for lines instead of a drawing that moves.
+	// Plain asks for lines instead of a moving drawing.
 	Plain bool
 	// NoColour asks for a drawing without colours.
 	NoColour bool
-	// Out is where the story is told. A drawing that moves needs a terminal.
+	// Out receives the story. A moving drawing needs a terminal.
 	Out io.Writer
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/timeline"
 )
 
-// outcome is what the database says at the end of an act.
+// outcome is what the database has at the end of an act.
 type outcome struct {
 	balance  int64
 	accepted int // writes
@@ -86,8 +86,8 @@ func (p *play) shown(r result) string {
 	return b
 }
 
-// verdict is nil when the story ended as it must: without the fence the stale write destroyed the others' deposits, with
-// it the database refused that write and nothing was lost.
+// verdict is nil if the story ended as it must: without the fence the stale write destroyed the others' deposits;
+// with it the database refused that write and nothing was lost.
 func (p *play) verdict() error {
 	if len(p.outcomes) != 2 {
 		return fmt.Errorf("%w: %d acts", ErrStory, len(p.outcomes))

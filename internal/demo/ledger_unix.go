@@ -69,7 +69,7 @@ func writeBalance(ctx context.Context, q querier, schema, account string, e entr
 	return err
 }
 
-// countWrites tells how many writes of an act the database has accepted.
+// countWrites returns how many writes of an act the database has accepted.
 func countWrites(ctx context.Context, q querier, schema string, act int) (n int, err error) {
 	err = q.QueryRow(ctx, "SELECT count(*) FROM "+qualified(schema, "ledger")+" WHERE act = $1", act).Scan(&n)
 	return n, err

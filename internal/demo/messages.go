@@ -2,16 +2,17 @@ package demo
 
 import "time"
 
-// setup is the first line that a worker reads. It comes through the pipe and not as an argument: it may hold a password.
+// setup is the first line that a worker reads. It comes through the pipe, not as an argument, because it may hold a
+// password.
 type setup struct {
 	URL     string        `json:"url"`
 	Schema  string        `json:"schema"`
-	Account string        `json:"account"` // the lock has the same name
+	Account string        `json:"account"` // also the lock's name
 	Holder  string        `json:"holder"`
 	TTL     time.Duration `json:"ttl"`
 }
 
-// What a worker is told to do.
+// The commands to a worker.
 const (
 	doAcquire = "acquire"
 	doRead    = "read"
@@ -27,12 +28,12 @@ type command struct {
 	Fenced bool   `json:"fenced,omitempty"`
 }
 
-// What a worker tells.
+// The reports of a worker.
 const (
 	saysReady    = "ready"
 	saysGranted  = "granted"
 	saysRead     = "read"
-	saysInvalid  = "invalid" // its own library has refused the write; it goes on to ask the server all the same
+	saysInvalid  = "invalid" // its own library has refused the write; it asks the server nevertheless
 	saysWrote    = "wrote"
 	saysRefused  = "refused" // by the server
 	saysReleased = "released"

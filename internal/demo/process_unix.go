@@ -21,7 +21,7 @@ type player struct {
 	name    string // A, B, …
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
-	reports chan report // closed when the process says no more
+	reports chan report // closed when the process has finished its output
 	ended   chan struct{}
 	stderr  tail
 }
@@ -30,9 +30,9 @@ type player struct {
 func startPlayer(name string, s setup) (*player, error) {
 	program, err := os.Executable()
 	if err != nil {
-		return nil, fmt.Errorf("demo: find the own program: %w", err)
+		return nil, fmt.Errorf("demo: find this program: %w", err)
 	}
-	// Not bound to a context: end kills it, on every way out.
+	// Not bound to a context: end kills it, however the run ends.
 	p := &player{name: name, cmd: exec.Command(program, WorkerCommand), reports: make(chan report, 16), ended: make(chan struct{})}
 	p.cmd.SysProcAttr = workerAttributes()
 	p.cmd.Stderr = &p.stderr
@@ -54,10 +54,10 @@ func startPlayer(name string, s setup) (*player, error) {
 		for lines.Scan() {
 			var r report
 			if json.Unmarshal(lines.Bytes(), &r) == nil {
-				p.reports <- r // few, and the channel has room for all that no one waits for
+				p.reports <- r // few, and the channel has room for all that nobody waits for
 			}
 		}
-		_ = p.cmd.Wait() // how it ended is seen in what it said
+		_ = p.cmd.Wait() // its output shows how it ended
 	}()
 	if err := p.send(s); err != nil {
 		return nil, errors.Join(err, p.end())
@@ -76,7 +76,7 @@ func (p *player) send(v any) error {
 	return nil
 }
 
-// expect waits for the next report, which must be one of the given kinds.
+// expect waits for the next report, which must be of one of the given kinds.
 func (p *player) expect(ctx context.Context, patience time.Duration, kinds ...string) (report, error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -120,7 +120,7 @@ func (p *player) end() error {
 	return nil
 }
 
-// tail keeps the end of what a worker writes to standard error. It is read after the worker's end.
+// tail keeps the end of a worker's standard error. Read it only after the worker's end.
 type tail struct{ text []byte }
 
 func (t *tail) Write(b []byte) (int, error) {

@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	// patience is how long a step may take that does not wait for a lease.
+	// patience limits a step that does not wait for a lease.
 	patience = 10 * time.Second
-	// tidying bounds the removal of the schema from a database that stays.
+	// tidying limits the removal of the schema from a database that stays.
 	tidying = 10 * time.Second
 )
 
-// story is what a seed determines.
+// story is what the seed determines.
 type story struct {
 	account  string
 	names    []string
@@ -51,9 +51,9 @@ func newStory(seed uint64, workers int) story {
 // letter names a worker.
 func letter(i int) string { return string(rune('A' + i)) }
 
-// Run plays the story. When ctx ends it stops at once; whatever way it returns, no process, folder or schema is left.
-// The error is ErrStory when the story did not end as it must, ErrTidy when something is left after all, an *OptionError for
-// an option, or what went wrong.
+// Run plays the story. When ctx ends it stops at once. However it returns, no process, folder or schema is left. The
+// error is ErrStory if the story did not end as it must, ErrTidy if something is left after all, an *OptionError for
+// a bad option, or whatever went wrong.
 func Run(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err
@@ -97,11 +97,11 @@ func (p *play) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	p.url = p.server.URL()
-	where := "a throwaway: gone when this ends"
+	where := "a throwaway server, removed at the end"
 	p.schema = "pglock"
 	if p.server.Kind() == pgserver.KindURL {
 		p.schema = fmt.Sprintf("pglock_demo_%08x", rand.Uint32())
-		where = "in schema " + p.schema + ": dropped when this ends"
+		where = "in schema " + p.schema + ", dropped at the end"
 	}
 	p.stage.print("%s", p.stage.style(styleFaint, fmt.Sprintf("%s\n%s", p.server.Description(), where)))
 	p.made = true
@@ -147,7 +147,7 @@ func (p *play) perform(ctx context.Context) error {
 	return errors.Join(p.verdict(), p.stage.err)
 }
 
-// tidy removes everything, in an order in which nothing holds on to what goes next.
+// tidy removes everything, in an order in which nothing depends on what was removed before.
 func (p *play) tidy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tidying)
 	defer cancel()
@@ -190,7 +190,7 @@ func isMissing(err error) bool {
 	return errors.As(err, &e) && e.SQLState() == "3F000"
 }
 
-// withoutPassword is a connection string that may be shown.
+// withoutPassword returns the connection string in a form that may be shown.
 func withoutPassword(connString string) string {
 	u, err := url.Parse(connString)
 	if err != nil || u.Scheme == "" {

@@ -21,16 +21,16 @@ const (
 	mostWidth  = 110
 	leastWidth = 60
 	frame      = 60 * time.Millisecond
-	shownLines = 5 // of the log, below a drawing that moves
+	shownLines = 5 // of the log, below a moving drawing
 )
 
-// stage shows the story: as a drawing that moves, on a terminal, or as lines. All that is drawn goes through it.
+// stage shows the story: as a moving drawing on a terminal, or as lines. All output goes through it.
 type stage struct {
 	out    io.Writer
 	live   bool
 	colour bool
 
-	stop chan struct{} // ends the redrawing; nil while there is none
+	stop chan struct{} // ends the redrawing; nil if there is none
 	done chan struct{}
 
 	mu    sync.Mutex
@@ -51,7 +51,7 @@ func newStage(o Options) *stage {
 	return s
 }
 
-// terminalSize tells whether w is a terminal, and how large it is now.
+// terminalSize reports whether w is a terminal, and its present size.
 func terminalSize(w io.Writer) (columns, rows int, terminal bool) {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -61,7 +61,7 @@ func terminalSize(w io.Writer) (columns, rows int, terminal bool) {
 	if err != nil {
 		return 0, 0, false
 	}
-	if size.Col == 0 { // a terminal that does not tell
+	if size.Col == 0 { // a terminal that hides its size
 		return plainWidth, 24, true
 	}
 	return int(size.Col), int(size.Row), true
@@ -85,14 +85,14 @@ func (s *stage) print(format string, args ...any) {
 	s.write(fmt.Sprintf(format, args...) + "\n")
 }
 
-// write must be called with mu held.
+// write needs mu held.
 func (s *stage) write(text string) {
 	if _, err := io.WriteString(s.out, text); err != nil && s.err == nil {
 		s.err = err
 	}
 }
 
-// style gives text in an ANSI style, where there is colour.
+// style returns the text in an ANSI style, if colour is on.
 func (s *stage) style(code, text string) string {
 	if !s.colour {
 		return text
@@ -162,14 +162,14 @@ func (s *stage) shut() {
 // now is the time since the act began.
 func (s *stage) now() time.Duration { return time.Since(s.begun) }
 
-// elapsed is now for those who do not hold mu.
+// elapsed is now for callers without mu.
 func (s *stage) elapsed() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.now()
 }
 
-// tell tells what happens now, and changes the drawing accordingly.
+// tell shows what happens now, and changes the drawing accordingly.
 func (s *stage) tell(who, what string, change func(now time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *stage) tell(who, what string, change func(now time.Duration)) {
 	}
 }
 
-// draw draws over the last drawing. It must be called with mu held.
+// draw draws over the last drawing. It needs mu held.
 func (s *stage) draw() {
 	width := s.width()
 	lines := append(s.line.Draw(s.now(), width, s.colour), timeline.Legend(s.colour), "")
@@ -206,7 +206,7 @@ func (s *stage) draw() {
 	s.write(b.String())
 }
 
-// clip cuts a line that may hold ANSI styles to a width: a line that wraps would spoil the drawing.
+// clip cuts a line that may hold ANSI styles to a width: a wrapped line would spoil the drawing.
 func clip(line string, width int) string {
 	var b strings.Builder
 	columns, styled := 0, false

@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// Run gives ErrUnsupported on this system.
+// Run returns ErrUnsupported on this system.
 func Run(context.Context, Options) error { return ErrUnsupported }
 
-// Work gives ErrUnsupported on this system.
+// Work returns ErrUnsupported on this system.
 func Work(context.Context, io.Reader, io.Writer) error { return ErrUnsupported }

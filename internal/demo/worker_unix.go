@@ -19,8 +19,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Work is the life of one worker: it reads commands from in, one JSON object a line, and tells on out what came of
-// them. It returns when in ends, which it does when the process that plays the story ends.
+// Work is the life of one worker: it reads commands from in, one JSON object per line, and writes its results to out.
+// It returns when in ends, at the latest with the process that plays the story.
 func Work(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -60,7 +60,7 @@ type worker struct {
 	read   int64
 }
 
-func (w *worker) tell(r report) { _ = w.out.Encode(r) } // a listener that is gone ends the worker otherwise
+func (w *worker) tell(r report) { _ = w.out.Encode(r) } // a storyteller that is gone ends the worker in another way
 
 func (w *worker) work(ctx context.Context, commands <-chan command) (err error) {
 	config, err := pgxpool.ParseConfig(w.URL)
@@ -114,15 +114,16 @@ func (w *worker) do(ctx context.Context, c command) (err error) {
 	return nil
 }
 
-// write writes what was read plus the deposit. Without the fence this is what most programs do: they took the lock, so
-// they write; nothing asks whether the lease has ended meanwhile.
+// write writes what was read plus the deposit. Without the fence it does what most programs do: they took the lock,
+// so they write, without asking whether the lease has ended meanwhile.
 func (w *worker) write(ctx context.Context, c command) error {
 	e := entry{Act: c.Act, Worker: w.Holder, Token: int64(w.lease.Token()), Read: w.read, Wrote: w.read + c.Amount}
 	update := func(ctx context.Context, tx pgx.Tx) error { return writeBalance(ctx, tx, w.Schema, w.Account, e) }
 	var err error
 	if c.Fenced {
 		if err = w.store.Write(ctx, w.lease, update); errors.Is(err, pglock.ErrLost) && !w.lease.Valid() {
-			// The library needed no server for this. A program without the library would not know: write as it would.
+			// The library knew this without a server. A program without the library would not know, so write as it
+			// would.
 			w.tell(report{Says: saysInvalid, Message: err.Error()})
 			err = w.writeRegardless(ctx, update)
 		}

@@ -1,11 +1,12 @@
-// Package handoff passes locks on within a client. Calls that want the same lock in the same way form a line: the first asks for
-// itself; for those that come while it asks or holds the lock, an agent has one ticket in the queue. The grant of a ticket carries a
-// block of tokens, and passes from call to call in memory, in the order in which they came, each with a token of its own, until the
-// block or its time is used up. Only then does the line take its next ticket: so a call of another client that queues meanwhile
-// comes before it, and one that queues after it waits for one block of this line at most.
+// Package handoff passes locks on within a client. Calls that want the same lock in the same way form a line. The
+// first call asks for itself. For those that come while it asks or holds the lock, an agent has one ticket in the
+// queue. The grant of a ticket carries a block of tokens, and passes from call to call in memory, in the order of
+// arrival, each with its own token, until the block or its time is used up. Only then does the line take its next
+// ticket. So a call of another client that queues meanwhile comes first, and one that queues later waits for at most
+// one block of this line.
 //
-// This package does no I/O, and reads no clock but for the timer of a line that nobody is in. It does not know what a call and a
-// lease are.
+// This package does no I/O, and reads no clock except for the timer of an empty line. It does not know what calls and
+// leases are.
 package handoff
 
 import (
@@ -20,14 +21,14 @@ import (
 )
 
 const (
-	// lingering is how long a line without calls keeps its ticket of the queue.
+	// lingering is how long an empty line keeps its ticket.
 	lingering = 10 * time.Millisecond
-	// apartFor is for how many tickets a line does without blocks after a lease that could not be passed on, as one that writes
-	// under a fence cannot: it is likely not to be the last.
+	// apartFor is for how many tickets a line uses no blocks after a lease that could not be passed on, as under a
+	// fence: more such leases are likely.
 	apartFor = 16
 )
 
-// Key is what calls must have in common to share a grant: the server shows it as one lease.
+// Key is what calls must have in common to share a grant, because the server shows it as one lease.
 type Key struct {
 	Name   string
 	Holder string
@@ -37,8 +38,8 @@ type Key struct {
 // Lines are the lines of one client, for calls and leases of these types. It is safe for concurrent use.
 type Lines[Call, Lease comparable] struct {
 	turns int                           // of a block, at most
-	agent func(*Line[Call, Lease]) bool // starts a goroutine that calls Plan until it is dismissed; false: it does not
-	mu    sync.Mutex                    // taken before that of the client's leases; never held across I/O
+	agent func(*Line[Call, Lease]) bool // starts a goroutine that calls Plan until it is dismissed; false: it could not
+	mu    sync.Mutex                    // taken before the client's leases'; never held across I/O
 	lines map[Key]*Line[Call, Lease]
 }
 
@@ -48,36 +49,37 @@ type Line[Call, Lease comparable] struct {
 	Wake chan struct{} // 1-buffered: for its agent
 
 	calls  []Call
-	turn   *Turn[Call, Lease] // of whoever holds the lock for the line
+	turn   *Turn[Call, Lease] // that holds the lock for the line
 	asking bool               // the first call asks for itself
 	queued bool               // and has its ticket
-	answer protocol.Answer    // that told the ticket of whoever asks
+	answer protocol.Answer    // with the ticket of the line's present request
 	agent  bool               // is there
-	apart  int                // so many tickets more are for one turn: the last ones could not be passed on
+	apart  int                // so many more tickets are for one turn, since the last grants could not be passed on
 	leave  context.CancelFunc // takes the agent's request back
-	linger *time.Timer        // until it does, when no call waits any more
+	linger *time.Timer        // fires when no call has waited for a while
 }
 
-// Turn is the place of a lease in a line, and what its successors can have.
+// Turn is the place of a lease in a line, and what its successors can get.
 type Turn[Call, Lease comparable] struct {
 	line  *Line[Call, Lease]
 	lease Lease
 	block *block // nil: the grant has one token
-	known bool   // the server or others know the lease as its own: its end goes through the server
+	known bool   // others know the lease: it must end through the server
 }
 
-// block is the tokens of one grant that are left. Turns take them one after the other.
+// block is the rest of one grant's tokens. Turns take them one after the other.
 type block struct {
 	next, last int64
 	until      trust.Instant
 }
 
-// New is for grants of so many turns.
+// New makes lines for grants of so many turns.
 func New[Call, Lease comparable](turns int, agent func(*Line[Call, Lease]) bool) *Lines[Call, Lease] {
 	return &Lines[Call, Lease]{turns: turns, agent: agent, lines: make(map[Key]*Line[Call, Lease])}
 }
 
-// Join adds a call to the line for the lock. Without one the call begins it, and asks for itself: it is first.
+// Join adds a call to the line for the lock. If there is no line, the call begins one and asks for itself: it is
+// first.
 func (ls *Lines[Call, Lease]) Join(key Key, call Call) (line *Line[Call, Lease], first bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -91,7 +93,7 @@ func (ls *Lines[Call, Lease]) Join(key Key, call Call) (line *Line[Call, Lease],
 	return line, false
 }
 
-// FirstDone notes that the first call asks no more: it holds the lock, or has failed.
+// FirstDone notes that the first call no longer asks: it holds the lock, or has failed.
 func (ls *Lines[Call, Lease]) FirstDone(line *Line[Call, Lease]) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -99,7 +101,7 @@ func (ls *Lines[Call, Lease]) FirstDone(line *Line[Call, Lease]) {
 	ls.tidy(line)
 }
 
-// Queued notes that whoever asks for the line was answered with a ticket.
+// Queued notes the ticket of the line's present request.
 func (ls *Lines[Call, Lease]) Queued(line *Line[Call, Lease], a protocol.Answer) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -109,8 +111,9 @@ func (ls *Lines[Call, Lease]) Queued(line *Line[Call, Lease], a protocol.Answer)
 	}
 }
 
-// StepOut takes a call out of the line that waits no more, and tells its place there, from 1; 0: its turn has come in this moment.
-// It tells as well who holds the lock as far as the line knows: the lease, or else the answer that told its ticket.
+// StepOut takes a call that no longer waits out of the line, and returns its place there, from 1; 0: its turn has
+// just come. It also returns who holds the lock, as far as the line knows: the lease, or else the answer with the
+// ticket.
 func (ls *Lines[Call, Lease]) StepOut(line *Line[Call, Lease], call Call) (place int, holder Lease, a protocol.Answer) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -143,8 +146,8 @@ func (ls *Lines[Call, Lease]) Part(parts func(Call) bool) (all []Call) {
 	return all
 }
 
-// Plan tells the agent of a line what to do: to ask for a grant of so many turns, until leave is called, which Plan keeps; else to
-// wait so long, or to be woken. Neither: it is dismissed, as no call waits.
+// Plan tells a line's agent what to do: ask for a grant of so many turns, until leave is called, which Plan keeps; or
+// wait so long, or until woken. Neither: the agent is dismissed, because no call waits.
 func (ls *Lines[Call, Lease]) Plan(line *Line[Call, Lease], now trust.Instant, closed bool, leave context.CancelFunc) (turns int, wait time.Duration) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -154,7 +157,7 @@ func (ls *Lines[Call, Lease]) Plan(line *Line[Call, Lease], now trust.Instant, c
 		ls.tidy(line)
 		return 0, 0
 	}
-	if line.asking && !line.queued { // the first call is first
+	if line.asking && !line.queued { // the first call goes first
 		return 0, pause.Never
 	}
 	if t := line.turn; t != nil && t.block != nil && !t.known && t.block.next <= t.block.last {
@@ -170,8 +173,8 @@ func (ls *Lines[Call, Lease]) Plan(line *Line[Call, Lease], now trust.Instant, c
 	return ls.turns, 0
 }
 
-// Arrived ends the asking of the agent, and takes the calls out of the line that hear of it: the first one where the lock was
-// granted; else all, whom the failure ends, unless the agent itself took its request back.
+// Arrived ends the agent's request, and takes the calls out of the line that get its result: the first one if the
+// lock was granted; otherwise all, which fail with it, unless the agent itself took its request back.
 func (ls *Lines[Call, Lease]) Arrived(line *Line[Call, Lease], granted, tookBack bool) (calls []Call) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -207,7 +210,7 @@ func (ls *Lines[Call, Lease]) Hold(line *Line[Call, Lease], lease Lease, token, 
 	return t
 }
 
-// Ended notes that a lease has ended which was not passed on.
+// Ended notes that a lease has ended without being passed on.
 func (ls *Lines[Call, Lease]) Ended(t *Turn[Call, Lease]) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -217,9 +220,9 @@ func (ls *Lines[Call, Lease]) Ended(t *Turn[Call, Lease]) {
 	}
 }
 
-// Pass gives the turn after t to the next call of the line. give makes its lease, and ends that of t: it is called with the mutex
-// held, and may refuse. False says that the server must be told of the end of t: nobody waits here, the turns or the time are used
-// up, or the lease is known outside.
+// Pass gives the turn after t to the next call of the line. give makes that call's lease and ends t's; it is called
+// with the mutex held, and may refuse. False: the server must be told that t has ended, because nobody waits here,
+// the turns or the time are used up, or others know the lease.
 func (ls *Lines[Call, Lease]) Pass(t *Turn[Call, Lease], now trust.Instant, give func(Call, int64, *Turn[Call, Lease]) (Lease, bool)) bool {
 	if t.block == nil {
 		return false
@@ -246,8 +249,8 @@ func (ls *Lines[Call, Lease]) Pass(t *Turn[Call, Lease], now trust.Instant, give
 	return true
 }
 
-// MakeKnown notes that the end of this lease must go through the server. False says that the lease has ended and that its grant may
-// be another's turn.
+// MakeKnown notes that this lease must end through the server. False: the lease has ended, and its grant may be
+// another's turn.
 func (ls *Lines[Call, Lease]) MakeKnown(t *Turn[Call, Lease]) bool {
 	if t.block == nil {
 		return true
@@ -262,8 +265,8 @@ func (ls *Lines[Call, Lease]) MakeKnown(t *Turn[Call, Lease]) bool {
 	return t.known
 }
 
-// Current is the lease that has the grant of t now: where t is one turn of a block, that of the turn that has come to. None: the
-// block has none any more.
+// Current returns the lease that has the grant of t now: if t is a turn of a block, that of the block's present turn.
+// None: the block has no turn any more.
 func (ls *Lines[Call, Lease]) Current(t *Turn[Call, Lease]) (lease Lease, found bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -273,18 +276,18 @@ func (ls *Lines[Call, Lease]) Current(t *Turn[Call, Lease]) (lease Lease, found 
 	return lease, false
 }
 
-// Len is how many lines there are.
+// Len is the number of lines.
 func (ls *Lines[Call, Lease]) Len() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return len(ls.lines)
 }
 
-// tidy starts or wakes the agent of a line whose calls wait, and forgets a line that nobody is in.
+// tidy starts or wakes the agent of a line with waiting calls, and forgets an empty line.
 func (ls *Lines[Call, Lease]) tidy(line *Line[Call, Lease]) {
 	switch {
 	case line.agent:
-		line.signal() // also when no call waits: it is dismissed
+		line.signal() // even without waiting calls: then it is dismissed
 	case len(line.calls) > 0:
 		line.agent = ls.agent(line)
 	case line.turn == nil && !line.asking && ls.lines[line.Key] == line:
@@ -292,7 +295,7 @@ func (ls *Lines[Call, Lease]) tidy(line *Line[Call, Lease]) {
 	}
 }
 
-// drained takes the request of a line without calls back after a while in which none has come.
+// drained takes back the request of a line that has been without calls for a while.
 func (ls *Lines[Call, Lease]) drained(line *Line[Call, Lease]) {
 	if len(line.calls) > 0 {
 		return

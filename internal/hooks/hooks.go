@@ -1,5 +1,5 @@
-// Package hooks is what package pglock does for the packages beside it, and for nobody else. pglock sets them in its init, so
-// whoever imports pglock finds them set.
+// Package hooks has what package pglock offers to its sibling packages and to nobody else. pglock sets the hooks in
+// its init, so every importer of pglock finds them set.
 package hooks
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// Grant is what package fencedstore tells the server of a lease: pglock.Grant.
+// Grant is a pglock.Grant, as package fencedstore sends it to the server.
 type Grant struct {
 	ID, DatabaseID uuid.UUID
 	Schema         string
@@ -24,19 +24,30 @@ type Wanted struct {
 	MaxWait           time.Duration // < 0: until ctx ends
 }
 
+// Passage is how long a transaction of the application's own may take after it has passed a fence.
+type Passage struct {
+	At    time.Time
+	Limit time.Duration
+	Given bool // by the application
+}
+
 var (
-	// ErrorFromSQL makes an error of pglock of what the server reports: of class LK, and of its refusals that have a sentinel there.
-	// Any other comes back as it is. The name and the token are those of the lease, where there is one.
+	// ErrorFromSQL translates the server's errors of class LK, and its refusals that have a sentinel in pglock, into
+	// errors of pglock. It returns any other error unchanged. The name and the token are the lease's, if there is
+	// one.
 	ErrorFromSQL func(err error, name string, token int64) error
 
-	// Start asks whether the schema fits this library. The error is pglock.SchemaError, ErrSchema, ErrPermission, ErrReadOnly, or the
-	// failure to connect.
-	Start func(ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string) error
+	// Start checks that the schema fits this library, and answers its version. The error is pglock.SchemaError,
+	// ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect.
+	Start func(
+		ctx context.Context, queries *protocol.Queries, query func(context.Context, protocol.Step) error, schema string,
+	) (version int, err error)
 
-	// Export is Lease.Export of a *pglock.Lease, which goes on where that fails: the ID is nil then, and the server says why.
+	// Export is Lease.Export for a *pglock.Lease, without its error: if it fails the ID is nil, and the server says
+	// why.
 	Export func(lease any) Grant
 
-	// Home is Export, but for the ID, and the release of the lease is as it was.
+	// Home is Export without the ID; it leaves the lease's release as it is.
 	Home func(lease any) Grant
 
 	// Want reads the name and the []pglock.AcquireOption of a call of a *pglock.Client's Acquire, and refuses them as that does.
@@ -44,4 +55,7 @@ var (
 
 	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
 	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
+
+	// Passed notes a passage with the *pglock.Lease, unless it is nil, and gives the one that was noted last, or nil.
+	Passed func(lease any, p *Passage) *Passage
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Conn is a connection that listens. One goroutine uses it.
+// Conn is a connection that listens. Only one goroutine uses it.
 type Conn interface {
 	Subscribe(ctx context.Context, channel string) error
 	Unsubscribe(ctx context.Context, channel string) error
@@ -16,13 +16,14 @@ type Conn interface {
 	Close()
 }
 
-// ErrQuiet: nothing was heard for as long as one was willing to listen; the connection is as good as before.
+// ErrQuiet: no notification came within the given time; the connection is still good.
 var ErrQuiet = errors.New("nothing was heard")
 
-// errPooled: the connection is not to the server itself.
-var errPooled = errors.New("a pooler is between: WithListenConfig names the server itself")
+// errPooled: the connection does not go to the server itself.
+var errPooled = errors.New("the connection goes through a pooler: connect to the server itself (WithListenConfig)")
 
-// Open gives a connection that listens: to the server that direct names or, where that is nil, one that connect makes.
+// Open returns a connection that listens: to the server that direct names or, if that is nil, the one that connect
+// makes.
 func Open(ctx context.Context, direct *pgx.ConnConfig, connect func(context.Context) (*pgx.Conn, error)) (Conn, error) {
 	if direct != nil {
 		conn, err := pgx.ConnectConfig(ctx, direct.Copy())
@@ -32,7 +33,7 @@ func Open(ctx context.Context, direct *pgx.ConnConfig, connect func(context.Cont
 	if err != nil {
 		return nil, err
 	}
-	// Behind a pooler LISTEN would stay with a connection that others use, and we would hear nothing.
+	// Behind a pooler LISTEN would apply to a connection that others use, and we would hear nothing.
 	var backend uint32
 	if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&backend); err != nil || backend != conn.PgConn().PID() {
 		pgConn{conn}.Close()
@@ -64,7 +65,7 @@ func (c pgConn) Next(ctx context.Context) (channel, payload string, err error) {
 	return n.Channel, n.Payload, nil
 }
 
-// Goodbye is how long a connection that is not needed any more may take to say so. It is closed in any case.
+// Goodbye limits the polite end of a connection that is no longer needed. It is closed in any case.
 const Goodbye = 100 * time.Millisecond
 
 func (c pgConn) Close() {

@@ -1,5 +1,5 @@
-// Package listener hears of grants and of changes of watched locks, on one connection, while anybody wants to hear. What it hears
-// is a hint: nothing but the time that a wait takes depends on it.
+// Package listener receives notifications of grants, and of changes of watched locks, on one connection, while
+// anybody wants them. A notification is only a hint: it makes waits shorter, and nothing else depends on it.
 package listener
 
 import (
@@ -18,25 +18,25 @@ const (
 	// probeEvery is how often the listener proves that it still hears, and probeWait how long a proof may take.
 	probeEvery = 30 * time.Second
 	probeWait  = 3 * time.Second
-	// A listener that fails connects again, soon at first.
+	// A failed listener connects again, at first soon.
 	firstRetry = 50 * time.Millisecond
 	lastRetry  = time.Minute
-	// idle is how long a connection stays that nobody needs.
+	// idle is how long an unused connection stays open.
 	idle = 30 * time.Second
 
 	probeWord = "probe "
 )
 
-// Config says what a Listener works with. Its functions are called by the listener's goroutine, without its mutex.
+// Config says what a Listener works with. The listener's goroutine calls its functions, without holding its mutex.
 type Config struct {
 	Life    context.Context // the listener ends with it
-	Own     string          // the channel on which the server tells this client of its grants
+	Own     string          // on which the server notifies this client of its grants
 	Connect func(ctx context.Context) (Conn, error)
 	Notify  func(ctx context.Context, channel, payload string) error // over another connection
 
-	Hint    func(payload string) // something was told on the own channel
-	Changed func(channel string) // something was told on another one, or may have been before it was listened to
-	Hears   func(bool)           // from now on what is told is heard, or is not
+	Hint    func(payload string) // a notification on the own channel
+	Changed func(channel string) // a notification on another channel, or possibly one before LISTEN
+	Hears   func(bool)           // from now on notifications arrive, or do not
 }
 
 // Listener owns one connection and the goroutine that uses it, which runs from the first Want to the end of its life.
@@ -46,16 +46,16 @@ type Listener struct {
 	tasks sync.WaitGroup
 
 	mu      sync.Mutex
-	wanted  map[string]int // channels, and how many want to hear them
+	wanted  map[string]int // channels, and how many users each has
 	started bool
 }
 
-// New makes a listener that nobody wants to hear anything from yet.
+// New makes a listener without channels.
 func New(config Config) *Listener {
 	return &Listener{Config: config, wake: make(chan struct{}, 1), wanted: make(map[string]int)}
 }
 
-// Want begins to listen to a channel for one more.
+// Want adds one user of a channel.
 func (l *Listener) Want(channel string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +85,7 @@ func (l *Listener) changed() {
 	}
 }
 
-// Started reports whether anybody ever wanted to hear anything.
+// Started reports whether there was ever a user.
 func (l *Listener) Started() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,8 +123,8 @@ func (l *Listener) listen() {
 	}
 }
 
-// session is the life of one connection. A connection that takes LISTEN may still hear nothing, behind a pooler or on a
-// line that died: so it sends itself a notification by another one, at first and now and then.
+// session is the life of one connection. A connection that takes LISTEN may still hear nothing, behind a pooler or on
+// a dead line. So it sends itself a notification through another connection, at first and from time to time.
 type session struct {
 	*Listener
 	began      time.Time
@@ -135,7 +135,7 @@ type session struct {
 	probe      int           // the number of the last one
 	due        time.Duration // the next probe, or the end of waiting for one
 	waiting    bool          // for the probe to be heard
-	idleSince  time.Duration // since when nobody wants to hear; -1 while somebody does
+	idleSince  time.Duration // since when there are no users; -1 while there are
 }
 
 func (s *session) now() time.Duration { return time.Since(s.began) }
@@ -161,7 +161,7 @@ func (s *session) run() {
 	}
 }
 
-// subscribe listens to what is wanted now. False ends the connection.
+// subscribe listens to the wanted channels. False ends the connection.
 func (s *session) subscribe() bool {
 	wanted := s.wants()
 	switch {
@@ -181,7 +181,7 @@ func (s *session) subscribe() bool {
 				return false
 			}
 			s.subscribed[channel] = true
-			s.Changed(channel) // what happened before is seen by looking
+			s.Changed(channel) // earlier changes are found by looking
 		}
 	}
 	for channel := range s.subscribed {
@@ -195,11 +195,11 @@ func (s *session) subscribe() bool {
 	return true
 }
 
-// prove sends a probe when one is due. False says that the last one was sent and not heard.
+// prove sends a probe when one is due. False: the last one was sent and not heard.
 func (s *session) prove() bool {
 	select {
 	case err := <-s.sent:
-		if err != nil { // it was not sent: nothing is proved, try again soon
+		if err != nil { // it was not sent, which proves nothing: try again soon
 			s.waiting, s.due = false, s.now()+time.Second
 		}
 	default:

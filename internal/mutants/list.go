@@ -2,7 +2,8 @@ package main
 
 import "slices"
 
-// The SQL is broken in the migration that is made of migrations/schema: it has the same texts, and is what programs embed.
+// The SQL is broken in the migration that is generated from migrations/schema: it has the same texts, and programs
+// embed it.
 const schema = "migrations/000001_pglock.up.sql"
 
 // The packages whose tests must notice.
@@ -14,9 +15,10 @@ const (
 	command     = "./cmd/pglock-admin"
 	protocol    = "./internal/protocol"
 	coalescing  = "./internal/coalesce"
+	electing    = "./leader"
 	bridging    = "./advisory"
 )
 
-// all are the known faults. The first word of a name is the invariant or the trap, where it has one.
+// all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofAdvisory)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory)

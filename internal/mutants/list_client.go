@@ -1,6 +1,6 @@
 package main
 
-// ofTrust are the faults of how long a holder believes in its lease.
+// ofTrust are the faults of a holder's trust in its lease.
 var ofTrust = []mutant{
 	{"I7 trust counts from the answer", []edit{
 		{"pglock/acquire.go", "\tl.extend(g.seen, protocol.Verdict{", "\tl.extend(c.now(), protocol.Verdict{"},

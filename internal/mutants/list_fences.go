@@ -1,6 +1,6 @@
 package main
 
-// ofFences are the faults of fenced writes: of the fence, of the check inside COMMIT, of what a write is told, and of
+// ofFences are the faults of fenced writes: of the fence, the check inside COMMIT, the outcome of a write, and
 // operations outside the database.
 var ofFences = []mutant{
 	{"I3 a token passes the fence again", []edit{
@@ -55,7 +55,7 @@ var ofFences = []mutant{
 		{schema, "         || coalesce(current_setting('transaction_timeout', true), '0') = '000000'   ", "         || coalesce(current_setting('transaction_timeout', true), '0') IS NOT NULL   "},
 	}, integration, "^TestI16_"},
 
-	// What a write is told.
+	// The outcome of a write.
 	{"I17 a write leaves no receipt", []edit{
 		{schema, "  ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);\n\n  -- After whatever", "  -- After whatever"},
 	}, integration, "^TestI17_Lost"},

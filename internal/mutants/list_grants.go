@@ -55,7 +55,7 @@ var ofGrants = []mutant{
 		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN true;"},
 	}, integration, "^TestI13_RefusedTryIsTwo"},
 	{"I13 a try that the queue refuses locks the head", []edit{
-		{schema, "  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL OR free_at(", "  RETURN (free_at("},
+		{schema, "  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "  RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
 		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until", "set_config('lock_timeout', '2s', true) IS NOT NULL)         -- until"},
@@ -118,8 +118,8 @@ var ofTokens = []mutant{
 	}, integration, "^TestI23_StandbyAnswers"},
 }
 
-// ofTheFirstStatement are the faults of the statement with which acquire_lease grants a lock that is free: of what it asks of the
-// row, of the request and of the session, and of what it writes.
+// ofTheFirstStatement are the faults of the statement with which acquire_lease grants a free lock: what it requires
+// of the row, the request and the session, and what it writes.
 var ofTheFirstStatement = []mutant{
 	{"I2 a free lock is granted a token that may be below its last", []edit{
 		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "      AND p_mode"},

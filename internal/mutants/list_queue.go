@@ -9,10 +9,10 @@ var ofTheQueue = []mutant{
 		{schema, "    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;\n    enqueue.place", "    enqueue.place"},
 	}, integration, "^TestI8_Release|^TestI9_NoWay"},
 	{"I8 who finds that all of the queue is dead queues unseen", []edit{
-		{schema, "      r := enqueue(w, p_head.ticket, g.queued);", "      r := enqueue(w, p_head.ticket, p_head.queued);"},
+		{schema, "      r := enqueue(w, p_head.served, g.queued);", "      r := enqueue(w, p_head.served, p_head.queued);"},
 	}, library, "^TestI8_I9_"},
 	{"I8 a look that misses a ticket is not told", []edit{
-		{"internal/queue/looks.go", "\t\t\tt.tell(News{AskAgain: true}) // granted, or passed over\n", ""},
+		{"internal/queue/looks.go", "\t\t\tt.tell(News{AskAgain: true}) // granted, or skipped\n", ""},
 	}, integration, "^TestI8_LostHints"},
 	{"I8 the first in the queue has no timer", []edit{
 		{"internal/queue/queue.go", "\tif t.first {\n\t\twait =", "\tif t.first && false {\n\t\twait ="},

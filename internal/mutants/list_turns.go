@@ -65,7 +65,7 @@ var ofTurns = []mutant{
 		{"pglock/validate.go", "DefaultTurnsWithin = 20 * time.Millisecond", "DefaultTurnsWithin = 2 * time.Second"},
 	}, library, "^TestI9_AWaiterOfAnother"},
 	{"a line whose only other call has given up keeps its agent", []edit{
-		{"internal/handoff/lines.go", "\tcase line.agent:\n\t\tline.signal() // also when", "\tcase line.agent && len(line.calls) == 0:\n\tcase line.agent:\n\t\tline.signal() // also when"},
+		{"internal/handoff/lines.go", "\tcase line.agent:\n\t\tline.signal() // even without", "\tcase line.agent && len(line.calls) == 0:\n\tcase line.agent:\n\t\tline.signal() // also when"},
 	}, library, "^TestLineWhose"},
 	{"I4 a lease whose grant ID is known is passed on in memory", []edit{
 		{"internal/handoff/lines.go", "now.Reached(b.until) || t.known {", "now.Reached(b.until) {"},

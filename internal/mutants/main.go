@@ -1,11 +1,11 @@
-// Command mutants breaks the code on purpose, one known fault at a time, and shows which test notices. Every invariant
-// and every trap of the design has at least one. Nothing in the tree is changed: the go command reads the broken files
-// through an overlay.
+// Command mutants breaks the code on purpose, one known fault at a time, and shows which test notices. Every
+// invariant and every trap of the design has at least one. Nothing in the tree is changed: the go command reads the
+// broken files through an overlay.
 //
 //	go run ./internal/mutants          all of them
 //	go run ./internal/mutants I4 I17   those whose name contains one of the words
 //
-// It exits with 1 when a mutant lives.
+// It exits with 1 if a mutant survives.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// mutant is one fault: texts of files replaced by others, and the test that must fail then.
+// mutant is one fault: replacements of texts in files, and the test that must then fail.
 type mutant struct {
 	name  string
 	edits []edit
@@ -32,7 +32,7 @@ type mutant struct {
 	test  string // a regular expression for -run
 }
 
-// edit replaces a text that occurs exactly once in a file. In SQL it is the same text however its lines are broken.
+// edit replaces a text that occurs exactly once in a file. In SQL, line breaks do not matter.
 type edit struct{ file, old, broken string }
 
 func main() {
@@ -63,24 +63,24 @@ func run(ctx context.Context, words []string) error {
 		verdict := "killed by " + failed
 		switch {
 		case err != nil:
-			verdict = "TELLS NOTHING: " + err.Error()
+			verdict = "COULD NOT BE TRIED: " + err.Error()
 			unfit = append(unfit, m.name)
 		case failed == "":
-			verdict = "LIVES, in spite of " + m.test
+			verdict = "SURVIVES " + m.test
 			alive = append(alive, m.name)
 		}
 		fmt.Printf("%-78s %s (%.1fs)\n", m.name, verdict, time.Since(began).Seconds())
 	}
 	if len(alive)+len(unfit) > 0 {
-		return fmt.Errorf("%d live: %s; %d tell nothing: %s", len(alive), strings.Join(alive, "; "), len(unfit), strings.Join(unfit, "; "))
+		return fmt.Errorf("%d survive: %s; %d could not be tried: %s", len(alive), strings.Join(alive, "; "), len(unfit), strings.Join(unfit, "; "))
 	}
 	return nil
 }
 
 var failedTest = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// run tests the broken code and returns the first test that failed, or "" when all passed. A build that fails or a test
-// that does not exist is an error: it would kill nothing.
+// run tests the broken code and returns the first test that failed, or "" if all passed. A failed build, or a test
+// that does not exist, is an error: it would kill nothing.
 func (m mutant) run(ctx context.Context, root string) (string, error) {
 	dir, err := os.MkdirTemp("", "pglock-mutant-")
 	if err != nil {
@@ -127,7 +127,7 @@ func (m mutant) run(ctx context.Context, root string) (string, error) {
 	return "a panic or a timeout", nil
 }
 
-// apply gives the broken texts of the files, by path. Each edit must fit in exactly one place.
+// apply returns the broken texts of the files, by path. Each edit must fit in exactly one place.
 func (m mutant) apply(root string) (map[string]string, error) {
 	texts := make(map[string]string)
 	for _, e := range m.edits {

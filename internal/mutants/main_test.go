@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// A mutant whose text the code has lost would break nothing, and seem to be killed by nothing.
+// A mutant whose text is no longer in the code would break nothing, and would seem to survive.
 func TestEveryMutantFitsTheCode(t *testing.T) {
 	for _, m := range all {
 		if _, err := m.apply("../.."); err != nil {

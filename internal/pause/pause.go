@@ -1,4 +1,4 @@
-// Package pause waits, for as long as a context lets it.
+// Package pause waits, for as long as a context allows.
 package pause
 
 import (
@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Never is how long a plan waits that nothing but a wake-up ends.
+// Never is the wait of a plan that only a wake-up ends.
 const Never = time.Duration(math.MaxInt64)
 
-// For waits about d, half more or less, and reports whether ctx is still alive.
+// For waits about d, up to half more or less, and reports whether ctx is still alive.
 func For(ctx context.Context, d time.Duration) bool { return Exactly(ctx, d/2+rand.N(d)) }
 
 // Exactly waits d, and reports whether ctx is still alive.

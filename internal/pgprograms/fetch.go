@@ -14,11 +14,11 @@ import (
 	embedded "github.com/fergusstrange/embedded-postgres"
 )
 
-// Fetch gives the programs that an earlier call kept, or downloads them, which it announces on progress. They are kept in
-// the folder pglock of the user's cache, or in /var/cache/pglock when this process is root, because the server runs as
-// another user then. A download that fails is ErrNotFound.
+// Fetch returns the programs that an earlier call kept, or downloads them, which it announces on progress. It keeps
+// them in the folder pglock of the user's cache, or in /var/cache/pglock if this process is root, because the server
+// then runs as another user. A failed download is ErrNotFound.
 //
-// When ctx ends, Fetch returns at once, but a download that is under way goes on for as long as the process lives.
+// When ctx ends, Fetch returns at once, but a download under way continues for as long as the process lives.
 func Fetch(ctx context.Context, progress io.Writer) (Programs, error) {
 	account, err := Account()
 	if err != nil {
@@ -40,8 +40,8 @@ type fetcher struct {
 	repository string // where to download from; empty for the usual place
 }
 
-// home is where the programs end up, whole: they get there by a rename. Of two processes that fetch at the same time the
-// later one finds the folder there and uses it.
+// home is the programs' final folder. They get there by a rename, so it is always complete. Of two processes that
+// fetch at the same time the later one finds the folder and uses it.
 func (f fetcher) home() string {
 	return filepath.Join(f.dir, fmt.Sprintf("postgresql-%s-%s-%s", f.version, runtime.GOOS, runtime.GOARCH))
 }
@@ -79,9 +79,9 @@ func (f fetcher) download() (err error) {
 	if err := f.unpack(temp, programs); err != nil {
 		return err
 	}
-	// The umask may have closed what the server's user has to read.
+	// The umask may have hidden what the server's user has to read.
 	if out, err := exec.Command("chmod", "-R", "a+rX", programs).CombinedOutput(); err != nil {
-		return fmt.Errorf("open the programs to all: %w %s", err, out)
+		return fmt.Errorf("make the programs readable for all: %w %s", err, out)
 	}
 	if err := os.Chmod(f.dir, 0o755); err != nil {
 		return err
@@ -92,9 +92,9 @@ func (f fetcher) download() (err error) {
 	return nil
 }
 
-// unpack downloads the programs and unpacks them into dir. Embedded-postgres does both as the first part of starting a
-// server; it gets no further, because a data folder below a file cannot be made. Its own servers would not run as root, and
-// outlive a process that is killed.
+// unpack downloads the programs and unpacks them into dir. Embedded-postgres does both as the first part of starting
+// a server. It gets no further, because it cannot make a data folder below a file. Its own servers would not run as
+// root, and would outlive a killed process.
 func (f fetcher) unpack(temp, dir string) error {
 	file, next := filepath.Join(temp, "file"), filepath.Join(temp, "next")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -102,7 +102,7 @@ func (f fetcher) unpack(temp, dir string) error {
 	}
 	config := embedded.DefaultConfig().
 		Version(f.version).
-		Port(0). // only looked at, to see whether it is free
+		Port(0). // only checked: is it free?
 		CachePath(temp).
 		BinariesPath(dir).
 		RuntimePath(next).
@@ -112,7 +112,7 @@ func (f fetcher) unpack(temp, dir string) error {
 	if f.repository != "" {
 		config = config.BinaryRepositoryURL(f.repository)
 	}
-	// It makes a log, and tells its name nowhere.
+	// It makes a log, and does not say where.
 	logs := filepath.Join(os.TempDir(), "embedded_postgres_log*")
 	before, _ := filepath.Glob(logs)
 	err := embedded.NewDatabase(config).Start()

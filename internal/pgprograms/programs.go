@@ -1,4 +1,4 @@
-// Package pgprograms gives PostgreSQL server programs, installed or downloaded, and the user they may run as.
+// Package pgprograms finds or downloads PostgreSQL server programs, and knows the user that may run them.
 package pgprograms
 
 import (
@@ -18,13 +18,13 @@ import (
 // MinMajor is the oldest PostgreSQL major that is accepted.
 const MinMajor = 14
 
-// ErrNotFound is in the error of whoever looks for programs when there are none.
+// ErrNotFound says that there are no programs.
 var ErrNotFound = errors.New("no usable PostgreSQL server programs")
 
 // Programs is a folder with the server programs of one PostgreSQL version.
 type Programs struct {
 	BinDir  string // absolute
-	Version string // as the programs tell it, such as "15.18"
+	Version string // as the programs report it, such as "15.18"
 	Major   int    // at least MinMajor
 }
 
@@ -44,9 +44,9 @@ var patterns = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin",
 }
 
-// Find looks for installed programs: in the folders of PATH, then where packages put them, the newest major first. It takes
-// the first folder whose programs are of MinMajor or newer and can be run by Account. Its error is ErrNotFound, with every
-// place and why it was refused, or that of ctx.
+// Find looks for installed programs: in the folders of PATH, then where packages put them, the newest major first. It
+// takes the first folder whose programs are of MinMajor or newer and can be run by Account. Its error is ErrNotFound,
+// with every place and why it was refused, or ctx's error.
 func Find(ctx context.Context) (Programs, error) {
 	return first(ctx, append(onPath(), packaged()...))
 }
@@ -54,8 +54,8 @@ func Find(ctx context.Context) (Programs, error) {
 // FindIn is Find in one folder only.
 func FindIn(ctx context.Context, dir string) (Programs, error) { return first(ctx, []string{dir}) }
 
-// onPath gives the folders of PATH that have one of the programs. It may be a link into the folder that has all of them, so
-// that comes first.
+// onPath returns the folders of PATH that have one of the programs. That may be a link into the folder with all of
+// them, so the link's target comes first.
 func onPath() (dirs []string) {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		for _, name := range append(needed, "pg_ctl") {
@@ -104,7 +104,7 @@ func first(ctx context.Context, dirs []string) (Programs, error) {
 		ErrNotFound, strings.Join(needed, " and "), MinMajor, strings.Join(refused, "; "))
 }
 
-// askTimeout bounds a program that is only asked for its version.
+// askTimeout limits a program that is only asked for its version.
 const askTimeout = 10 * time.Second
 
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) (([0-9]+)[^ \n]*)`)
@@ -121,7 +121,7 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 			return p, fmt.Errorf("no %s", name)
 		}
 		cmd := exec.CommandContext(ctx, p.Path(name), "--version")
-		cmd.Dir = "/" // the working directory of this process may be closed to account
+		cmd.Dir = "/" // account may not be able to read this process's working directory
 		cmd.WaitDelay = time.Second
 		account.RunAs(cmd)
 		out, err := cmd.Output()
@@ -130,7 +130,7 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 		}
 		m := versionLine.FindSubmatch(out)
 		if m == nil {
-			return p, fmt.Errorf("%s does not tell its version", name)
+			return p, fmt.Errorf("%s does not report its version", name)
 		}
 		p.Version = string(m[1])
 		if p.Major, err = strconv.Atoi(string(m[2])); err != nil || p.Major < MinMajor {

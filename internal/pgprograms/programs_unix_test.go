@@ -70,7 +70,7 @@ func TestUnusableFoldersAreRefusedWithTheReason(t *testing.T) {
 		fake(t, folder(t), "17.5", "postgres"): "no initdb",
 		filepath.Join(folder(t), "missing"):    "no initdb",
 		closed:                                 "cannot be run",
-		silent:                                 "does not tell its version",
+		silent:                                 "does not report its version",
 	} {
 		_, err := FindIn(t.Context(), dir)
 		if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {

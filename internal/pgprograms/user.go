@@ -7,15 +7,15 @@ import (
 	"strconv"
 )
 
-// A User is the account that server programs run as when this process is root, which PostgreSQL refuses. A nil *User means
-// this process's own user.
+// A User is the account that runs server programs if this process is root, which PostgreSQL refuses. A nil *User
+// means this process's own user.
 type User struct {
 	Name     string
 	UID, GID int
 }
 
-// Account is the user that server programs must run as: nil, which is this process's own user, unless that is root; then
-// postgres, else nobody.
+// Account returns the user that must run server programs: nil, which is this process's own user, unless that is root;
+// then postgres, else nobody.
 func Account() (*User, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// patience is how long a postmaster may take to heed one signal.
+// patience is how long a postmaster may take to obey a signal.
 const patience = 5 * time.Second
 
 // PID is the process of the latest postmaster; 0 for a server that was not started here.
@@ -47,16 +47,16 @@ func (p *process) Stop() error {
 	if pm := p.latest.Load(); pm != nil {
 		err = p.end(pm, syscall.SIGINT)
 	}
-	// Nothing is left to remove unless somebody ended the minder.
+	// There is nothing left to remove, unless somebody ended the minder.
 	return errors.Join(err, p.minder.finish(), os.RemoveAll(p.folder))
 }
 
 // Kill ends the server as a crash would: SIGKILL for the postmaster and for all its children, which are gone when it
-// returns. The folder stays, for Restart or Stop. The error is ErrNotOurs or ErrStopped where there is nothing to kill.
+// returns. The folder stays, for Restart or Stop. The error is ErrNotOurs or ErrStopped if there is nothing to kill.
 func (p *process) Kill() error { return p.alter(func() error { return p.kill(p.latest.Load()) }) }
 
-// Restart starts the server again, in the same folder and on the same port: at once after Kill, else after a fast stop. ctx
-// governs the start. The error is ErrNotOurs or ErrStopped where there is nothing to restart.
+// Restart starts the server again, in the same folder and on the same port: at once after Kill, else after a fast
+// stop. ctx governs the start. The error is ErrNotOurs or ErrStopped if there is nothing to restart.
 func (p *process) Restart(ctx context.Context) error {
 	return p.alter(func() error {
 		if err := p.end(p.latest.Load(), syscall.SIGINT); err != nil {
@@ -75,7 +75,7 @@ func (p *process) alter(do func() error) error {
 	return do()
 }
 
-// end asks the postmaster to end in the given way, then by force, and returns when it has.
+// end asks the postmaster to end in the given way, then forces it, and returns when it has ended.
 func (p *process) end(pm *postmaster, signal syscall.Signal) error {
 	if pm.ended(0) {
 		return nil
@@ -89,7 +89,7 @@ func (p *process) end(pm *postmaster, signal syscall.Signal) error {
 	return p.kill(pm)
 }
 
-// kill stops the postmaster before it looks for the children, so that there can be no more of them.
+// kill stops the postmaster before it looks for the children, so that no more can come.
 func (p *process) kill(pm *postmaster) error {
 	if pm.ended(0) {
 		return nil
@@ -97,7 +97,7 @@ func (p *process) kill(pm *postmaster) error {
 	_ = syscall.Kill(pm.pid, syscall.SIGSTOP)
 	children, err := childrenOf(pm.pid)
 	for _, pid := range append(children, pm.pid) {
-		_ = syscall.Kill(pid, syscall.SIGKILL) // below is seen whether it has
+		_ = syscall.Kill(pid, syscall.SIGKILL) // checked below
 	}
 	if !pm.ended(patience) {
 		return fmt.Errorf("pgserver: process %d is still there %v after SIGKILL", pm.pid, patience)
@@ -123,8 +123,8 @@ func childrenOf(pid int) (children []int, err error) {
 	return children, err
 }
 
-// parents gives the parent of every process but of zombies, which have ended: what is left is for their parents to take
-// note. It reads /proc where there is one, else it asks ps.
+// parents returns the parent of every process except zombies, which have ended and only wait for their parents to
+// notice. It reads /proc if there is one, else it asks ps.
 func parents() (map[int]int, error) {
 	var lines []string // pid, state, parent
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")

@@ -12,7 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// Variable is the environment variable that forces one Kind of server.
+// Variable names the environment variable that forces one Kind of server.
 const Variable = "PGLOCK_SERVER"
 
 // Kind says where a server comes from.
@@ -23,10 +23,10 @@ const (
 	KindURL      Kind = "url"      // a connection string: somebody else's server
 	KindPrograms Kind = "programs" // installed programs
 	KindDownload Kind = "download" // downloaded programs
-	KindDocker   Kind = "docker"   // a container; known to the tests in integration only
+	KindDocker   Kind = "docker"   // a container; only the tests in integration know it
 )
 
-// ForcedKind reads Variable. It gives "" when the variable is unset or empty, and an error when its value is none of
+// ForcedKind reads Variable. It returns "" if the variable is unset or empty, and an error if its value is not
 // allowed.
 func ForcedKind(allowed ...Kind) (Kind, error) {
 	kind := Kind(os.Getenv(Variable))
@@ -36,10 +36,10 @@ func ForcedKind(allowed ...Kind) (Kind, error) {
 	return "", fmt.Errorf("%s: %q must be one of %q (docker is for the tests in integration only)", Variable, string(kind), allowed)
 }
 
-// Locate gives the server at connString, unless that is empty; else it starts one from installed programs; else from downloaded
-// ones, and progress takes a line before the download. Variable allows only one of the three. Whatever is found is used:
-// Locate does not go on when that server cannot be reached or does not start. The caller owns the server and ends it with
-// Stop.
+// Locate returns the server at connString, if that is not empty; else it starts one from installed programs; else
+// from downloaded ones, and announces the download to progress. Variable allows only one of the three. Locate uses
+// the first that it finds: it fails if that server cannot be reached or does not start. The caller owns the server
+// and ends it with Stop.
 func Locate(ctx context.Context, connString string, progress io.Writer) (*Server, error) {
 	forced, err := ForcedKind(KindURL, KindPrograms, KindDownload)
 	switch {
@@ -57,7 +57,7 @@ func Locate(ctx context.Context, connString string, progress io.Writer) (*Server
 	return Start(ctx, Options{Programs: programs, Kind: kind})
 }
 
-// LocatePrograms gives installed programs, else downloaded ones; only the one or the other when forced says so. It tells
+// LocatePrograms returns installed programs, else downloaded ones; forced allows only one of the two. It also returns
 // which.
 func LocatePrograms(ctx context.Context, forced Kind, progress io.Writer) (programs pgprograms.Programs, kind Kind, err error) {
 	if runtime.GOOS == "windows" {

@@ -2,5 +2,5 @@
 
 package pgserver
 
-// memory is "": nothing is known of a folder in memory.
+// memory is "": no folder in memory is known.
 func memory() string { return "" }

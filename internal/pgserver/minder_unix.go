@@ -12,8 +12,8 @@ import (
 //go:embed minder.sh
 var minderScript string
 
-// A minder is a process that outlives this one for as long as it takes to end the server and to remove its folder. It is in
-// a session of its own, so that neither a signal from the terminal nor the end of it reaches the minder.
+// A minder is a process that outlives this one until it has ended the server and removed its folder. It has its own
+// session, so that neither a signal from the terminal nor the terminal's end reaches it.
 type minder struct {
 	cmd  *exec.Cmd
 	pipe io.WriteCloser // takes postmasters; its only write end, closed on exec, so no child keeps it open
@@ -30,7 +30,7 @@ func startMinder(folder string) (*minder, error) {
 	return &minder{cmd, pipe}, err
 }
 
-// finish lets the minder do its work, which takes a bounded time, and waits for it. Its verdict is whether the folder is
+// finish lets the minder do its work, which takes a bounded time, and waits for it. It reports whether the folder is
 // gone.
 func (m *minder) finish() error {
 	err := m.pipe.Close()

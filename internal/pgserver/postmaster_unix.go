@@ -21,7 +21,7 @@ type postmaster struct {
 	done chan struct{} // closed when it has ended and was waited for
 }
 
-// errPortTaken is a start that failed because somebody else has the port.
+// errPortTaken: the start failed because somebody else has the port.
 var errPortTaken = errors.New("the port is taken")
 
 const (
@@ -30,9 +30,9 @@ const (
 	pollEvery               = 5 * time.Millisecond
 )
 
-// startOnFreePort chooses a port, and another when somebody has it. It is below those that systems give to outgoing
-// connections: a client that tries to reach a killed server on such a port may be given that very port for its own end,
-// connect to itself, and keep the server from coming back.
+// startOnFreePort chooses a port, and another if somebody has it. The ports are below those that systems give to
+// outgoing connections. Otherwise a client that tries to reach a killed server could get that very port for its own
+// end, connect to itself, and keep the server from coming back.
 func (p *process) startOnFreePort(ctx context.Context) (err error) {
 	for range portAttempts {
 		p.port = lowestPort + rand.IntN(highestPort-lowestPort)
@@ -60,7 +60,7 @@ func (p *process) startPostmaster(ctx context.Context) error {
 	pm := &postmaster{pid: cmd.Process.Pid, done: make(chan struct{})}
 	go func() {
 		defer close(pm.done)
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // its log shows how it ended
 	}()
 	p.latest.Store(pm)
 	if _, err = fmt.Fprintln(p.minder.pipe, pm.pid); err == nil {
@@ -72,7 +72,7 @@ func (p *process) startPostmaster(ctx context.Context) error {
 	if endErr := p.end(pm, syscall.SIGQUIT); endErr != nil {
 		return errors.Join(err, endErr)
 	}
-	content, _ := os.ReadFile(p.log) // without it the error still says what happened
+	content, _ := os.ReadFile(p.log) // the error is clear without it
 	said := lastLines(string(content))
 	if strings.Contains(said, "could not bind") || strings.Contains(said, "could not create any TCP/IP sockets") {
 		err = errPortTaken
@@ -80,8 +80,8 @@ func (p *process) startPostmaster(ctx context.Context) error {
 	return fmt.Errorf("pgserver: start on port %d: %w\n%s", p.port, err, said)
 }
 
-// awaitReady waits for the lock file to say that this very postmaster takes connections: a connection alone might have
-// reached another server.
+// awaitReady waits until the lock file says that this very postmaster takes connections: a mere connection might
+// reach another server.
 func (p *process) awaitReady(ctx context.Context, pm *postmaster) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

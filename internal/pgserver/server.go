@@ -1,7 +1,7 @@
 // Package pgserver runs throwaway PostgreSQL servers and knows where one can come from.
 //
-// A server that Start made belongs to the process that started it. Stop ends it and removes its folder; when the process
-// ends without Stop, however it ends, a minder process does the same.
+// A server that Start made belongs to the process that started it. Stop ends it and removes its folder; if the
+// process ends without Stop, however it ends, a minder process does the same.
 package pgserver
 
 import (
@@ -18,13 +18,13 @@ import (
 )
 
 var (
-	// ErrUnsupported is what Start gives on systems where it has no way to mind a server.
+	// ErrUnsupported is Start's error on systems where it cannot mind a server.
 	ErrUnsupported = errors.New("pgserver: servers can be started on Unix systems only; give a connection string")
 
-	// ErrNotOurs is what Kill and Restart give for a server that somebody else started.
+	// ErrNotOurs is the error of Kill and Restart for a server that somebody else started.
 	ErrNotOurs = errors.New("pgserver: the server was not started here")
 
-	// ErrStopped is what Kill and Restart give after Stop.
+	// ErrStopped is the error of Kill and Restart after Stop.
 	ErrStopped = errors.New("pgserver: the server was stopped and its folder removed")
 )
 
@@ -33,23 +33,23 @@ type Options struct {
 	// Programs are the server's programs. Required, unless there is a Template.
 	Programs pgprograms.Programs
 
-	// Template has the data folder of which the server gets a copy. Defaults to a new one.
+	// Template has the data folder that the server copies. Defaults to a new one.
 	Template *Template
 
-	// Kind is what Server.Kind tells: KindPrograms or KindDownload. Defaults to KindPrograms.
+	// Kind is the result of Server.Kind: KindPrograms or KindDownload. Defaults to KindPrograms.
 	Kind Kind
 
 	// Settings are for postgresql.conf, after the defaults of a throwaway server (fsync=off, no Unix sockets,
 	// max_connections=200). The address and the port cannot be set. Defaults to none.
 	Settings map[string]string
 
-	// InMemory keeps the server's folder in memory, where the system has room for it: making a file is cheap there, and a data
-	// folder has a thousand. Defaults to the folder for temporary files.
+	// InMemory keeps the server's folder in memory, if the system has room there: making a file is cheap there, and a
+	// data folder has a thousand. Defaults to the folder for temporary files.
 	InMemory bool
 }
 
-// Server is a PostgreSQL server: one that Start started, or one that is known by its connection string only. Its methods
-// may be called concurrently.
+// Server is a PostgreSQL server: one that Start started, or one known only by its connection string. Its methods may
+// be called concurrently.
 type Server struct {
 	kind        Kind
 	url         string
@@ -62,21 +62,21 @@ func Known(kind Kind, connString, description string) *Server {
 	return &Server{kind, connString, description, &process{over: ErrNotOurs}}
 }
 
-// Kind tells where the server came from.
+// Kind says where the server came from.
 func (s *Server) Kind() Kind { return s.kind }
 
-// URL is a connection string for the server's postgres database. For a server that Start made its user is a superuser; for
-// another it is the string that was given.
+// URL is a connection string for the server's postgres database. If Start made the server, its user is a superuser;
+// otherwise it is the given string.
 func (s *Server) URL() string { return s.url }
 
 // Description names the version and the place for people, without a password: "PostgreSQL 15.18 from
 // /usr/lib/postgresql/15/bin".
 func (s *Server) Description() string { return s.description }
 
-// connectTimeout bounds the look at a server that was named by its connection string.
+// connectTimeout limits the first connection to a server given by its connection string.
 const connectTimeout = 10 * time.Second
 
-// Connect looks at the server that somebody else runs at connString. The error does not hold the password.
+// Connect checks the server that somebody else runs at connString. The error does not contain the password.
 func Connect(ctx context.Context, connString string) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()

@@ -26,8 +26,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// ownerVariable makes this test binary a process that owns a server and comes
-// to an end in the way the variable says.
+// ownerVariable makes this test binary a process that owns a server and ends in the way the variable says.
 const ownerVariable = "PGSERVER_TEST_OWNER"
 
 // copies is the template of servers that do not care.
@@ -126,8 +125,7 @@ func ask[T any](tb testing.TB, conn *pgx.Conn, sql string, args ...any) T {
 	return answer
 }
 
-// eventually waits for what no signal tells, such as the end of a process that
-// is not a child of this one.
+// eventually waits for something that sends no signal, such as the end of a process that is not a child of this one.
 func eventually(tb testing.TB, within time.Duration, what string, is func() bool) {
 	tb.Helper()
 	deadline := time.NewTimer(within)
@@ -205,8 +203,7 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 	busy := connected(t, s)
 	slept := make(chan error, 1)
 	go func() {
-		// Computes without ever waiting, so it would not notice the end of
-		// the postmaster for long.
+		// It computes without ever waiting, so it would not notice the end of the postmaster for long.
 		_, err := busy.Exec(t.Context(), "select count(*) from generate_series(1, 100000000000)")
 		slept <- err
 	}()
@@ -441,7 +438,7 @@ func TestEndedContextEndsTheStartAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// children counts the processes of this one's servers, with their minders, which go after the folders.
+// children counts this process's server processes, including their minders, which end after removing the folders.
 func children(tb testing.TB) int {
 	tb.Helper()
 	all, err := childrenOf(os.Getpid())
@@ -476,7 +473,7 @@ func TestEnvironmentMeantForOthersDoesNotMatter(t *testing.T) {
 	t.Setenv("PGDATA", "/nonexistent")
 	t.Setenv("PGOPTIONS", "-c no_such_setting=1")
 	t.Setenv("LC_ALL", "nonsense")
-	// The folder of a test belongs to this process's user alone, so root must pass it over.
+	// The folder of a test belongs to this process's user alone, so root must not choose it.
 	t.Setenv("TMPDIR", t.TempDir())
 	s := started(t, nil)
 	if os.Geteuid() == 0 && strings.HasPrefix(s.DataDir(), os.TempDir()) {

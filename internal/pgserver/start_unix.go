@@ -20,7 +20,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// process is a folder with the data of a server, and the programs that run in it, one after the other.
+// process is a folder with a server's data, and the programs that run in it, one after the other.
 type process struct {
 	programs pgprograms.Programs
 	user     *pgprograms.User
@@ -36,10 +36,10 @@ type process struct {
 	latest atomic.Pointer[postmaster]
 }
 
-// A Template is a data folder to be copied for servers. It belongs to the process that made it, as a server does.
+// A Template is a data folder that servers copy. It belongs to the process that made it, as a server does.
 type Template struct{ p *process }
 
-// NewTemplate makes a data folder, in memory if it can be.
+// NewTemplate makes a data folder, in memory if possible.
 func NewTemplate(ctx context.Context, programs pgprograms.Programs) (*Template, error) {
 	p, err := newProcess(programs, true)
 	if err != nil {
@@ -54,9 +54,10 @@ func NewTemplate(ctx context.Context, programs pgprograms.Programs) (*Template, 
 // Remove removes the folder.
 func (t *Template) Remove() error { return t.p.Stop() }
 
-// Start makes a data folder and starts a server in it, which listens on 127.0.0.1 only and asks for a password of its own.
-// As root, the server runs as pgprograms.Account. ctx governs the start, not the life of the server. The caller owns the
-// server and ends it with Stop; should the caller's process end without, the server and its folder go too.
+// Start makes a data folder and starts a server in it, which listens only on 127.0.0.1 and requires a new password.
+// If this process is root, the server runs as pgprograms.Account. ctx governs the start, not the life of the server.
+// The caller owns the server and ends it with Stop; if the caller's process ends without that, the server and its
+// folder go too.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Template != nil {
 		o.Programs = o.Template.p.programs
@@ -85,8 +86,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return &Server{cmp.Or(o.Kind, KindPrograms), at, description, p}, nil
 }
 
-// newProcess makes the folder, which only the server's user can look into, and starts its minder. Root makes it where that
-// user can get to; backends see the real name, so the minder must too.
+// newProcess makes the folder, which only the server's user can read, and starts its minder. Root makes it where that
+// user can reach it; backends see the real name, so the minder must too.
 func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err error) {
 	p := &process{programs: programs}
 	if p.user, err = pgprograms.Account(); err != nil {
@@ -115,7 +116,7 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 	return p, nil
 }
 
-// initdb makes a data folder. C.UTF-8 sorts alike everywhere; where the system does not know it, C does too.
+// initdb makes a data folder. C.UTF-8 sorts alike everywhere, and so does C, for systems without it.
 func (p *process) initdb(ctx context.Context) error {
 	p.password = rand.Text()
 	file := filepath.Join(p.folder, "password")
@@ -143,8 +144,8 @@ func (p *process) run(ctx context.Context, program string, args ...string) (stri
 	return string(out), err
 }
 
-// command prepares a program in a session of its own, so that an interrupt from the terminal reaches this process first,
-// and without the variables that would point it at another server.
+// command prepares a program in its own session, so that an interrupt from the terminal reaches this process first.
+// It removes the variables that would point the program at another server.
 func (p *process) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = p.folder
@@ -160,8 +161,8 @@ func (p *process) command(ctx context.Context, program string, args ...string) *
 	return cmd
 }
 
-// throwaway are the settings of a server whose data nobody needs after a crash of the machine. Dynamic shared memory is
-// kept in the folder, to go with it.
+// throwaway are the settings of a server whose data nobody needs after a crash of the machine. Its dynamic shared
+// memory is in the folder, and goes with it.
 const throwaway = `
 dynamic_shared_memory_type = mmap
 fsync = off

@@ -8,16 +8,16 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgprograms"
 )
 
-// No server is started on this system.
+// No server can be started on this system.
 type process struct{ over error }
 
 // Template is for other systems.
 type Template struct{}
 
-// NewTemplate gives ErrUnsupported on this system.
+// NewTemplate returns ErrUnsupported on this system.
 func NewTemplate(context.Context, pgprograms.Programs) (*Template, error) { return nil, ErrUnsupported }
 
-// Start gives ErrUnsupported on this system.
+// Start returns ErrUnsupported on this system.
 func Start(context.Context, Options) (*Server, error) { return nil, ErrUnsupported }
 
 func (t *Template) Remove() error                { return nil }

@@ -13,20 +13,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// databaseTimeout bounds every single making and dropping of a database.
+// databaseTimeout limits each creation and drop of a database.
 const databaseTimeout = 30 * time.Second
 
-// pristine is the server's own template that nobody can be connected to.
+// pristine is the server's own template to which nobody can connect.
 const pristine = "template0"
 
-// A DB is a database that belongs to one test.
+// A DB is a database for one test.
 type DB struct {
 	name string
 	url  string
 }
 
-// Database makes a database for the test: a copy of the template that the package gave with WithTemplate. It is dropped,
-// whoever is still connected, when the test ends. The test fails when there is no server to be had.
+// Database makes a database for the test: a copy of the package's template (WithTemplate). It is dropped when the
+// test ends, whoever is still connected. The test fails if there is no server.
 func Database(tb testing.TB) *DB {
 	tb.Helper()
 	return newDatabase(tb, true)
@@ -41,7 +41,7 @@ func EmptyDatabase(tb testing.TB) *DB {
 func newDatabase(tb testing.TB, migrated bool) *DB {
 	tb.Helper()
 	db, err := shared.database(tb.Context(), migrated)
-	if db != nil { // it may be there even when this failed
+	if db != nil { // it may exist even if this failed
 		tb.Cleanup(func() {
 			ctx, cancel := afterTest(tb)
 			defer cancel()
@@ -56,8 +56,8 @@ func newDatabase(tb testing.TB, migrated bool) *DB {
 	return db
 }
 
-// URL gives an Example, which has no testing.TB, the connection string of a database of its own, made as Database makes
-// one. Main drops it. It panics when there is no server to be had.
+// URL returns the connection string of a new database, made as Database makes one, for an Example, which has no
+// testing.TB. Main drops it. URL panics if there is no server.
 func URL() string {
 	db, err := shared.database(shared.ctx, true)
 	if err != nil {
@@ -72,8 +72,8 @@ func (db *DB) Name() string { return db.name }
 // URL is the database's connection string. It may hold a password.
 func (db *DB) URL() string { return db.url }
 
-// Pool opens a pool of connections to the database, after the changes to its configuration. It is closed when the test ends;
-// the test fails when a connection has not been given back by then.
+// Pool opens a pool of connections to the database, with the changes to its configuration. It is closed when the test
+// ends; the test fails if a connection has not been given back by then.
 func (db *DB) Pool(tb testing.TB, change ...func(*pgxpool.Config)) *pgxpool.Pool {
 	tb.Helper()
 	config, err := pgxpool.ParseConfig(db.url)
@@ -113,12 +113,12 @@ func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 	return conn
 }
 
-// afterTest is for cleaning, when the test's own context has ended.
+// afterTest returns a context for cleaning up after the test's own has ended.
 func afterTest(tb testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(tb.Context()), databaseTimeout)
 }
 
-// database makes a copy of the database that the package's migrations ran on, or of an empty one.
+// database makes a copy of the database that the package has migrated, or of an empty one.
 func (c *cluster) database(ctx context.Context, migrated bool) (*DB, error) {
 	if err := c.get(); err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (c *cluster) database(ctx context.Context, migrated bool) (*DB, error) {
 	return &DB{name, withDatabase(c.server.URL(), name)}, nil
 }
 
-// makeTemplate forbids connections to the template in the end, because a database cannot be copied while somebody is
+// makeTemplate ends by forbidding connections to the template: a database cannot be copied while somebody is
 // connected.
 func (c *cluster) makeTemplate(name string) error {
 	ctx, cancel := context.WithTimeout(c.ctx, databaseTimeout)
@@ -158,12 +158,12 @@ func (c *cluster) makeTemplate(name string) error {
 	return err
 }
 
-// copy is refused while somebody is connected to the template, be it the server's own housekeeping, so that is tried again
-// until ctx ends.
+// copy is refused while somebody is connected to the template, for example the server's own housekeeping. It is
+// repeated until ctx ends.
 func (c *cluster) copy(ctx context.Context, template, name string) error {
 	sql := "create database " + quote(name) + " template " + quote(template)
 	if !c.old {
-		sql += " strategy file_copy" // a throwaway server has no use for the copy in its log
+		sql += " strategy file_copy" // a throwaway server needs no copy in its log
 	}
 	for {
 		_, err := c.admin.Exec(ctx, sql)
@@ -185,7 +185,7 @@ func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 func withDatabase(connString, name string) string {
 	u, err := url.Parse(connString)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return connString + " dbname=" + name // of a keyword that occurs twice the last one counts
+		return connString + " dbname=" + name // of a repeated keyword the last one counts
 	}
 	query := u.Query()
 	query.Del("dbname")

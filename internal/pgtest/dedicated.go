@@ -10,11 +10,12 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// Dedicated starts a server that belongs to this one test, which may kill and restart it, with the settings added to those
-// of a throwaway server. It is stopped when the test ends.
+// Dedicated starts a server for this test alone, which may kill and restart it, with the settings added to those of a
+// throwaway server. It is stopped when the test ends.
 //
-// That takes programs on this machine, installed or downloaded. Where the shared server is a container or somebody else's,
-// and there are none, the test is skipped, with the reason on standard output; where there is no server at all it fails.
+// That takes programs on this machine, installed or downloaded. If there are none, and the shared server is a
+// container or somebody else's, the test is skipped, with the reason on standard output. If there is no server at
+// all, it fails.
 func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 	tb.Helper()
 	o := ownServers(tb)
@@ -33,8 +34,8 @@ func Dedicated(tb testing.TB, settings map[string]string) *pgserver.Server {
 	return server
 }
 
-// Programs gives the server programs of this machine to a test that runs servers by itself. It is skipped or fails where
-// Dedicated would.
+// Programs returns the server programs of this machine, for a test that runs servers by itself. Without programs the
+// test is skipped or fails as with Dedicated.
 func Programs(tb testing.TB) pgprograms.Programs {
 	tb.Helper()
 	return ownServers(tb).Programs
@@ -53,8 +54,8 @@ func ownServers(tb testing.TB) pgserver.Options {
 	return shared.own
 }
 
-// startOwn finds programs and makes the data folder that servers get copies of, once. A shared server that was asked for by
-// name, or a container, does not keep installed programs from being used, but it spares the download.
+// startOwn finds programs, and makes once the data folder that servers copy. A shared server that was named, or a
+// container, does not keep installed programs from being used, but prevents a download.
 func (c *cluster) startOwn() error {
 	c.ownOnce.Do(func() {
 		forced, err := pgserver.ForcedKind(pgserver.KindURL, pgserver.KindPrograms, pgserver.KindDownload, pgserver.KindDocker)

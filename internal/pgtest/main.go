@@ -1,12 +1,12 @@
-// Package pgtest gives tests a PostgreSQL server and each of them a database of its own. It is for tests only.
+// Package pgtest gives a test package a PostgreSQL server, and each test a database. It is for tests only.
 //
 // A test package has one server, started when a test first asks:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }
 //
-// The server is the one that PGLOCK_TEST_DATABASE_URL names; without that variable one from installed programs; else one
-// from downloaded programs. PGLOCK_SERVER (url, programs or download) allows only one of these. Without any server the
-// tests that ask for one fail; they are never skipped.
+// The server is the one that PGLOCK_TEST_DATABASE_URL names; without that variable one from installed programs; else
+// one from downloaded programs. PGLOCK_SERVER (url, programs or download) allows only one of these. Without any
+// server the tests that need one fail; they are never skipped.
 package pgtest
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// URLVariable is the environment variable with the connection string of the server that the tests use. Its user must be
+// URLVariable names the environment variable with the connection string of the server for the tests. Its user must be
 // allowed to create databases.
 const URLVariable = "PGLOCK_TEST_DATABASE_URL"
 
@@ -36,26 +36,25 @@ type options struct {
 	ignoredLeaks []goleak.Option
 }
 
-// WithTemplate makes the databases of Database copies of one on which migrate ran, once per test package. Defaults to
-// copies of an empty one.
+// WithTemplate makes Database copy a database on which migrate ran, once per test package. Defaults to an empty one.
 func WithTemplate(migrate func(ctx context.Context, url string) error) Option {
 	return func(o *options) { o.migrate = migrate }
 }
 
-// PreferDocker takes the server that start gives, which end ends, before any other, and knows PGLOCK_SERVER=docker. Where
-// start fails the order is the usual one.
+// PreferDocker uses the server that start returns, and that end ends, before any other, and knows
+// PGLOCK_SERVER=docker. If start fails, the usual order applies.
 func PreferDocker(start func(context.Context) (server *pgserver.Server, end func() error, err error)) Option {
 	return func(o *options) { o.docker = start }
 }
 
-// IgnoreLeaks adds to the goroutines that may still run after the tests. Defaults to none.
+// IgnoreLeaks allows more goroutines to survive the tests. Defaults to none.
 func IgnoreLeaks(ignored ...goleak.Option) Option {
 	return func(o *options) { o.ignoredLeaks = append(o.ignoredLeaks, ignored...) }
 }
 
-// Main runs the tests of a package and ends the process with their exit code. Between the two it drops the databases it
-// made, ends the server it started, and fails when goroutines are left. On an interrupt or a request to terminate it does
-// the same cleaning and exits with 130 or 143; on a second one it ends at once.
+// Main runs the tests of a package and ends the process with their exit code. In between it drops the databases it
+// made, ends the server it started, and fails if goroutines are left. On an interrupt or a request to terminate it
+// cleans up likewise and exits with 130 or 143; on a second one it ends at once.
 func Main(m *testing.M, opts ...Option) {
 	for _, opt := range opts {
 		opt(&shared.options)
@@ -80,10 +79,10 @@ func Main(m *testing.M, opts ...Option) {
 	os.Exit(code)
 }
 
-// program names the test package in what is printed.
+// program is the test package's name in what is printed.
 var program = filepath.Base(os.Args[0])
 
-// complain prints an error, if there is one, and gives the exit code.
+// complain prints an error, if there is one, and returns the exit code.
 func complain(of string, err error) int {
 	if err == nil {
 		return 0

@@ -13,8 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// Every test process has a number. It begins the names of its databases, and is held by an advisory lock of this class for as
-// long as the process lives, on a connection that nothing else uses.
+// Every test process has a number. The names of its databases begin with it. The process holds it by an advisory lock
+// of this class, on a connection with no other use, for as long as it lives.
 const (
 	namePrefix = "pglock_test_"
 	lockClass  = 0x70676c6b
@@ -22,9 +22,9 @@ const (
 
 func (c *cluster) name(of any) string { return fmt.Sprintf("%s%d_%v", namePrefix, c.id, of) }
 
-// connect opens the connections that make and drop databases, shows the other users of the server that this process lives,
-// and drops what dead processes left, which were killed before they could: others may be doing the same, and it is no task of
-// the tests, so its failures are not theirs.
+// connect opens the connections that make and drop databases, and shows other users of the server that this process
+// is alive. It also drops what killed processes have left. Others may be doing the same, and no test depends on it,
+// so its failures are ignored.
 func (c *cluster) connect(ctx context.Context) (err error) {
 	if c.admin, err = pgxpool.New(c.ctx, c.server.URL()); err != nil {
 		return fmt.Errorf("pgtest: %w", err)
@@ -50,7 +50,8 @@ func (c *cluster) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// disconnect drops what tests could not, having panicked, and the template; a server of our own goes with all that is in it.
+// disconnect drops the template, and what panicking tests could not drop; on a server of our own everything goes with
+// it.
 func (c *cluster) disconnect() (err error) {
 	if c.admin != nil {
 		c.admin.Close()

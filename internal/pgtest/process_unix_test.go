@@ -102,7 +102,7 @@ func (c *child) end(tb testing.TB) (int, string) {
 	return c.cmd.ProcessState.ExitCode(), string(said)
 }
 
-// eventually waits for what no signal tells, such as the end of a process that is not a child of this one.
+// eventually waits for something that sends no signal, such as the end of a process that is not a child of this one.
 func eventually(tb testing.TB, what string, is func() bool) {
 	tb.Helper()
 	deadline := time.NewTimer(20 * time.Second)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// token is a word of SQL or PL/pgSQL: an identifier or keyword in lower case, a quoted identifier, a text, a number, an
-// operator, or a sign.
+// token is a word of SQL or PL/pgSQL: an identifier or keyword in lower case, a quoted identifier, a text, a number,
+// an operator, or a sign.
 type token struct {
 	kind rune // i, q, t, n, o, or s
 	text string
@@ -37,20 +37,20 @@ func tokens(source string) (all []token, err error) {
 	return all, nil
 }
 
-// What may stand before a parenthesis that is no call, and before a text that is no constant of a type.
+// What may precede a parenthesis that is not a call, and a text that is not a constant of a type.
 var keywords = strings.Fields(`all and any array as begin by case coalesce else elsif end exists from greatest having if into is join
 	least limit not null offset on only operator or perform returning row select set some then union using values when where with`)
 
-// What looks an operator up by its name where none is written, or runs a text that nobody can read beforehand.
+// What looks up an operator by name although none is written, or runs a text that cannot be read beforehand.
 var hidden = strings.Fields(`between cast collate distinct execute ilike in like natural nullif overlay position similar
 	substring treat trim using`)
 
 // The types that the language itself knows, which no search_path changes.
 var ownTypes = strings.Fields(`bigint boolean int integer smallint`)
 
-// Unqualified tells what a function's text leaves to the search_path that it is called with: every call, operator, type and table
-// that does not name pg_catalog or the schema. It reads no more of the language than functions need that qualify everything, and
-// complains of what it does not know.
+// Unqualified lists what a function's text leaves to its caller's search_path: every call, operator, type and table
+// without pg_catalog or the schema. It knows only as much of the language as fully qualified functions need, and
+// reports whatever it does not know.
 func Unqualified(source, schema string) (found []string) {
 	all, err := tokens(source)
 	if err != nil {
@@ -70,11 +70,11 @@ func Unqualified(source, schema string) (found []string) {
 		found = append(found, what+": "+strings.Join(near, " "))
 	}
 	name := func(t token) string { return strings.Trim(t.text, `"`) }
-	// qualified: the name that begins here is one of pg_catalog's or of the schema's.
+	// qualified: the name that begins here belongs to pg_catalog or to the schema.
 	qualified := func(i int) bool {
 		return (name(at(i)) == "pg_catalog" || name(at(i)) == schema) && at(i+1).text == "." && (at(i+2).kind == 'i' || at(i+2).kind == 'q' || at(i+2).kind == 'o')
 	}
-	relation := func(i int) { // what a query reads or writes begins here
+	relation := func(i int) { // begins what a query reads or writes
 		for at(i).text == "only" || at(i).text == "lateral" || at(i).text == "rows" {
 			i++
 		}
@@ -82,7 +82,7 @@ func Unqualified(source, schema string) (found []string) {
 			complain("table", i)
 		}
 	}
-	// Of every parenthesis that is open: whether it is in a list of tables, and in a list of what is set.
+	// For every open parenthesis: whether it is in a list of tables, and in a list of assignments.
 	type level struct{ tables, set bool }
 	open := []level{{}}
 	for i, t := range all {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// careful is a function that leaves nothing to the search_path of its caller, with all that such a function may have.
+// careful is a function that leaves nothing to its caller's search_path, and uses everything that such a function may
+// use.
 const careful = `
 #variable_conflict use_column
 DECLARE

@@ -16,14 +16,14 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// startTimeout bounds the start of a server, with the fetching of an image or of programs.
+// startTimeout limits the start of a server, including the download of an image or of programs.
 const startTimeout = 5 * time.Minute
 
 // shared is the server of the package under test.
 var shared = newCluster()
 
-// A cluster is one server and the databases that this process made in it. It is started at most once, when a test first
-// asks, and closed at most once.
+// A cluster is one server and the databases that this process made in it. It is started and closed at most once; it
+// starts when a test first asks.
 type cluster struct {
 	options
 	prepared bool // Main runs
@@ -58,9 +58,9 @@ func newCluster() *cluster {
 	return c
 }
 
-// Server gives the server that the tests of this package share, starting it if need be. It belongs to Main: a test must
-// neither stop, kill nor restart it, nor change its settings; see Dedicated. The test fails when there is no server to be
-// had.
+// Server returns the server that the tests of this package share, and starts it if necessary. It belongs to Main: a
+// test must not stop, kill or restart it, nor change its settings; see Dedicated. The test fails if there is no
+// server.
 func Server(tb testing.TB) *pgserver.Server {
 	tb.Helper()
 	if err := shared.get(); err != nil {
@@ -69,7 +69,7 @@ func Server(tb testing.TB) *pgserver.Server {
 	return shared.server
 }
 
-// stdout is the process's own: while an Example runs, os.Stdout is what its output is read from.
+// stdout is the process's own: while an Example runs, its output is read from os.Stdout.
 var stdout = os.Stdout
 
 func (c *cluster) get() error {
@@ -87,7 +87,7 @@ func (c *cluster) get() error {
 	return c.startErr
 }
 
-// obtain does not go on from a connection string that leads nowhere: whoever set it does not want another server.
+// obtain fails if the given connection string leads nowhere: whoever set it does not want another server.
 func (c *cluster) obtain(ctx context.Context) (err error) {
 	forced, url := pgserver.Kind(os.Getenv(pgserver.Variable)), os.Getenv(URLVariable)
 	var noDocker error
@@ -112,7 +112,7 @@ func (c *cluster) obtain(ctx context.Context) (err error) {
 	return nil
 }
 
-// shut waits for a start that is under way, so that nothing is started after it.
+// shut waits for a start under way, so that nothing is started after it.
 func (c *cluster) shut() error {
 	c.cancel()
 	over := errors.New("pgtest: the tests are over")

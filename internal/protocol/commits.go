@@ -12,7 +12,8 @@ var ErrUnconfirmed = errors.New("committed without waiting for the synchronous s
 
 const unconfirmedKey = "pglock.unconfirmed commit"
 
-// ObserveCommits makes connections of this configuration notice such commits: the server tells of them in a warning alone.
+// ObserveCommits makes connections of this configuration notice such commits: the server reports them only in a
+// warning.
 func ObserveCommits(config *pgx.ConnConfig) {
 	next := config.OnNotice
 	config.OnNotice = func(conn *pgconn.PgConn, notice *pgconn.Notice) {
@@ -25,8 +26,8 @@ func ObserveCommits(config *pgx.ConnConfig) {
 	}
 }
 
-// Unconfirmed reports whether a commit on conn came without the synchronous standby's confirmation since it was last asked,
-// and forgets it: ask before a commit, too, where others use the connection.
+// Unconfirmed reports whether a commit on conn came without the synchronous standby's confirmation since the last
+// call, and forgets it. If others use the connection, call it also before a commit.
 func Unconfirmed(conn *pgx.Conn) bool {
 	data := conn.PgConn().CustomData()
 	_, found := data[unconfirmedKey]

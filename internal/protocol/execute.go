@@ -12,29 +12,33 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Patience bounds every statement: one on a connection that died in silence would hold its call until its ctx ends.
+// Patience limits every statement: on a connection that has died silently, a statement would hold its call until its
+// ctx ends.
 const Patience = 10 * time.Second
 
-// Step is one statement, which is a transaction of its own.
+// Step is one statement, which is a whole transaction.
 type Step struct {
 	SQL  string
 	Args []any
-	Scan func(pgx.Rows) error // gets each row; nil: the rows say nothing
+	Scan func(pgx.Rows) error // gets each row; nil ignores the rows
 }
 
-// Executor runs steps on connections, each at READ COMMITTED whatever the session's default is. It is safe for concurrent use.
+// Executor runs steps on connections, each at READ COMMITTED whatever the session's default. It is safe for
+// concurrent use.
 type Executor struct {
-	// explicit says that the sessions' default isolation is not READ COMMITTED: statements then travel between BEGIN and COMMIT.
+	// explicit says that the sessions' default isolation is not READ COMMITTED; then statements travel between BEGIN
+	// and COMMIT.
 	explicit atomic.Bool
 	names    names
 }
 
-// BeginExplicitly makes every step say its isolation level. The executor finds that out by itself, at the cost of one refusal.
+// BeginExplicitly makes every step state its isolation level. Otherwise the executor finds out by itself, at the cost
+// of one refusal.
 func (e *Executor) BeginExplicitly() { e.explicit.Store(true) }
 
-// Run runs the first step, and after its commit those that go along, all in one round trip. The error is that of the first step:
-// what goes wrong after it undoes nothing. Those that go along do so only where that is sure to be one session, so not where
-// statements have no names.
+// Run runs the first step and, after its commit, the others, all in one round trip. The error is that of the first
+// step: a failure after it undoes nothing. The others go along only if they surely reach the same session, and so not
+// where statements have no names.
 func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ...Step) error {
 	_ = Unconfirmed(conn) // of a commit that is not ours
 	for {
@@ -60,7 +64,7 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 	}
 }
 
-// send sends all steps in one go, and reads what comes back of them.
+// send sends all steps at once, and reads their answers.
 func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Step) (err error) {
 	if tracer := settingsOf(conn).tracer; tracer != nil {
 		for _, s := range steps {
@@ -71,7 +75,7 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 	prepared := make([]*pgconn.StatementDescription, len(steps)) // nil: without a name
 	if named {
 		defer func() {
-			if nameLost(err) || State(err) == "0A000" { // the schema has changed under the plan
+			if nameLost(err) || State(err) == "0A000" { // the schema has changed since the plan was made
 				for _, s := range steps {
 					_ = conn.Deallocate(ctx, ownName(s.SQL))
 				}
@@ -113,7 +117,7 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 			break
 		}
 	}
-	_ = p.Close() // it repeats an error that was read, or comes after the first commit
+	_ = p.Close() // it repeats an error that was already read, or comes after the first commit
 	return err
 }
 
@@ -148,15 +152,16 @@ func readAll(rows pgx.Rows, scan func(pgx.Rows) error) error {
 	return rows.Err()
 }
 
-// rollBack keeps a connection whose transaction has failed; where it fails the connection is closed, which rolls back too.
+// rollBack keeps a connection whose transaction has failed. If that fails it closes the connection, which rolls back
+// too.
 func rollBack(ctx context.Context, conn *pgx.Conn) {
 	if conn.PgConn().TxStatus() == 'E' {
 		_, _ = conn.Exec(ctx, "rollback")
 	}
 }
 
-// settings are what a connection was made with, as far as it concerns us. They are kept with the connection: pgx copies all of
-// its configuration, with that of TLS, whenever it is asked for it.
+// settings are those of a connection's configuration that concern us. They are kept with the connection, because pgx
+// copies the whole configuration, TLS included, on every request for it.
 type settings struct {
 	mode   pgx.QueryExecMode
 	tracer pgx.QueryTracer
@@ -175,8 +180,8 @@ func settingsOf(conn *pgx.Conn) settings {
 	return known
 }
 
-// ownName is under what a statement is prepared: the same for the same text, and not the text. That one would be preferred by
-// every later query of that text, also by one that must not rely on names.
+// ownName is the name under which a statement is prepared: the same for the same text, but not the text itself. Every
+// later query of that text would prefer a name like that, even one that must not rely on names.
 func ownName(sql string) string {
 	if name, known := ownNames.Load(sql); known {
 		return name.(string)
@@ -187,5 +192,5 @@ func ownName(sql string) string {
 	return name
 }
 
-// ownNames has the name of each statement that was ever sent: there are some thirty for each schema.
+// ownNames holds the name of each statement ever sent: some thirty per schema.
 var ownNames sync.Map

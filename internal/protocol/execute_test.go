@@ -97,7 +97,7 @@ func TestI19_StepsAreTransactionsAtReadCommitted(t *testing.T) {
 	}
 }
 
-// What goes wrong in a step that goes along undoes nothing, and is nobody's error.
+// A failure in a step that goes along undoes nothing, and is not an error.
 func TestFailureOfAStepThatGoesAlongIsItsOwn(t *testing.T) {
 	conn := connect(t, pgtest.Database(t), pgx.QueryExecModeCacheStatement)
 	var e Executor

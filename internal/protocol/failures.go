@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// The SQLSTATEs of the protocol; the migrations list them with their meaning.
+// The SQLSTATEs of the protocol. The migrations give their meanings.
 const (
 	StateExpired       = "LK001"
 	StateStaleToken    = "LK002"
@@ -23,7 +23,7 @@ const (
 	StateKeyTooOld     = "LK012"
 )
 
-// State is the SQLSTATE of a server's error, from any driver whose error type has a method SQLState, or "".
+// State returns the SQLSTATE of a server's error, from any driver whose error type has a method SQLState, or "".
 func State(err error) string {
 	var e interface{ SQLState() string }
 	if errors.As(err, &e) {
@@ -42,7 +42,7 @@ const (
 	FieldConstraint = 'n'
 )
 
-// Field is a field of a server's error, from pgx or from lib/pq, or "".
+// Field returns a field of a server's error, from pgx or from lib/pq, or "".
 func Field(err error, name byte) string {
 	var e *pgconn.PgError
 	var legacy interface{ Get(byte) string } // lib/pq
@@ -56,14 +56,14 @@ func Field(err error, name byte) string {
 	return ""
 }
 
-// Detail is the value of key=value in the DETAIL of a server's error.
+// Detail returns the value of key=value in the DETAIL of a server's error.
 func Detail(err error, key string) string {
 	detail := Field(err, FieldDetail)
 	v, _ := strings.CutPrefix(detail, key+"=")
 	return v
 }
 
-// Message is what a server's error says, without what pgx adds to it.
+// Message returns the text of a server's error, without pgx's additions.
 func Message(err error) string {
 	if message := Field(err, FieldMessage); message != "" {
 		return message
@@ -71,8 +71,8 @@ func Message(err error) string {
 	return err.Error()
 }
 
-// Transient reports whether the server undid the statement for a reason that a repetition may not meet: serialization
-// failure, deadlock, lock_timeout, or a cancelled statement. Nothing was changed.
+// Transient reports whether the server undid the statement for a reason that a repetition may not meet: a
+// serialization failure, a deadlock, lock_timeout, or a cancelled statement. Nothing was changed.
 func Transient(err error) bool {
 	switch State(err) {
 	case "40001", "40P01", "55P03", "57014":
@@ -81,11 +81,11 @@ func Transient(err error) bool {
 	return false
 }
 
-// LockedOut reports whether the server has waited for another transaction for as long as it may: nothing was changed.
+// LockedOut reports whether the server has waited for another transaction for as long as it may. Nothing was changed.
 func LockedOut(err error) bool { return State(err) == "55P03" }
 
-// ConnectionLost reports whether err says that the connection ended rather than that the server refused: what was sent
-// may have been done.
+// ConnectionLost reports whether the connection ended, rather than that the server refused: the statement may have
+// been carried out.
 func ConnectionLost(err error) bool {
 	switch state := State(err); {
 	case err == nil:

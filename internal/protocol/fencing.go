@@ -7,18 +7,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The statements of package fencedstore, which sends them in transactions of the application's, with whatever driver that has.
+// The statements of package fencedstore. It sends them in the application's transactions, with whatever driver these
+// have.
 
 func inSchema(sql, schema string) string {
 	return strings.ReplaceAll(sql, "{{schema}}", pgx.Identifier{schema}.Sanitize())
 }
 
-// Fence takes the fence row, compares the token, and checks the lease. One column of the row is one call, and spares the server a
-// table of results.
+// Fence locks the fence's row, compares the token, and checks the lease. One row-valued column means one call, and
+// spares the server a table of results.
 func Fence(schema string) string {
 	return inSchema(`SELECT ({{schema}}.fence($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid,
 			$4::pg_catalog.text, $5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.int4,
-			$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)).remaining_us`, schema)
+			$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid,
+			$10::pg_catalog.text::pg_catalog.interval)).remaining_us`, schema)
 }
 
 // FenceAll is Fence for many. Lists travel as JSON, which every driver can send.
@@ -30,7 +32,7 @@ func FenceAll(schema string) string {
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($4::pg_catalog.text::pg_catalog.jsonb)),
 		$5::pg_catalog.bool, $6::pg_catalog.text::pg_catalog.uuid,
 		ARRAY(SELECT pg_catalog.jsonb_array_elements_text($7::pg_catalog.text::pg_catalog.jsonb)::pg_catalog.int4),
-		$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid)`, schema)
+		$8::pg_catalog.text::pg_catalog.uuid, $9::pg_catalog.text::pg_catalog.uuid, $10::pg_catalog.text::pg_catalog.interval)`, schema)
 }
 
 // Once is Fence for the work of a key.
@@ -38,7 +40,8 @@ func Once(schema string) string {
 	return inSchema(`SELECT is_first, lock_name, token, (EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
 		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
 			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid,
-			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid)`, schema)
+			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid,
+			$12::pg_catalog.text::pg_catalog.interval)`, schema)
 }
 
 // Seal checks the fences of these resources once more.
@@ -46,8 +49,8 @@ func Seal(schema string) string {
 	return inSchema("SELECT {{schema}}.seal($1::pg_catalog.text[])", schema)
 }
 
-// SealOf is Seal without a parameter. The names travel in hexadecimal, which means the same whatever the session's settings for
-// strings are.
+// SealOf is Seal without a parameter. The names travel in hexadecimal, which does not depend on the session's
+// settings for strings.
 func SealOf(schema string, resources []string) string {
 	names := make([]string, len(resources))
 	for i, name := range resources {
@@ -71,7 +74,7 @@ func UnguardTable(schema string) string {
 	return inSchema(`SELECT {{schema}}.unguard_table($1::pg_catalog.text::pg_catalog.regclass)`, schema)
 }
 
-// ListGuards tells the guarded tables.
+// ListGuards lists the guarded tables.
 func ListGuards(schema string) string {
 	return inSchema(`SELECT table_name, resource, COALESCE(key_column, ''), covered, COALESCE(problem, '') FROM {{schema}}.list_guards()`, schema)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// LockInfo is pglock.LockInfo, for the two packages that read it: the types are those of pglock, which this package does not know.
+// LockInfo is pglock.LockInfo for its two readers. The types are parameters, because this package does not import
+// pglock.
 type LockInfo[Token ~int64, Mode ~string] struct {
 	Name       string
 	Held       bool
@@ -27,7 +28,7 @@ type LockInfo[Token ~int64, Mode ~string] struct {
 	Waiting    int
 }
 
-// ScanLockInfo reads a row of the columns that every view of locks has, and what comes after them.
+// ScanLockInfo reads a row of the columns that every view of locks has, and further columns after them.
 func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i LockInfo[Token, Mode], err error) {
 	var ttl, remaining int64
 	var acquiredAt, renewedAt, expiresAt, endedAt *int64
@@ -44,8 +45,8 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 	return i, err
 }
 
-// The statements of prune, each in a transaction of its own. As text, PostgreSQL 14 reads no interval of more than 2^31 seconds or
-// microseconds.
+// The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or
+// microseconds from text.
 
 // EndInTime makes the server end the transaction's statements after so many milliseconds.
 const EndInTime = `SELECT pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
@@ -60,7 +61,8 @@ func PruneEvents(schema string) string {
 	return inSchema(`SELECT {{schema}}.prune_events(pg_catalog.make_interval(secs => $1::pg_catalog.float8)), NULL::pg_catalog.text`, schema)
 }
 
-// PruneLocks removes locks that have been free for longer than so many seconds: at most so many names, after the one that is given.
+// PruneLocks removes locks that have been free for longer than so many seconds: at most so many names, after the
+// given one.
 func PruneLocks(schema string) string {
 	return inSchema(`SELECT removed, next
 		FROM {{schema}}.prune_locks(pg_catalog.make_interval(secs => $1::pg_catalog.float8), $2::pg_catalog.int4, $3::pg_catalog.text)`, schema)

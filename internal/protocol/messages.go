@@ -7,21 +7,20 @@ import (
 	"github.com/google/uuid"
 )
 
-// Session is the client that speaks, as the queue knows it. The key is what only it knows.
+// Session is the client, as the queue knows it. Only the client knows the key.
 type Session struct {
 	Key    uuid.UUID
 	Holder string
 	TTL    time.Duration
 }
 
-// RequestID names one request for a lock, by the grant ID that it was made with. What became of it, a ticket or a lease, has the
-// same.
+// RequestID identifies one request for a lock, by its grant ID. The resulting ticket or lease has the same.
 type RequestID struct {
 	Name    string
 	GrantID uuid.UUID
 }
 
-// Request is one request for a lock as it is sent.
+// Request is one request for a lock, as it is sent.
 type Request struct {
 	RequestID
 	Session  Session
@@ -30,21 +29,21 @@ type Request struct {
 	Grace    time.Duration // on the server the lease is longer by this
 	Metadata json.RawMessage
 	Mode     string
-	Capacity int // 0: the mode has none
+	Capacity int // 0 if the mode has none
 	Wait     bool
-	Turns    int // how many tokens the grant is to carry; 0 or 1: one
+	Turns    int // how many tokens the grant should carry; 0 or 1: one
 	Owner    uuid.UUID
 	Nested   bool // the owner holds a lock
 	Retry    bool
 }
 
-// Answer is what the server says to one request for a lock: granted, or who holds it and the place in the queue.
+// Answer is the server's answer to one request for a lock: granted, or the holder and the place in the queue.
 type Answer struct {
 	Granted    bool
-	Token      int64 // of the grant, of a block the last; else of who holds the lock
+	Token      int64 // of the grant, of a block the last; else the holder's
 	FirstToken int64 // of the grant
 	Slot       int
-	Remaining  time.Duration // of the lease when granted; else until it makes sense for the first in the queue to ask again
+	Remaining  time.Duration // of the lease when granted; else until the first in the queue should ask again
 	Holder     string
 	ExpiresAt  time.Time
 
@@ -55,72 +54,89 @@ type Answer struct {
 	Handed Handed
 }
 
-// Handed says what a statement granted to waiters on its way.
+// Handed says what a statement granted to waiters besides its own work.
 type Handed struct {
 	Hints   []string // to waiters of this client
-	Slots   []int    // to those of others, who are to be told by an announcement
+	Slots   []int    // to waiters of others, which need an announcement
 	Watched bool     // somebody watches the lock
 
-	Announced bool // somebody else was granted the lock, and has been told
+	Announced bool // the lock went to another client, which was notified
 }
 
-// TakenBack is what the server says of a request that was taken back: whether a grant was ended, and who holds the lock otherwise.
+// TakenBack is the server's answer about a request that was taken back: whether a grant was ended, or who holds the
+// lock.
 type TakenBack struct {
 	Ended     bool
-	Place     int // that the ticket had; 0 when there was none
+	Place     int // the ticket's place; 0 if there was none
 	Token     int64
 	Holder    string
 	ExpiresAt time.Time
 	Handed    Handed
 }
 
-// Claim names one lease. The grant ID is what only its owner knows.
+// Claim identifies one lease. Only its owner knows the grant ID.
 type Claim struct {
 	Name    string
 	Token   int64
 	GrantID uuid.UUID
 	Slot    int
+
+	// Of a renewal that extends the lease, or undoes an extension.
+	Lasting  time.Duration // the lease lasts for at least so long, and no renewal shortens it before; 0: for its TTL
+	NoLonger int64         // the expiry that the renewal undoes, in microseconds since 1970; 0: none
 }
 
-// Ending is what became of a lease that was released.
+// Ending is the result of a release.
 type Ending struct {
 	Released bool
 	Handed   Handed
 }
 
-// Remains is what became of a lease that was asked about: how long it runs, or why it is lost.
+// Succession is the result of a hand-over: the outcome is HandedOver, Nobody, or the reason for which the lease is lost.
+type Succession struct {
+	Outcome string
+	Handed  Handed
+}
+
+// The outcomes of a hand-over that are not losses.
+const (
+	HandedOver = "handed over"
+	Nobody     = "nobody" // waits under that label
+)
+
+// Remains is the result of a check: how long the lease runs, or why it is lost.
 type Remains struct {
 	Left time.Duration
 	Lost string
 }
 
-// Beat is what one statement of the heartbeat does: it renews leases, and looks at the queue, where it is to, searching circles
-// from the tickets in Nested.
+// Beat is the work of one statement of the heartbeat: it renews leases and, if Look is set, looks at the queue, and
+// searches circles from the tickets in Nested.
 type Beat struct {
 	Claims []Claim
 	Look   bool
 	Nested []int64
 }
 
-// Verdict is what a renewal brought for one lease: it is renewed with so much time left, or busy; else the outcome is the reason
-// for which it is lost.
+// Verdict is the result of a renewal for one lease: renewed with so much time left, or busy, or else the reason for
+// the loss.
 type Verdict struct {
 	Outcome   string
 	Remaining time.Duration
 	ExpiresAt time.Time
 }
 
-// The outcomes of a renewal that are no losses.
+// The outcomes of a renewal that are not losses.
 const (
 	Renewed = "renewed"
 	Busy    = "busy" // another transaction has locked the row
 )
 
-// Sighting is what a look brought for one ticket that is still queued.
+// Sighting is what a look found about one ticket that is still queued.
 type Sighting struct {
 	First     bool
 	Remaining time.Duration // for the first: until it should ask again
-	Circle    []Link        // that its ticket closes, if there is one
+	Circle    []Link        // that its ticket closes, if any
 }
 
 // Link is one step of a circle of waiters.

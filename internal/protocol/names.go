@@ -7,34 +7,36 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// How long statements go without a name after one was lost: longer each time.
+// How long statements go without names after one was lost: longer each time.
 const (
 	firstNameless = 10 * time.Second
 	lastNameless  = time.Hour
 )
 
-// names says whether statements may be prepared under names. Something between us and the server may lose them, as a pooler does
-// that shares connections between transactions. A name that was lost for another reason must not cost us their speed for ever.
+// names decides whether statements may be prepared under names. Something between us and the server may lose them,
+// such as a pooler that shares connections between transactions. A name lost for another reason must not slow us down
+// for ever.
 type names struct {
 	unusableUntil atomic.Int64 // nanoseconds since 1970
 	losses        atomic.Int64 // in a row
 }
 
-// usable reports whether names may be used on a connection of this mode. Any mode but pgx's default says that they may not.
+// usable reports whether names may be used on a connection of this mode. Any mode other than pgx's default forbids
+// them.
 func (n *names) usable(mode pgx.QueryExecMode) bool {
 	return mode == pgx.QueryExecModeCacheStatement && time.Now().UnixNano() >= n.unusableUntil.Load()
 }
 
-// lost notes that a name was not there, or stood for something else.
+// lost notes that a name was missing, or stood for something else.
 func (n *names) lost() {
 	losses := n.losses.Add(1)
 	n.unusableUntil.Store(time.Now().Add(min(firstNameless<<min(losses-1, 20), lastNameless)).UnixNano())
 }
 
-// worked notes that names are of use again.
+// worked notes that names work again.
 func (n *names) worked() { n.losses.Store(0) }
 
-// nameLost reports that a prepared statement is not there, or another of its name is. Nothing was done.
+// nameLost reports that a prepared statement is missing, or that its name stands for another. Nothing was done.
 func nameLost(err error) bool {
 	state := State(err)
 	return state == "26000" || state == "42P05"

@@ -1,5 +1,5 @@
-// Package protocol is what this library and the server say to each other: the statements, what goes with them and comes back,
-// how a statement is executed on a connection, and what an error of it means. It knows no client.
+// Package protocol is the conversation between this library and the server: the statements, their arguments and
+// answers, their execution on a connection, and the meaning of their errors. It knows no client.
 package protocol
 
 import (
@@ -9,20 +9,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Queries are the statements of pglock: one call of one function each, one round trip each. Every name in them is
-// qualified, so that they mean the same under any search_path. Texts are cast where they stand, so that they need no
-// parameter types and work with prepared statements off. Times come as microseconds since 1970, because a time in text
-// form has the session's DateStyle. What each function locks, reads and returns is said where it is, in migrations/schema.
+// Queries are the statements of pglock: each calls one function, in one round trip. Every name in them is qualified,
+// so that they mean the same under any search_path. Texts have casts, so that they need no parameter types and work
+// with prepared statements off. Times travel as microseconds since 1970, because a time in text form depends on the
+// session's DateStyle. migrations/schema says what each function locks, reads and returns.
 type Queries struct {
 	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, checkMany, timeline, own string
-	release, releaseMany, giveUp, endSession, sweep                                         string
+	release, releaseMany, handOver, giveUp, endSession, sweep                               string
 	announce, notify                                                                        string
 
-	// What these bring is for people, and read where it is shown.
+	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Diagnose string
 }
 
-// times finds where a query says {{at column}}.
+// times finds {{at column}} in a query.
 var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 
 // NewQueries gives the statements for a schema.
@@ -33,13 +33,14 @@ func NewQueries(schema string) *Queries {
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
-	// A statement that is its own transaction may leave the disk behind; a function never does.
+	// A statement that is a whole transaction may leave out the wait for the disk; a function never does that by
+	// itself.
 	const async = `pg_catalog.set_config('synchronous_commit', 'off', true)`
 	return &Queries{
-		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok
+		Start: in(`SELECT schema_version, database_id::pg_catalog.text, isolation, read_only, sequence_ok, serves_from
 			FROM {{schema}}.start_client()`),
-		// A grant waits for the disk; a ticket does not: one that a crash loses belonged to a connection that it ended. The last
-		// argument says that the statement is a transaction of its own.
+		// A grant waits for the disk. A ticket does not: a crash that loses it has also ended its connection. The
+		// last argument says that the statement is a whole transaction.
 		acquire: in(`SELECT NULL::pg_catalog.int8, granted, token, more::pg_catalog.text
 			FROM {{schema}}.acquire_lease($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.uuid, $3::pg_catalog.text::pg_catalog.uuid,
 				$4::pg_catalog.text, $5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text::pg_catalog.jsonb, $7::pg_catalog.bool,
@@ -52,37 +53,44 @@ func NewQueries(schema string) *Queries {
 				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[],
 				$14::pg_catalog.int4[], true)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
+			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
+				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[])`),
 		look: in(`SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
 		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int8[])`),
 		beat: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[])
+			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[],
+				NULL, $9::pg_catalog.text[]::pg_catalog.interval[], $10::pg_catalog.text[]::pg_catalog.timestamptz[])
 			UNION ALL
 			SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
 		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
 			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.text::pg_catalog.uuid],
-				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval)`),
+				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval,
+				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[])`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		own: in(`SELECT o.done, ` + async + `
 			FROM {{schema}}.own_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text::pg_catalog.uuid) AS o (done)`),
 		timeline: in(`SELECT since_us FROM {{schema}}.timeline()`),
-		// A release need not wait for the disk: losing it in a crash only means that the lease runs out by itself. But one
-		// that hands the lock over is a grant, and waits.
+		// A release need not wait for the disk: if a crash loses it, the lease runs out by itself. But a release that
+		// hands the lock over is a grant, and waits.
 		release: in(`SELECT NULL::pg_catalog.int8, released, more::pg_catalog.text
 			FROM {{schema}}.release_lease($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.int4, true)`),
 		releaseMany: in(`SELECT n, released, more::pg_catalog.text
 			FROM {{schema}}.release_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.int4[], true)`),
+		handOver: in(`SELECT outcome, more::pg_catalog.text
+			FROM {{schema}}.hand_over($1::pg_catalog.text, $2::pg_catalog.int8, $3::pg_catalog.text::pg_catalog.uuid, $4::pg_catalog.text,
+				$5::pg_catalog.bool)`),
 		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
-		// NOTIFY holds a lock of the whole cluster until its transaction ends: never while it waits for the disk.
+		// NOTIFY holds a lock of the whole cluster until its transaction ends, so that transaction must not wait for
+		// the disk.
 		announce: in(`SELECT a.told, ` + async + `
 			FROM {{schema}}.announce($1::pg_catalog.text[], $2::pg_catalog.int4[]) AS a (told)`),
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),

@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Acquire requests for locks, with the function for one or the one for many, which does the same for each.
+// Acquire requests locks, with the single or the array function, which do the same for each request.
 func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 	if len(requests) == 1 {
 		a := requests[0]
@@ -50,7 +50,7 @@ func (a Request) metadata() *string {
 	return &text
 }
 
-// more is what an answer has beside the lock itself: what the caller does not know otherwise, where there is something to say.
+// more is what an answer says beyond the lock itself: what the caller cannot know otherwise.
 type more struct {
 	FirstToken int64     `json:"first_token"`
 	Slot       int       `json:"slot"`
@@ -80,10 +80,10 @@ func (m more) handed() Handed {
 	return Handed{Hints: m.Handed.Hints, Slots: m.Handed.Slots, Watched: m.Watched}
 }
 
-// place is where an answer belongs: to the n-th call, or to the only one.
+// place says which call an answer belongs to: the n-th, or the only one.
 func place(n *int64) int { return int(max(OrZero(n), 1)) - 1 }
 
-// scanAnswer reads what the server says to one request.
+// scanAnswer reads the server's answer to one request.
 func scanAnswer(rows pgx.Rows, requests []Request, answers []Answer) error {
 	var n, token *int64
 	var granted bool
@@ -108,7 +108,7 @@ func scanAnswer(rows pgx.Rows, requests []Request, answers []Answer) error {
 	return nil
 }
 
-// Release ends leases, with the function for one or the one for many, which does the same for each.
+// Release ends leases, with the single or the array function, which do the same for each lease.
 func (q *Queries) Release(claims []Claim, endings []Ending) Step {
 	s := q.ReleaseAll(claims, endings)
 	if len(claims) == 1 {
@@ -117,7 +117,7 @@ func (q *Queries) Release(claims []Claim, endings []Ending) Step {
 	return s
 }
 
-// ReleaseAll ends leases, all of them or none, and waits for no row for longer than a moment.
+// ReleaseAll ends leases, all of them or none, and waits only briefly for each row.
 func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 	return Step{q.releaseMany, columns(claims), func(rows pgx.Rows) error {
 		var n *int64
@@ -132,7 +132,20 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 	}}
 }
 
-// Check requests what became of leases.
+// HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
+func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
+	return Step{q.handOver, []any{c.Name, c.Token, c.GrantID.String(), to, look}, func(rows pgx.Rows) error {
+		var text *string
+		if err := rows.Scan(&s.Outcome, &text); err != nil {
+			return err
+		}
+		m, err := readMore(text)
+		s.Handed = m.handed()
+		return err
+	}}
+}
+
+// Check asks what became of leases.
 func (q *Queries) Check(claims []Claim, all []Remains) Step {
 	return Step{q.checkMany, columns(claims), func(rows pgx.Rows) error {
 		var n int64
@@ -149,7 +162,9 @@ func (q *Queries) Check(claims []Claim, all []Remains) Step {
 // Beat renews leases and looks at the queue of the session, in one statement.
 func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings map[int64]Sighting) Step {
 	look := []any{s.Key.String(), s.Holder, Interval(s.TTL), b.Nested}
-	step := Step{q.beat, append(look, columns(b.Claims)...), func(rows pgx.Rows) error {
+	lasting, noLonger := extensions(b.Claims)
+	renewals := append(columns(b.Claims), lasting, noLonger)
+	step := Step{q.beat, append(look, renewals...), func(rows pgx.Rows) error {
 		var n, ticket, remaining, expiresAt *int64
 		var outcome, circle *string
 		var first *bool
@@ -172,16 +187,17 @@ func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings 
 	}}
 	switch {
 	case !b.Look:
-		step.SQL, step.Args = q.renewAll, columns(b.Claims)
+		step.SQL, step.Args = q.renewAll, renewals
 	case len(b.Claims) == 0:
 		step.SQL, step.Args = q.look, look
 	}
 	return step
 }
 
-// Renew renews one lease, and waits for its row for so long at most. That it is lost is an error, as a fence says it.
+// Renew renews one lease, and waits at most so long for its row. A lost lease is an error, as from a fence.
 func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
-	return Step{q.renew, append(c.args(), Interval(wait)), func(rows pgx.Rows) error {
+	lasting, noLonger := extensions([]Claim{c})
+	return Step{q.renew, append(c.args(), Interval(wait), lasting, noLonger), func(rows pgx.Rows) error {
 		var us int64
 		var expiresAt *int64
 		err := rows.Scan(&v.Outcome, &us, &expiresAt)
@@ -196,7 +212,7 @@ func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
 	}}
 }
 
-// OwnTickets requests which requests the tickets of the session stand for.
+// OwnTickets asks for the requests behind tickets of the session.
 func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]RequestID) Step {
 	return Step{q.ownTickets, []any{s.Key.String(), tickets}, func(rows pgx.Rows) error {
 		var r RequestID
@@ -210,7 +226,7 @@ func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]RequestID) Step 
 	}}
 }
 
-// TakeBack takes requests back, all of them or none; with spend, also those whose attempts may still be on their way.
+// TakeBack takes requests back, all of them or none; with spend, also those whose attempts may still be under way.
 func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []TakenBack) Step {
 	names, grantIDs := make([]string, len(requests)), make([]string, len(requests))
 	for i, r := range requests {
@@ -236,20 +252,20 @@ func (q *Queries) EndSession(s Session) Step {
 	return Step{SQL: q.endSession, Args: []any{s.Key.String()}}
 }
 
-// Sweep removes what dead sessions and old requests have left in the tables, a little of it.
+// Sweep removes some of what dead sessions and old requests have left in the tables.
 func (q *Queries) Sweep() Step { return Step{SQL: q.sweep} }
 
-// Timeline requests how long ago the server's timeline changed; nil when it never did, or cannot be seen.
+// Timeline asks how long ago the server's timeline changed; nil if it never did, or cannot be seen.
 func (q *Queries) Timeline(us **int64) Step {
 	return Step{SQL: q.timeline, Scan: func(rows pgx.Rows) error { return rows.Scan(us) }}
 }
 
-// Own tells that the lease is its owner's.
+// Own tells the server the owner of the lease.
 func (q *Queries) Own(c Claim, owner uuid.UUID) Step {
 	return Step{SQL: q.own, Args: []any{c.Name, c.Token, c.GrantID.String(), owner.String()}}
 }
 
-// Announce notifies those who were granted a slot of these locks, and whoever watches; told is how many hints there were.
+// Announce notifies the new holders of a slot of these locks, and the watchers; told is the number of hints.
 func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
 	return Step{q.announce, []any{names, slots}, func(rows pgx.Rows) error { return rows.Scan(told, nil) }}
 }
@@ -259,7 +275,7 @@ func (q *Queries) Notify(channel, payload string) Step {
 	return Step{SQL: q.notify, Args: []any{channel, payload}}
 }
 
-// Moment is a time from the server, in UTC; zero when there is none.
+// Moment is a time from the server, in UTC; zero if there is none.
 func Moment(us *int64) time.Time {
 	if us == nil {
 		return time.Time{}
@@ -269,12 +285,12 @@ func Moment(us *int64) time.Time {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// Interval is d as PostgreSQL reads it. Seconds, as version 14 takes no more than 2^31 microseconds.
+// Interval is d as PostgreSQL reads it, in seconds, because version 14 takes no more than 2^31 microseconds.
 func Interval(d time.Duration) string {
 	return fmt.Sprintf("%d.%06d seconds", d/time.Second, d%time.Second/time.Microsecond)
 }
 
-// OrZero is what a column holds, zero for NULL.
+// OrZero returns the value of a column, zero for NULL.
 func OrZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -284,7 +300,7 @@ func OrZero[T any](p *T) (v T) {
 
 func (c Claim) args() []any { return []any{c.Name, c.Token, c.GrantID.String(), c.Slot} }
 
-// columns are the claims as the arguments of a function for many.
+// columns returns the claims as arguments of an array function.
 func columns(claims []Claim) []any {
 	n := len(claims)
 	names, tokens, grantIDs, slots := make([]string, n), make([]int64, n), make([]string, n), make([]int, n)
@@ -292,4 +308,25 @@ func columns(claims []Claim) []any {
 		names[i], tokens[i], grantIDs[i], slots[i] = c.Name, c.Token, c.GrantID.String(), c.Slot
 	}
 	return []any{names, tokens, grantIDs, slots}
+}
+
+// extensions are what the claims say of extensions, as the arguments of renew_leases; nil where they say nothing.
+func extensions(claims []Claim) (lasting, noLonger []*string) {
+	for i, c := range claims {
+		if c.Lasting == 0 && c.NoLonger == 0 {
+			continue
+		}
+		if lasting == nil {
+			lasting, noLonger = make([]*string, len(claims)), make([]*string, len(claims))
+		}
+		if c.Lasting > 0 {
+			text := Interval(c.Lasting)
+			lasting[i] = &text
+		}
+		if c.NoLonger != 0 {
+			text := Moment(&c.NoLonger).Format("2006-01-02T15:04:05.999999Z")
+			noLonger[i] = &text
+		}
+	}
+	return lasting, noLonger
 }

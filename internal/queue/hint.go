@@ -12,27 +12,27 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// Hint is the grant of a ticket as the server tells it. It is dated by when that ticket was last seen in the queue, so that
-// trust in it ends before the lease, however late it comes.
+// Hint is the grant of a ticket as the server reports it. Its time is when the ticket was last seen in the queue, so
+// that trust in it ends before the lease, however late it arrives.
 type Hint struct {
 	ticket int64
 	Token  int64
 	First  int64 // of a block; else the token
 	Slot   int
-	Left   time.Duration // of the lease, when it was told
+	Left   time.Duration // of the lease, at the announcement
 	Seen   trust.Instant // a moment before the grant, from which trust counts
 }
 
-// early is a hint that waits for its ticket to be known.
+// early is a hint that waits until its ticket is known.
 type early struct {
 	text string
 	sent *trust.Instant
 }
 
 const (
-	// earlyMost bounds what a stranger's notifications can make a client remember.
+	// earlyMost limits what a stranger's notifications can make a client remember.
 	earlyMost = 1024
-	// blockMost is how many tokens a grant carries at most.
+	// blockMost limits the tokens of a grant.
 	blockMost = 1000
 )
 
@@ -42,7 +42,7 @@ func digest(text string, grantID uuid.UUID) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// parse reads what the server says of a grant.
+// parse reads the server's report of a grant.
 func parse(text string) (h Hint, ok bool) {
 	var left int64
 	fields := strings.Fields(text)
@@ -64,9 +64,9 @@ func parse(text string) (h Hint, ok bool) {
 	return h, h.First > 0 && h.First <= h.Token && h.Token-h.First < blockMost
 }
 
-// Hear takes the hint of a grant to its ticket; sent is a local moment before the grant, nil when it is not known. A hint belongs to
-// one ticket, and proves by its digest that the server has told it. One that comes before the answer that tells its ticket is kept
-// for that.
+// Hear gives the hint of a grant to its ticket. sent is a local time before the grant, nil if unknown. A hint belongs
+// to one ticket, and its digest proves that it comes from the server. A hint that arrives before the answer with its
+// ticket is kept until then.
 func (q *Queue) Hear(text string, sent *trust.Instant) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

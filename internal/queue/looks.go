@@ -10,16 +10,16 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// Outage is how long waiting calls bear a server that cannot be reached.
+// Outage is how long waiting calls tolerate an unreachable server.
 const Outage = 30 * time.Second
 
-// Look is one look at the tables that is under way.
+// Look is one look at the tables.
 type Look struct {
-	tickets map[int64]*Ticket // those it is to find
+	tickets map[int64]*Ticket // it should find these
 	Nested  []int64           // those whose owners hold locks
 }
 
-// Owners are the owners of the tickets that it is to find.
+// Owners returns the owners of the tickets that it should find.
 func (l *Look) Owners() (all []Owner) {
 	for _, t := range l.tickets {
 		all = append(all, t.Owner)
@@ -27,7 +27,7 @@ func (l *Look) Owners() (all []Owner) {
 	return all
 }
 
-// UntilLook is how long until the next look; pause.Never when nobody waits.
+// UntilLook is how long until the next look; pause.Never if no call waits.
 func (q *Queue) UntilLook(now trust.Instant) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,7 +41,7 @@ func (q *Queue) untilLook(now trust.Instant) time.Duration {
 	return max(0, q.next.Mono-now.Mono)
 }
 
-// DueLook is the look to make now, if it is due, and how long until the next otherwise.
+// DueLook returns the look to make now if it is due, else how long until the next.
 func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,7 +59,7 @@ func (q *Queue) DueLook(now trust.Instant) (*Look, time.Duration) {
 	return l, 0
 }
 
-// LookFailed notes that a look which was sent at that moment brought nothing. Where looks fail for long, their waits end.
+// LookFailed notes that a look has failed. When looks fail for long, their waits end.
 func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,24 +73,25 @@ func (q *Queue) LookFailed(l *Look, err error, sent, now trust.Instant) {
 	}
 }
 
-// Looked gives every waiting call what a look has found of its ticket. It answers the strays: tickets that no call has, and that
-// had none already at a moment since when every call that asks has had its answer.
+// Looked tells every waiting call what a look has found about its ticket. It returns the strays: tickets without a
+// call. A ticket is stray only if an earlier look also found it without a call, and every call that began before that
+// look has had its answer since.
 //
-// A stray would be granted to nobody in its turn, for as long as the session is alive. There is none but where the server has lost
-// what it answered: a crash may lose the last moments in which requests were taken back, as these need not wait for the disk, and a
-// failover to a standby that lacks them likewise.
+// When its turn came, a stray would be granted to nobody, for as long as the session is alive. Strays exist only
+// after the server has lost what it had answered: a crash may lose the last requests that were taken back, since
+// these need not wait for the disk, and so may a failover to a standby that lacks them.
 func (q *Queue) Looked(l *Look, found map[int64]protocol.Sighting, sent, now trust.Instant, answered time.Duration) (strays []int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.took, q.fails = now.Mono-sent.Mono, false
 	for number, t := range l.tickets {
 		if t.number != number {
-			continue // its call has another by now
+			continue // its call has another ticket now
 		}
 		s, queued := found[number]
 		switch {
 		case !queued:
-			t.tell(News{AskAgain: true}) // granted, or passed over
+			t.tell(News{AskAgain: true}) // granted, or skipped
 		case len(s.Circle) > 0:
 			t.tell(News{Circle: s.Circle})
 		default:

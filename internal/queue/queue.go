@@ -1,5 +1,5 @@
-// Package queue is what a client knows of its calls that wait in the queues of the server: their tickets, what it has heard of
-// them, and when it is to look. It does no I/O and reads no clock.
+// Package queue knows a client's calls that wait in the server's queues: their tickets, their news, and when the
+// client has to look. It does no I/O and reads no clock.
 package queue
 
 import (
@@ -14,61 +14,62 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// How often a client looks at its places in the queues, where it hears of grants and where it does not: every second at
-// most, by the heartbeat's one statement, and from tens of milliseconds on for as long as it hears nothing.
+// How often a client looks at its tickets. With notifications: once a second, in the heartbeat's statement. Without:
+// from tens of milliseconds on, growing to a second.
 const (
 	firstLook = 20 * time.Millisecond
 	lastLook  = time.Second
 
-	// AskLate is by how much the first in a queue asks after the end of the holder's lease, so that it finds it over.
+	// AskLate is how long after the end of the holder's lease the first in a queue asks, so that it finds the lease
+	// over.
 	AskLate = 500 * time.Microsecond
-	// Where nothing that is held keeps it waiting, it asks again soon, and then less and less often.
+	// If no lease keeps it waiting, it asks again soon, and then less and less often.
 	firstEager = time.Millisecond
 	lastEager  = 100 * time.Millisecond
 )
 
-// Owner is who waits.
+// Owner is the owner of a waiting call.
 type Owner interface {
-	Nested() bool // it holds a lock: only then can it be part of a circle
+	Nested() bool // it holds a lock: otherwise it cannot be part of a circle
 }
 
-// Ticket is one call that waits. The queue's mutex guards its fields below Wake.
+// Ticket is one waiting call. The queue's mutex guards its fields below Wake.
 type Ticket struct {
 	Owner Owner
 	Wake  chan struct{} // 1-buffered: there is news
 
 	grantID uuid.UUID
 	number  int64         // 0 before the first answer
-	seen    trust.Instant // when the last request was sent whose answer said that the ticket is still queued
+	seen    trust.Instant // when the last request was sent whose answer showed the ticket in the queue
 	askAt   trust.Instant // for the first in the queue
-	eager   time.Duration // how long it waits at least before it asks again, where nothing that is held keeps it waiting
+	eager   time.Duration // how long it waits before it asks again if no lease keeps it waiting
 	first   bool
 	news    News
 }
 
-// NewTicket is for a call that is about to wait.
+// NewTicket makes the ticket of a call that is about to wait.
 func NewTicket(owner Owner) *Ticket { return &Ticket{Owner: owner, Wake: make(chan struct{}, 1)} }
 
-// News is what a waiting call is woken for.
+// News is why a waiting call wakes up.
 type News struct {
 	Hint     *Hint           // the grant itself
 	AskAgain bool            // ask the server again
 	Circle   []protocol.Link // the wait would never end
-	Err      error           // the wait has ended, as looks have failed for long
+	Err      error           // the wait has ended, because looks have failed for long
 }
 
 // Any reports whether there is any news.
 func (n News) Any() bool { return n.Hint != nil || n.AskAgain || n.Circle != nil || n.Err != nil }
 
-// Queue is the tickets of one client. It is safe for concurrent use.
+// Queue holds the tickets of one client. It is safe for concurrent use.
 type Queue struct {
-	mu      sync.Mutex // taken after every other but an owner's; never held across I/O
+	mu      sync.Mutex // taken after all others except an owner's; never held across I/O
 	tickets map[int64]*Ticket
-	early   map[int64]early         // hints that came before the answer that tells their ticket
-	strays  map[int64]trust.Instant // tickets that no call has, and when a look first told of them
-	hears   bool                    // hints can be counted on
+	early   map[int64]early         // hints that came before the answer with their ticket
+	strays  map[int64]trust.Instant // tickets without a call, and when a look first showed them
+	hears   bool                    // notifications arrive
 	next    trust.Instant           // the next look
-	pace    time.Duration           // of looks while nothing is heard
+	pace    time.Duration           // of looks while no notifications arrive
 	slowest time.Duration           // of looks
 	third   time.Duration           // of the session's TTL
 	took    time.Duration           // the last look
@@ -76,13 +77,13 @@ type Queue struct {
 	failing trust.Instant // since when looks fail
 }
 
-// New is an empty queue. A session says with every look that it is alive, so it looks three times in its TTL at least.
+// New makes an empty queue. A look keeps the session alive, so there are at least three looks in its TTL.
 func New(sessionTTL time.Duration) *Queue {
 	return &Queue{tickets: make(map[int64]*Ticket), early: make(map[int64]early), pace: firstLook,
 		slowest: min(lastLook, sessionTTL/3), third: sessionTTL / 3}
 }
 
-// Put notes the ticket that a request was answered with. True says that the next look comes sooner than was planned.
+// Put notes a request's ticket. True: the next look comes sooner than planned.
 func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now trust.Instant) (sooner bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -101,11 +102,11 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 		q.pace = firstLook
 	}
 	next := now.Add(q.interval())
-	if t.Owner.Nested() { // a circle that this ticket closes is found now
+	if t.Owner.Nested() { // so that a circle which this ticket closes is found now
 		next = now
 	}
 	if len(q.tickets) == 1 {
-		q.fails = false // what failed for earlier waits says nothing of this one
+		q.fails = false // failures of earlier waits do not concern this one
 	}
 	if sooner = len(q.tickets) == 1 || next.Mono < q.next.Mono; sooner {
 		q.next = next
@@ -113,21 +114,21 @@ func (q *Queue) Put(t *Ticket, grantID uuid.UUID, a protocol.Answer, sent, now t
 	return sooner
 }
 
-// Remove forgets the ticket of a call that waits no more.
+// Remove forgets the ticket of a call that no longer waits.
 func (q *Queue) Remove(t *Ticket) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.tickets, t.number)
 }
 
-// Len is how many tickets there are.
+// Len is the number of tickets.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.tickets)
 }
 
-// TakeNews takes the news of a ticket, and how long until its call should ask the server if there is none.
+// TakeNews takes the news of a ticket. If there is none, wait is how long until the call should ask the server.
 func (q *Queue) TakeNews(t *Ticket, now trust.Instant) (n News, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -138,8 +139,8 @@ func (q *Queue) TakeNews(t *Ticket, now trust.Instant) (n News, wait time.Durati
 	return n, wait
 }
 
-// askIn plans when the first in the queue asks again: when the lease that it waits for ends. Where that is over already, and
-// only the COMMIT of its last write is waited for, it asks soon, and then less and less often.
+// askIn plans when the first in the queue asks again: when the lease that it waits for ends. If that is already over,
+// and only the COMMIT of its last write is under way, it asks soon, and then less and less often.
 func (t *Ticket) askIn(now trust.Instant, d time.Duration) {
 	if t.eager = min(max(2*t.eager, firstEager), lastEager); d > AskLate {
 		t.eager = 0
@@ -162,8 +163,8 @@ func (t *Ticket) signal() {
 	}
 }
 
-// SetHears notes whether hints can be counted on. At either change, which it reports, the tables are to be looked at: what was told
-// before is found there.
+// SetHears notes whether notifications arrive, and reports whether that has changed. After a change the client has to
+// look at the tables: earlier grants are found there.
 func (q *Queue) SetHears(hears bool, now trust.Instant) (changed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -173,15 +174,15 @@ func (q *Queue) SetHears(hears bool, now trust.Instant) (changed bool) {
 	return changed
 }
 
-// Hears reports whether hints can be counted on.
+// Hears reports whether notifications arrive.
 func (q *Queue) Hears() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.hears
 }
 
-// interval is how long until the next look, with jitter. Looks take no more than a tenth of the time, as far as the
-// session stays alive: one at ten thousand locks is not cheap.
+// interval is how long until the next look, with jitter. Looks take at most a tenth of the time, unless the session
+// needs more of them: a look at ten thousand locks is not cheap.
 func (q *Queue) interval() time.Duration {
 	d := q.slowest
 	if !q.hears {

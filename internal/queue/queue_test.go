@@ -168,8 +168,8 @@ func TestLooksComeSeldomWhereHintsAreHeard(t *testing.T) {
 	}
 }
 
-// A ticket is a stray when no call has it, and none had it when a look first told of it, as far as all calls since have had their
-// answers.
+// A ticket is a stray if no call has it, and if none had it when a look first showed it, as far as all calls since
+// then have had their answers.
 func TestTrap9_TicketThatNoCallHasIsFoundInTheEnd(t *testing.T) {
 	q := New(time.Minute)
 	put(q, 1, true, 0)

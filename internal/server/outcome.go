@@ -18,14 +18,14 @@ func NeverSent(err error) bool {
 	return errors.As(err, &connect) || errors.As(err, &unsent)
 }
 
-// AnswerLost reports that a request was sent, and may have been done, and that nobody will hear of it any more.
+// AnswerLost reports that a request was sent and may have been carried out, but its answer will never come.
 func AnswerLost(err error) bool {
 	var left *coalesce.LeftError
 	return protocol.ConnectionLost(err) && !NeverSent(err) && !errors.As(err, &left)
 }
 
-// Lasting reports whether the error would come again and again: the pool is closed, or the server's refusal is neither one of
-// the moment, nor for want of what the server has too little of (class 53), nor that of a standby, which may be promoted.
+// Lasting reports whether the error would come again and again: the pool is closed, or the server refuses for a
+// reason that will not pass. A lack of resources (class 53) may pass, and a standby may be promoted.
 func Lasting(err error) bool {
 	state := protocol.State(err)
 	return errors.Is(err, puddle.ErrClosedPool) ||

@@ -12,13 +12,13 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// ownConn is the heartbeat's connection, outside the pool. One goroutine at a time uses it.
+// ownConn is the heartbeat's connection, outside the pool. Only one goroutine at a time uses it.
 type ownConn struct {
 	server *Server
 	conn   *pgx.Conn // nil until it is used
 }
 
-// run runs a step. Whatever is wrong with the connection, the next attempt has a new one.
+// run runs a step. If anything is wrong with the connection, the next attempt gets a new one.
 func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
 	if o.conn == nil || o.conn.IsClosed() {
 		conn, err := o.server.Connect(ctx)
@@ -75,19 +75,20 @@ func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Beat does one statement for all: verdicts of the leases, and every ticket of the session that is still queued.
+// Beat does everything in one statement: the verdicts of the leases, and every ticket of the session that is still
+// queued.
 func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
 	verdicts, sightings := make(map[protocol.Claim]protocol.Verdict, len(b.Claims)), make(map[int64]protocol.Sighting)
 	return verdicts, sightings, s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
 }
 
-// RenewWaiting renews a lease, and waits for its row for as long as given.
+// RenewWaiting renews a lease, and waits at most so long for its row.
 func (s *Server) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
 	err = s.own.run(ctx, s.Queries.Renew(c, wait, &v))
 	return v, err
 }
 
-// OwnTickets names the requests that tickets of the session stand for.
+// OwnTickets returns the requests behind tickets of the session.
 func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.RequestID, err error) {
 	err = s.own.run(ctx, s.Queries.OwnTickets(who, tickets, &all))
 	return all, err

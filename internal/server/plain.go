@@ -12,19 +12,20 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// Plain is a database for those who hold no lock: a pool, and nothing that has to be ended. It is safe for concurrent use.
+// Plain is a database for code that holds no lock: a pool, and nothing that must be closed. It is safe for concurrent
+// use.
 type Plain struct {
 	Queries  *protocol.Queries
 	executor protocol.Executor
 	pool     *pgxpool.Pool
 }
 
-// NewPlain speaks to the schema of the pool's database.
+// NewPlain uses the schema of the pool's database.
 func NewPlain(pool *pgxpool.Pool, schema string) *Plain {
 	return &Plain{Queries: protocol.NewQueries(schema), pool: pool}
 }
 
-// Query runs one step on a connection of the pool, again when the server undid it for a reason that passes.
+// Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
 func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
 	return lend(ctx, p.pool, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
@@ -33,7 +34,7 @@ func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
 	})
 }
 
-// Rows gives what a statement brings, each row as scan reads it.
+// Rows returns a statement's rows, each as scan reads it.
 func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) (all []T, err error) {
 	err = lend(ctx, p.pool, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
@@ -51,7 +52,7 @@ func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan fun
 	return all, nil
 }
 
-// lend lends f a connection of the pool, again when the server undid what it did for a reason that passes.
+// lend lends f a connection of the pool, and repeats f if the server undid its work for a passing reason.
 func lend(ctx context.Context, pool *pgxpool.Pool, f func(*pgx.Conn) error) error {
 	for attempt := 1; ; attempt++ {
 		conn, err := pool.Acquire(ctx)

@@ -1,5 +1,6 @@
-// Package server speaks to PostgreSQL for one client: through the application's pool, where calls that are made at the same time go
-// together, and for the heartbeat through a connection of its own, so that a pool that the application has exhausted costs no lease.
+// Package server talks to PostgreSQL for one client. It uses the application's pool, where simultaneous calls travel
+// together. The heartbeat has a connection outside the pool, so that no lease is lost when the application exhausts
+// the pool.
 package server
 
 import (
@@ -15,10 +16,10 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// attempts is how often a statement is sent that the server undoes for a reason that passes.
+// attempts limits how often a statement is sent that the server undoes for a passing reason.
 const attempts = 10
 
-// How many statements of a kind are under way before calls wait for each other.
+// How many statements of a kind may be under way before calls wait for each other.
 const (
 	acquiresWide = 1
 	waitsWide    = 4
@@ -26,8 +27,9 @@ const (
 	checksWide   = 2
 )
 
-// Server is a database as one client uses it. It is safe for concurrent use but for the calls over the own connection, which one
-// goroutine makes at a time: Beat, RenewWaiting, OwnTickets, TakeBack, ReleaseAll, AnnounceOwn, EndSession, Sweep and CloseOwn.
+// Server is a database as one client uses it. It is safe for concurrent use, except the calls over the own
+// connection, which only one goroutine at a time may make: Beat, RenewWaiting, OwnTickets, TakeBack, ReleaseAll,
+// AnnounceOwn, EndSession, Sweep and CloseOwn.
 type Server struct {
 	Queries  *protocol.Queries
 	executor protocol.Executor
@@ -43,7 +45,7 @@ type Server struct {
 	checks          *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Remains]
 }
 
-// New speaks to the schema of the pool's database. What is asked after Drain or Close is refused with errClosed.
+// New connects to the schema of the pool's database. After Drain or Close requests fail with errClosed.
 func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed error) *Server {
 	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, direct: direct}
 	s.own.server = s
@@ -55,7 +57,7 @@ func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed er
 	return s
 }
 
-// gathering makes calls of one kind go together, each of which is one element of a step's arguments and of its answers.
+// gathering makes calls of one kind travel together: each is one element of a step's arguments and of its answers.
 func gathering[Q, A any](s *Server, width int, errClosed error, step func([]Q, []A) protocol.Step) *coalesce.Coalescer[*pgx.Conn, Q, A] {
 	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
 		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed,
@@ -78,12 +80,12 @@ func gathering[Q, A any](s *Server, width int, errClosed error, step func([]Q, [
 // BeginExplicitly says that the sessions' default isolation is not READ COMMITTED.
 func (s *Server) BeginExplicitly() { s.executor.BeginExplicitly() }
 
-// OnAbandoned says who hears what the server does for a call that has left. It is said before the first call.
+// OnAbandoned sets who is told what the server did for a call that has left. Call it before the first request.
 func (s *Server) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
 	s.acquires.Abandoned, s.waits.Abandoned = take, take
 }
 
-// Drain refuses requests for locks from now on, and returns when none is under way; those that are when ctx ends end too.
+// Drain refuses requests for locks from now on, and returns when none is under way; when ctx ends, those end too.
 func (s *Server) Drain(ctx context.Context) {
 	s.acquires.Shut()
 	s.waits.Shut()
@@ -92,7 +94,8 @@ func (s *Server) Drain(ctx context.Context) {
 	s.waits.Wait()
 }
 
-// Close ends every statement, and returns when they have ended. The own connection says goodbye for as long as ctx allows.
+// Close ends every statement, and returns when they have ended. The own connection is closed politely for as long as
+// ctx allows.
 func (s *Server) Close(ctx context.Context) {
 	s.end()
 	for _, c := range []interface {
@@ -105,7 +108,7 @@ func (s *Server) Close(ctx context.Context) {
 	s.closeOwn(ctx)
 }
 
-// Query runs one step on a connection of the pool, again when the server undid it for a reason that passes.
+// Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
 func (s *Server) Query(ctx context.Context, step protocol.Step) error {
 	return s.pooled(ctx, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
@@ -122,7 +125,7 @@ func (s *Server) pooled(ctx context.Context, f func(*pgx.Conn) error) error {
 	return lend(ctx, s.pool, f)
 }
 
-// Acquire asks for a lock.
+// Acquire requests a lock.
 func (s *Server) Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error) {
 	if a.Wait {
 		return s.waits.Do(ctx, a)
@@ -141,8 +144,8 @@ func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdic
 	return v, err
 }
 
-// Release ends a lease. With announce it also tells the next holder of an exclusive lock, in the same round trip, in a transaction
-// of its own, as NOTIFY must not wait for the disk; what was announced is left out of the answer.
+// Release ends a lease. With announce it also notifies the next holder of an exclusive lock in the same round trip,
+// in a separate transaction, because NOTIFY must not wait for the disk. The answer leaves out what was announced.
 func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (protocol.Ending, error) {
 	if !announce || c.Slot != 0 {
 		return s.releases.Do(ctx, c)
@@ -160,7 +163,13 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 	return e, err
 }
 
-// withoutHead leaves the slots that were not announced with the release.
+// HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
+func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
+	err = s.Query(ctx, s.Queries.HandOver(c, to, look, &next))
+	return next, err
+}
+
+// withoutHead returns the slots that were not announced with the release.
 func withoutHead(slots []int) (others []int) {
 	for _, s := range slots {
 		if s != 0 {
@@ -170,12 +179,12 @@ func withoutHead(slots []int) (others []int) {
 	return others
 }
 
-// Own tells that a lease is its owner's.
+// Own tells the server the owner of a lease.
 func (s *Server) Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) error {
 	return s.Query(ctx, s.Queries.Own(c, owner))
 }
 
-// Announce tells those who were granted these slots of locks, and whoever watches.
+// Announce notifies the new holders of these slots, and the watchers of the locks.
 func (s *Server) Announce(ctx context.Context, names []string, slots []*int) error {
 	return s.Query(ctx, s.Queries.Announce(names, slots, new(int64)))
 }
@@ -185,14 +194,14 @@ func (s *Server) Notify(ctx context.Context, channel, payload string) error {
 	return s.Query(ctx, s.Queries.Notify(channel, payload))
 }
 
-// Timeline tells how long ago the server's timeline changed; changed is false when it never did, or cannot be seen.
+// Timeline returns how long ago the server's timeline changed; changed is false if it never did, or cannot be seen.
 func (s *Server) Timeline(ctx context.Context) (since time.Duration, changed bool, err error) {
 	var us *int64
 	err = s.Query(ctx, s.Queries.Timeline(&us))
 	return time.Duration(protocol.OrZero(us)) * time.Microsecond, us != nil, err
 }
 
-// Listen gives a connection that listens.
+// Listen returns a connection that listens.
 func (s *Server) Listen(ctx context.Context) (listener.Conn, error) {
 	return listener.Open(ctx, s.direct, s.Connect)
 }

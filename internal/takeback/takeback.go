@@ -1,5 +1,5 @@
-// Package takeback is the requests of a client that nobody waits for any more: the ticket of each, or the grant that it has become,
-// has to go. The heartbeat takes many back with one statement. This package does no I/O and reads no clock.
+// Package takeback holds a client's abandoned requests: the ticket of each, or the grant that it has become, has to
+// go. The heartbeat takes many back with one statement. This package does no I/O and reads no clock.
 package takeback
 
 import (
@@ -12,26 +12,27 @@ import (
 )
 
 const (
-	// Most is how many requests one statement takes back at most: some tens of milliseconds of the server's time.
+	// Most limits the requests that one statement takes back: some tens of milliseconds of the server's time.
 	Most = 500
-	// Where requests cannot be taken back, as while there is no server, that is tried again, soon at first.
+	// If taking back fails, as while there is no server, it is repeated, at first soon.
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
-	// refusedFor is how long a refusal is borne, at least; without a server it is tried for as long as the client lives.
+	// refusedFor is how long, at least, it is repeated after refusals. Without a server it is repeated for as long as
+	// the client lives.
 	refusedFor = time.Minute
 )
 
 // Request is one request to take back.
 type Request struct {
 	protocol.RequestID
-	Spend bool                    // an attempt may still be on its way: the server is to refuse it
-	Done  chan protocol.TakenBack // 1-buffered: gets what comes of it
-	until time.Duration           // refusals are borne
+	Spend bool                    // an attempt may still be under way, and the server is to refuse it
+	Done  chan protocol.TakenBack // 1-buffered: receives the result
+	until time.Duration           // it is repeated after refusals until then
 }
 
-// List is what there is to take back. It is safe for concurrent use. Times are of the monotonic clock.
+// List holds what has to be taken back. It is safe for concurrent use. Times are of the monotonic clock.
 type List struct {
-	mu      sync.Mutex // no other is taken while it is held
+	mu      sync.Mutex // a leaf: no other mutex is taken under it
 	waiting []*Request
 	most    int           // in one statement; fewer after a failure
 	pause   time.Duration // after a failure
@@ -50,15 +51,15 @@ func (l *List) Add(r protocol.RequestID, spend bool, ttl, now time.Duration) *Re
 	return back
 }
 
-// Empty reports whether nothing waits on the list.
+// Empty reports whether the list is empty.
 func (l *List) Empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting) == 0
 }
 
-// Due takes what is to be taken back now, all to be spent or none; wait is how long until the next attempt otherwise, pause.Never
-// when there is nothing to take back.
+// Due takes what has to be taken back now, all to be spent or none. Otherwise wait is how long until the next
+// attempt, pause.Never if there is nothing to take back.
 func (l *List) Due(now time.Duration) (batch []*Request, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,11 +106,11 @@ func (l *List) Succeeded() {
 	l.most, l.pause = min(2*l.most, Most), 0
 }
 
-// Failed puts back what could not be taken back of a batch. What the server goes on to refuse is given up in the end.
+// Failed puts back the rest of a batch that could not be taken back. It gives up what the server keeps refusing.
 func (l *List) Failed(failed []*Request, batch int, err error, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if protocol.ConnectionLost(err) { // it may have been too much for the time that it had
+	if protocol.ConnectionLost(err) { // it may have been too much for the available time
 		l.most = max(1, batch/2)
 	}
 	l.pause = min(max(2*l.pause, firstPause), lastPause)

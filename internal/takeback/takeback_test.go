@@ -66,7 +66,7 @@ func TestFailureIsTriedAgainLaterWithLess(t *testing.T) {
 	}
 }
 
-// A refusal that is none of the moment is borne for a minute; a server that is away, for ever.
+// A refusal that will not pass is repeated for a minute; with an absent server, for ever.
 func TestRefusalIsGivenUpInTheEnd(t *testing.T) {
 	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true} {
 		l := New()

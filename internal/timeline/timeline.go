@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Kind is a state of a process over a span of time.
+// A Kind is a process's state over a span of time.
 type Kind int
 
 // The kinds.
@@ -17,13 +17,13 @@ const (
 	Waiting     Kind = iota // for the lock
 	Held                    // the lock
 	HeldStopped             // the lock, while the process was stopped
-	Stopped                 // the process was stopped and its lease over
+	Stopped                 // the process was stopped and its lease was over
 )
 
 // Open is the end of a span that has not ended.
 const Open = time.Duration(-1)
 
-// A Span is a state from one moment to another. One that begins after the moment of the drawing is not drawn yet.
+// A Span is a state from one time to another. A span that begins after the time of the drawing is not drawn yet.
 type Span struct {
 	Kind     Kind
 	From, To time.Duration
@@ -31,7 +31,7 @@ type Span struct {
 	Short    string
 }
 
-// A Tone is what a mark or a note means for its reader.
+// A Tone is what a mark or a note means to the reader.
 type Tone int
 
 // The tones.
@@ -41,7 +41,7 @@ const (
 	Bad
 )
 
-// A Note is a text at a moment: a sign for a write, or a value.
+// A Note is a text at a certain time: a sign for a write, or a value.
 type Note struct {
 	At   time.Duration
 	Text string
@@ -58,10 +58,10 @@ type Row struct {
 // A Timeline is a set of rows over the same time.
 type Timeline struct {
 	Rows  []*Row
-	Total time.Duration // the time that is expected to pass; drawn longer if more does
+	Total time.Duration // the expected duration; the drawing is longer if it takes longer
 }
 
-// Add opens or adds a span and ends the row's open one where it begins.
+// Add adds a span, and ends the row's open span where it begins.
 func (r *Row) Add(s Span) {
 	r.End(s.From)
 	r.Spans = append(r.Spans, s)
@@ -74,7 +74,7 @@ func (r *Row) End(at time.Duration) {
 	}
 }
 
-// Note adds a text at a moment.
+// Note adds a text at a time.
 func (r *Row) Note(at time.Duration, tone Tone, text string) {
 	r.Notes = append(r.Notes, Note{At: at, Tone: tone, Text: text})
 }
@@ -99,8 +99,8 @@ type cell struct {
 	style style
 }
 
-// Draw gives the axis and the rows as they are at the given moment, in lines of at most width columns. Colour adds ANSI
-// sequences; without, characters alone tell everything.
+// Draw returns the axis and the rows as they are at the given time, in lines of at most width columns. Colour adds
+// ANSI sequences; without it the characters alone say everything.
 func (t *Timeline) Draw(now time.Duration, width int, colour bool) []string {
 	label := 0
 	for _, r := range t.Rows {
@@ -108,7 +108,7 @@ func (t *Timeline) Draw(now time.Duration, width int, colour bool) []string {
 	}
 	label += 2
 	columns := max(20, width-label-1)
-	scale := scale{columns: columns - 4, total: max(t.Total, now, time.Millisecond)} // room for what stands at the end
+	scale := scale{columns: columns - 4, total: max(t.Total, now, time.Millisecond)} // room for the text at the end
 	lines := scale.axis(label, columns, colour)
 	for _, r := range t.Rows {
 		cells := []cell{{' ', none}}
@@ -182,8 +182,8 @@ func (r *Row) cells(s scale, columns int, now time.Duration) []cell {
 			}
 		}
 	}
-	// From the last to the first, so that notes never cover each other and the last one always stands. One that would
-	// have to stand too far from its moment is left out.
+	// From the last to the first, so that notes never cover each other and the last one always stays. A note that
+	// would have to stand too far from its time is left out.
 	free := columns
 	for _, n := range slices.Backward(r.Notes) {
 		if n.At > now {

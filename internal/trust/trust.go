@@ -1,11 +1,11 @@
-// Package trust knows how long a holder may believe in a lease. It only ever makes a holder stop sooner; the server's clock
-// decides.
+// Package trust knows how long a holder may believe in a lease. It can only make a holder stop sooner; the server's
+// clock decides.
 package trust
 
 import "time"
 
 // Instant is one reading of both local clocks. The monotonic clock stops while a machine is suspended; the wall clock
-// can be set back. Whichever has moved further is believed, so that an error of one can only end trust sooner.
+// can be set back. The one that has moved further counts, so an error of one can only end trust sooner.
 type Instant struct {
 	Mono time.Duration // since the clock was made
 	Wall time.Time     // without a monotonic reading
@@ -32,9 +32,9 @@ func (i Instant) Reached(t Instant) bool { return i.Mono >= t.Mono || !i.Wall.Be
 // Until is the time left from i to t by the clock that is further ahead.
 func (i Instant) Until(t Instant) time.Duration { return min(t.Mono-i.Mono, t.Wall.Sub(i.Wall)) }
 
-// Deadline is the moment up to which a holder may believe in a lease: counted from when the request was sent, not
-// from when the answer came, by no more than the TTL and no more than the server said was left, less a margin of 1/20
-// of it, at most a second, for clocks that run at different rates.
+// Deadline is the time up to which a holder may believe in a lease. It counts from when the request was sent, not
+// from the answer: by no more than the TTL, and no more than the server said was left, less a margin of 1/20 of it,
+// at most a second, for clocks that run at different rates.
 func Deadline(sent Instant, ttl, remaining time.Duration) Instant {
 	left := min(ttl, remaining)
 	return sent.Add(left - min(left/20, time.Second))

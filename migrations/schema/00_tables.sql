@@ -1,6 +1,6 @@
 -- The tables. Names are unqualified. Run each migration in one transaction, with search_path set to exactly
--- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary table
--- would shadow ours.
+-- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary
+-- table would shadow ours.
 
 DO $do$
 BEGIN
@@ -15,74 +15,75 @@ BEGIN
       current_setting('search_path')
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
-  -- The rights of functions that are there already, an application's, are left alone.
+  -- Existing functions in the schema, such as an application's, keep their rights.
   PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
                                             WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n
                                               WHERE n.nspname = current_schema()))::text, true);
 END $do$;
 
--- CACHE 1: a greater cache hands numbers out of order.
+-- CACHE 1: a greater cache hands out numbers in the wrong order.
 CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
--- Tells this installation from every other, and what tokens are reckoned from.
+-- Distinguishes this installation from every other, and holds what tokens are computed from.
 CREATE TABLE installation (
   one            boolean PRIMARY KEY DEFAULT true CONSTRAINT installation_one_row CHECK (one),
   id             uuid   NOT NULL DEFAULT gen_random_uuid(),
   epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
-  started        timestamptz,                -- the server process that the timeline was last compared on
-  timeline       int,                        -- that the last grant was written on; NULL where it is not visible
+  started        timestamptz,                -- the server process that last compared the timeline
+  timeline       int,                        -- on which the last grant was written; NULL if not visible
   timeline_since timestamptz                 -- when a grant first noticed this timeline; NULL for the first
 );
 INSERT INTO installation DEFAULT VALUES;
 
--- A lock is one row or more. Slot 0, the head, is the exclusive lease and the place where everything about the lock is
--- ordered; slots 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end: the next
--- token is drawn under the row's lock. A lease ended
+-- A lock is one or more rows. Slot 0, the head, is the exclusive lease, and orders everything about the lock; slots
+-- 1, 2, ... are the leases of readers and of a semaphore's holders. Rows stay when leases end, because the next token
+-- is drawn under the row's lock. A lease ends
 --   by a release or a break: expires_at is -infinity, and ended_at says when;
---   by the clock: expires_at has passed. ended_at is the same when that is settled: the row was locked after its
---   expiry,
---   so no renewal and no COMMIT of a fenced transaction was under way any more.
--- No CHECKs: PostgreSQL parses one anew in every statement that writes. The functions, which alone can write, check. No
--- index on what a renewal or a grant changes, and half of a page or more stays free, so that both stay HOT.
+--   by the clock: expires_at has passed. ended_at is the same once that is settled: the row was locked after its
+--   expiry, so no renewal and no COMMIT of a fenced transaction can be under way any more.
+-- There are no CHECKs: PostgreSQL parses them anew in every statement that writes. Only the functions can write, and
+-- they check. No index covers what a renewal or a grant changes, and at least half of each page stays free, so that
+-- both stay HOT.
 CREATE TABLE locks (
   name          text COLLATE "C" NOT NULL,
   slot          int         NOT NULL DEFAULT 0,
   token         bigint      NOT NULL,               -- of the grant; of a block of tokens the last
-  first_token   bigint,                             -- of a block of tokens; NULL: the token stands alone
+  first_token   bigint,                             -- of a block of tokens; NULL: a single token
   grant_id      uuid        NOT NULL,
   session_id    uuid        NOT NULL,
-  owner_id      uuid,                               -- who asked, across several locks: for circles of waiters
+  owner_id      uuid,                               -- one line of work over several locks: for circles of waiters
   holder        text        NOT NULL,
   mode          text        NOT NULL DEFAULT 'exclusive',  -- or shared, limit
   capacity      int,                                -- the limit of mode limit
-  -- that the lease was granted to; of the head the last one that was served
-  ticket        bigint      NOT NULL DEFAULT 0,
+  ticket        bigint      NOT NULL DEFAULT 0,     -- the last one that this row was granted to
   ttl           interval    NOT NULL,
   acquired_at   timestamptz NOT NULL,
   renewed_at    timestamptz NOT NULL,
   expires_at    timestamptz NOT NULL,
   ended_at      timestamptz,
+  extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
+  served        bigint      NOT NULL DEFAULT 0,     -- the last ticket that was served in its turn
   limit_named   int,                                -- by the latest lease or ticket of mode limit
-  spent_until   timestamptz,                        -- until then grant IDs that were given up may still be asked for
+  spent_until   timestamptz,                        -- until then given-up grant IDs may still arrive
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
   PRIMARY KEY (name, slot)
 ) WITH (fillfactor = 25, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 
--- A session is one client. Its ID is a digest of a key that it alone knows. What it waits for counts as long as it says
--- that it is alive.
+-- A session is one client. Its ID is a digest of a key that only the client knows. Its tickets count only while the
+-- session is alive.
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
   alive_until timestamptz NOT NULL
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
--- The queue. A ticket is drawn and written under the head's lock, with queued set: so whoever has the head locked sees
--- every ticket that is lower than any to come, and a head that is not queued has none.
+-- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
+-- every ticket that is lower than any later one, and a head that is not queued has no tickets.
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
   ticket      bigint      NOT NULL,
@@ -91,26 +92,26 @@ CREATE TABLE waiters (
   grant_id    uuid        NOT NULL CONSTRAINT waiters_grant_id_key UNIQUE,
   session_id  uuid        NOT NULL,
   owner_id    uuid,
-  nested      boolean     NOT NULL,                 -- its owner holds locks already
+  nested      boolean     NOT NULL,                 -- its owner already holds locks
   holder      text        NOT NULL,
   ttl         interval    NOT NULL,
   metadata    jsonb,
-  turns       int         NOT NULL,                 -- how many tokens its grant is to carry
+  turns       int         NOT NULL,                 -- how many tokens its grant should carry
   enqueued_at timestamptz NOT NULL,
   PRIMARY KEY (name, ticket)
 ) WITH (autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 CREATE INDEX waiters_session ON waiters (session_id, ticket);
 CREATE INDEX waiters_owner ON waiters (owner_id);
 
--- Grant IDs that were given up while their request may still be under way. Kept for an hour, far longer than a request
--- can be late.
+-- Grant IDs that were given up while their request may still be under way. They are kept for an hour, far longer than
+-- a request can be late.
 CREATE TABLE spent_grants (
   grant_id uuid        PRIMARY KEY,
   at       timestamptz NOT NULL
 );
 CREATE INDEX spent_grants_at ON spent_grants (at);
 
--- The highest token that wrote to a resource. Never pruned: a fence that forgets lets a stale token in.
+-- The highest token that wrote to a resource. Never pruned: a fence that forgets lets stale tokens in.
 CREATE TABLE fences (
   resource    text COLLATE "C" PRIMARY KEY,
   last_token  bigint      NOT NULL,
@@ -121,16 +122,16 @@ CREATE TABLE fences (
   advanced_at timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- A receipt is what a fenced write leaves of itself, in its own transaction, for whoever does not hear the answer to
--- its COMMIT. A writer uses one row again and again, and only when it knows what became of the write before.
+-- A receipt is what a fenced write leaves in its own transaction, in case the answer to its COMMIT is lost. A writer
+-- uses one row again and again, but only when it knows what became of the previous write.
 CREATE TABLE receipts (
   receipt_id uuid        PRIMARY KEY,
   write_id   uuid        NOT NULL,
   at         timestamptz NOT NULL
 ) WITH (fillfactor = 50);
 
--- What was done once. A key that belongs to a moment, a slot of a schedule or the time of a message, need not be kept
--- for ever: when it is older than it would be kept it is refused, so that forgetting it does not let it be done again.
+-- What was done once. A key that belongs to a time, such as a slot of a schedule or a message, need not be kept for
+-- ever: a key older than it would be kept is refused, so forgetting it does not let the work be done again.
 CREATE TABLE done_keys (
   key        text COLLATE "C" PRIMARY KEY CONSTRAINT done_keys_key_length CHECK (octet_length(key) BETWEEN 1 AND 512),
   lock_name  text COLLATE "C" NOT NULL,
@@ -140,17 +141,17 @@ CREATE TABLE done_keys (
 );
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
--- The audit: what the server itself did, each in the transaction that did it.
+-- The audit: what the server did, each entry in the transaction that did it.
 CREATE TABLE events (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
   kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'bypass', 'epoch')),
   lock_name text COLLATE "C" NOT NULL,
   token     bigint      NOT NULL,                   -- of the lease that ended
-  first_token bigint,                               -- of its block; NULL where it had one token
+  first_token bigint,                               -- of its block; NULL if it had one token
   new_token bigint,                                 -- the token that ended it
   holder    text,                                   -- of the lease that ended
-  actor     text,                                   -- who did it, by their own words
+  actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
   resource  text,                                   -- of a bypass: the tables that it wrote

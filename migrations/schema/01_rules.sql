@@ -1,13 +1,13 @@
--- Rules that every function keeps: what is refused, and how it is said.
+-- Rules that every function keeps: what is refused, and how.
 --
 -- SQLSTATEs of our own, class LK:
 --   LK001  the lease has expired                         DETAIL reason=expired
 --   LK002  stale token: a greater token passed the fence DETAIL last_token=N
 --   LK003  not the holder: released, broken, taken over, or unknown here
 --                                                        DETAIL reason=released|broken|taken over|unknown
---   LK004  the owner of the request holds the lock itself DETAIL circle=self   (longer circles are told by look)
+--   LK004  the owner of the request holds the lock itself DETAIL circle=self   (look reports longer circles)
 --   LK005  the transaction is not READ COMMITTED
---   LK006  the lock is not held, or not with the token that was named
+--   LK006  the lock is not held, or not with the named token
 --   LK007  the lease belongs to another database
 --   LK008  the grant ID was used before and its lease has ended, or it was given up
 --   LK009  the transaction is not under the fence
@@ -16,18 +16,24 @@
 --   LK012  the key is older than done keys are kept
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
--- A function that is SECURITY DEFINER is for callers. It fixes the search_path, or else qualifies every name and every
--- operator: acquire_lease, release_lease and fence_commit do so, as fixing it costs a tenth of what they cost. The
--- others are called by those alone, and keep the path that is set. Rules answer true or raise, so that a caller
--- evaluates them without a query.
+-- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
+-- operator. acquire_lease, release_lease and fence_commit qualify, because fixing the path would cost a tenth of
+-- their time. Only these functions call the others, which use the path that is set. Rules return true or raise, so
+-- that a caller evaluates them without a query.
 
 -- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
 AS 'SELECT 1';
 
--- Rules are written in SQL, so that the server puts them into the expression that calls them: a call of its own for
--- each costs more than all that they say. What they raise comes from functions beside them.
+-- serves_from is the oldest schema version whose libraries this schema still serves. So old programs keep working, and
+-- can restart, between a migration and the end of the roll-out that follows it.
+CREATE FUNCTION serves_from() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path FROM CURRENT
+AS 'SELECT 1';
+
+-- Rules are SQL functions, so that the server inlines them into the calling expression: calling each of them would
+-- cost more than everything they do. Separate functions raise their errors.
 
 -- refuse says what is wrong with an argument.
 CREATE FUNCTION refuse(p_argument text, p_value text, p_rule text) RETURNS boolean
@@ -38,7 +44,7 @@ BEGIN
     ERRCODE = 'invalid_parameter_value';
 END $$;
 
--- has_bytes refuses a text that is missing, or has not 1 to p_most bytes.
+-- has_bytes refuses a text that is missing, or does not have 1 to p_most bytes.
 CREATE FUNCTION has_bytes(p_argument text, p_value text, p_most int) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -47,7 +53,7 @@ AS $$
       'have 1 to ' || p_most) END
 $$;
 
--- is_ttl refuses what is no length of a lease. A day has 23 hours, or 25, where the session's time zone says so.
+-- is_ttl refuses what cannot be a lease's length. A day has 23 or 25 hours in some sessions' time zones.
 CREATE FUNCTION is_ttl(p_argument text, p_value interval) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -64,7 +70,7 @@ AS $$
     ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
 $$;
 
--- is_batch refuses arrays that are empty, longer than a statement should be, or not of one length.
+-- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
 CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -98,8 +104,8 @@ AS $$
     ELSE refuse_isolation() END
 $$;
 
--- A grant and a renewal are answered only when they are on disk (and on a standby, where one is waited for), whatever
--- the session's default: the token or the expiry would otherwise be given out twice after a crash (I12).
+-- A grant and a renewal are answered only when they are on disk, and on a standby if one is waited for, whatever the
+-- session's default. Otherwise a crash could give out the token or the expiry twice (I12).
 CREATE FUNCTION require_durable_commit() RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -107,7 +113,8 @@ AS $$
     THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END
 $$;
 
--- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 is no bound.
+-- bound_timeout lowers a timeout of this transaction to p_ms; a lower one that the user has set stays. 0 means no
+-- limit.
 CREATE FUNCTION bound_timeout(p_setting text, p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -116,13 +123,13 @@ AS $$
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 
--- is_over says of a lease that nothing of it can be under way any more: it was released, broken, or its expiry is
--- settled. Whatever grants a lock goes by this, and by nothing else, of rows that it has read under the head's lock.
+-- is_over says that nothing of a lease can be under way any more: it was released or broken, or its expiry is
+-- settled. Grants depend on this alone, for rows that they have read under the head's lock.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
 
--- microseconds_until is how long it is until then, by the clock of this moment; 0 when it has passed.
+-- microseconds_until is the time until then, by the clock of this moment; 0 when it has passed.
 CREATE FUNCTION microseconds_until(p_at timestamptz) RETURNS bigint
 LANGUAGE sql VOLATILE
 AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch

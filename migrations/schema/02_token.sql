@@ -1,9 +1,9 @@
--- Tokens. A token is a number of one sequence above an epoch, the bits from 2^44 up. The epoch grows with each change
--- of the server's timeline, as a standby that is promoted may have lost the sequence's last values along with grants;
--- and when the sequence is found behind a token that was granted, as after a restore.
+-- Tokens. A token is a number of one sequence plus an epoch, the bits from 2^44 up. The epoch grows with each change
+-- of the server's timeline, because a promoted standby may have lost the sequence's last values along with grants. It
+-- also grows when the sequence is found behind a granted token, as after a restore.
 
--- current_timeline is the timeline that the server writes, which every promotion of a standby changes at once; NULL
--- where the owner of the schema may not see it.
+-- current_timeline is the timeline that the server writes; every promotion of a standby changes it at once. NULL if
+-- the schema's owner may not see it.
 CREATE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -16,10 +16,10 @@ END $$;
 
 UPDATE installation SET timeline = current_timeline(), started = pg_postmaster_start_time();
 
--- epoch_now compares the timeline with the one on record, puts a change on record, and answers the epoch. Until that is
--- committed everybody else reckons the same from the record before, and waits for nobody. The epoch grows by as much as
--- the timeline does; where a restore or an upgrade has set the timeline back, by all of it: so it is greater on a later
--- timeline, also when the record of the one between was lost.
+-- epoch_now compares the timeline with the recorded one, records a change, and returns the epoch. Until the record is
+-- committed all others compute the same from the old record, and wait for nobody. The epoch grows by as much as the
+-- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So the epoch is greater
+-- on a later timeline, even if the record of one in between was lost.
 CREATE FUNCTION epoch_now() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -38,12 +38,12 @@ BEGIN
   RETURN was.epoch;
 END $$;
 
--- draw_tokens draws the tokens of a grant, p_turns at most: they follow each other without a gap, and the first is
--- greater than p_above and than every token of this epoch. What others draw in between ends the block: no number is
--- ever in two grants. The caller has the lock's head locked, and p_above is the greatest token of the lock's rows. A
--- server process keeps its timeline while it takes writes, so the two are compared once for each. Where the sequence
--- is found behind the rows the epoch grows; that waits for nobody who has the record locked: they say the same, or
--- will be found behind too.
+-- draw_tokens draws the tokens of a grant, at most p_turns. They are consecutive, and the first is greater than
+-- p_above and than every token of this epoch. A number that somebody else draws in between ends the block: no number
+-- is ever in two grants. The caller has locked the lock's head, and p_above is the greatest token in the lock's rows.
+-- A server process keeps its timeline while it takes writes, so each process compares it once. If the sequence is
+-- behind the rows, the epoch grows. That does not wait for others who have locked the record: they write the same, or
+-- will find the sequence behind too.
 CREATE FUNCTION draw_tokens(p_above bigint, p_turns int, OUT first bigint, OUT last bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -68,8 +68,8 @@ BEGIN
   END LOOP;
 END $$;
 
--- timeline tells which timeline the server is on and the microseconds since it changed, as far as grants have noticed;
--- 0 when none has yet. Both are NULL where it is not visible, and the second where it has never changed.
+-- timeline returns the server's timeline and the microseconds since it changed, as far as grants have noticed; 0 if
+-- none has yet. Both are NULL if it is not visible, and the second if it has never changed.
 CREATE FUNCTION timeline(OUT timeline int, OUT since_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -85,7 +85,7 @@ BEGIN
   END IF;
 END $$;
 
--- database_id tells this database from every other, also from one that was made of it as a template.
+-- database_id distinguishes this database from every other, even from one that was made from it as a template.
 CREATE FUNCTION database_id() RETURNS uuid
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -95,16 +95,18 @@ $$;
 
 -- start_client is what a client asks once, when it starts.
 CREATE FUNCTION start_client(
-  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean)
+  OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean,
+  OUT serves_from int)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
          pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
          (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1
-          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass)
+          FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
+         serves_from()
 $$;
 
--- advance_epoch makes every token from now on greater than any that this database knows of, and than p_above: after a
+-- advance_epoch makes every later token greater than any that this database knows of, and than p_above: after a
 -- restore, or when a standby was promoted beside another.
 CREATE FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint DEFAULT 0) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT

@@ -1,12 +1,12 @@
--- Sessions. A client proves that a session is its own by a key; what others see is a digest of it. Where a session
--- hears of its grants is a channel that has the digest in its name: pglock_, and the digest without hyphens.
+-- Sessions. A client proves with a key that a session is its own; others see only a digest of the key. A session's
+-- grants are announced on the channel named pglock_ plus the digest without hyphens.
 
 -- session_of is the ID of the session with this key. It reads nothing.
 CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 
--- session_alive tells whether a session has said so of late. It locks nothing.
+-- session_alive says whether a session has recently shown that it is alive. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -14,8 +14,8 @@ BEGIN
   RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());
 END $$;
 
--- touch_session says that the session is alive, and answers true. It locks the session's row, before anything else is
--- locked (I25), and waits for nobody who has locked it: they say the same.
+-- touch_session notes that the session is alive, and returns true. It locks the session's row, before any other lock
+-- (I25). It does not wait for others who have locked the row: they note the same.
 CREATE FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -34,9 +34,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- end_session ends the session and its tickets at once, instead of letting them run out, and answers whether there
--- was one. It locks the session, then its tickets (I25), and no lock's head: give its waits up first, so that
--- whoever they keep waiting is served.
+-- end_session ends the session and its tickets at once, instead of letting them run out, and returns whether there
+-- was one. It locks the session, then its tickets (I25), and no lock's head: first give up its waits, so that the
+-- waiters behind them are served.
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -50,10 +50,10 @@ BEGIN
   RETURN known;
 END $$;
 
--- sweep removes what nobody needs any more, p_limit rows of each kind at most: tickets and sessions that have been
--- dead for a minute, notes of grant IDs that were given up an hour ago, receipts of a week ago, and keys of work
--- done once that are kept no longer (a day longer than they are accepted, in case the clock is set back). Whatever
--- somebody has locked stays for the next time: it waits for nobody (I25). Answers how many rows went.
+-- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
+-- sessions that have been dead for a minute, notes of grant IDs given up an hour ago, receipts a week old, and keys
+-- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
+-- skips what somebody has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -1,33 +1,33 @@
--- Acquire. Locks are taken in one order everywhere: a session, then a lock's head, then its slots, then its tickets,
--- then the record of the installation; several locks in the byte order of their names. Renewals and the check inside
--- COMMIT lock the row of their lease alone.
+-- Acquire. Locks are always taken in this order: a session, a lock's head, its slots, its tickets, the record of the
+-- installation; several locks in the byte order of their names. Renewals and the check inside COMMIT lock only the
+-- row of their lease.
 --
--- What acquire_lease answers: granted, with the token, of a block the last; or who holds the lock, with their token.
--- more has what the caller does not know otherwise, each only where there is something to say:
+-- acquire_lease answers granted with the token (of a block the last), or not granted with the holder's token. more
+-- has what the caller cannot know otherwise, and only if there is something to say:
 --   first_token            of a grant that carries a block of tokens
 --   slot                   of a grant of mode shared or limit
---   holder, expires_at     who holds the lock, and until when; nobody while it is being granted or committed
+--   holder, expires_at     who holds the lock, and until when; missing while it is being granted or committed
 --   remaining_us           how long until it makes sense for the first in the queue to ask again
 --   ticket, place, first   the place in the queue, counted up to 100; first: nobody is before it
---   handed                 what this statement granted to waiters on the way: {"hints": [...]} are for this session's,
---                          {"slots": [...]} of other sessions': give them to announce
+--   handed                 grants to waiters that this statement made besides: {"hints": [...]} to this session's,
+--                          {"slots": [...]} to other sessions': give them to announce
 --   watched                somebody watches the lock: announce it
 -- A grant is as long as the TTL says.
 
--- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. granted false: who holds it, and
--- with p_wait a ticket. The same grant ID again yields the same grant or ticket; p_retry says that an earlier attempt
--- may still be on its way, and waits for it. Without p_wait and p_retry it waits for nobody, and a refused one locks
--- no row, writes nothing and draws no token. With them, whoever decides about the lock at the moment is waited for, a
--- second at most, and with p_many a moment: 55P03. With p_turns above 1 the grant carries up to so many tokens.
--- p_alone says that the caller's statement is all of its transaction: what grants nothing then does not wait for the
--- disk.
+-- acquire_lease grants p_name to p_grant_id if it is free and nobody queues for it. Otherwise granted is false, with
+-- the holder, and with p_wait also a ticket. The same grant ID again yields the same grant or ticket; p_retry says
+-- that an earlier attempt may still be under way, and waits for it.
 --
--- I1, I2. This statement grants a lock that was released, that nobody queues for, that has no slots, and of which no
--- grant ID was given up lately. All of that is asked of the version of the row that it locks, and where anything else
--- is to be said or the session is not as usual, acquire_otherwise does it. It looks from the end of the index: the
--- newest version of a row lies there, however many old ones an open transaction keeps. FOR UPDATE makes this an update
--- of the key whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in
--- its COMMIT.
+-- Without p_wait and p_retry it waits for nobody, and if it is refused it locks no row, writes nothing and draws no
+-- token. With either it waits for whoever is deciding about the lock, at most a second, or with p_many a moment:
+-- 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement is the
+-- whole transaction: if it grants nothing, it then does not wait for the disk.
+--
+-- I1, I2. This statement grants a released lock without queue and slots, of which no grant ID was given up lately. It
+-- checks all this on the version of the row that it locks. acquire_otherwise handles all other cases, and unusual
+-- settings of the session. The statement searches from the end of the index, where the newest version of a row lies,
+-- however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a
+-- fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
@@ -86,7 +86,7 @@ BEGIN
 END $$;
 
 -- acquire_leases is acquire_lease for many requests of a session, in the byte order of their names. n counts from 1.
--- When one is refused, or would have to wait for longer than a moment, all are, and nothing was done.
+-- If one request is refused, or would have to wait for longer than a moment, all fail, and nothing was done.
 CREATE FUNCTION acquire_leases(
   p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[],
   p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval,
@@ -152,10 +152,10 @@ AS $$
 $$;
 
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
--- was given up. INSERT takes its lock of the table before it draws the token, so that none was drawn before a row was
--- pruned and used after (I21); whoever else inserts the name is waited for, and then it is no new one. Of any other
--- lock it looks, without a lock, whether it is worth while to lock anything, so that a try that is refused writes
--- nothing (I13). Where the request may wait, or that look says so, it locks the head and decides.
+-- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
+-- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
+-- For any other lock it first looks, without locking, whether locking is worthwhile, so that a refused try writes
+-- nothing (I13). If the request may wait, or the look says so, it locks the head and decides.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
     p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)

@@ -1,10 +1,9 @@
--- The queue, and who is granted what. Whoever grants in turn, ends or queues has the head locked; so between two of
--- these functions nothing about a lock changes but what its holders do: they renew, and commit what they have fenced.
+-- The queue, and who is granted what. Every function that grants in turn, ends or queues locks the head first. So
+-- between two of them only a lock's holders change anything: they renew, and commit fenced writes.
 
--- lock_head locks the head of a lock for its queue; where there is none, it makes one, if it is to. FOR NO KEY UPDATE
--- leaves a COMMIT that checks the lease alone. NULL: there is none, or it is locked, and p_wait is false. The holder
--- cannot renew meanwhile, so a transaction that has locked the head and then forgets to end does not stay for longer
--- than a second.
+-- lock_head locks the head of a lock for its queue. If there is none, p_make makes it create one. FOR NO KEY UPDATE
+-- does not block a COMMIT that checks the lease. NULL: there is no head, or it is locked and p_wait is false. The
+-- holder cannot renew meanwhile, so a transaction that locks the head and then stays idle is ended after a second.
 CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -30,8 +29,8 @@ BEGIN
   RETURN head;
 END $$;
 
--- next_waiter is the lowest ticket above p_served of a session that is alive; those between are dead. Every ticket up
--- to the last one that was served is gone, and where they were the index may be full of what is left of them.
+-- next_waiter returns the lowest ticket above p_served whose session is alive; those between are dead. All tickets up
+-- to the last one served are gone, and that part of the index may be full of their remains.
 CREATE FUNCTION next_waiter(p_name text, p_served bigint) RETURNS waiters
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -48,8 +47,8 @@ BEGIN
   RETURN r.w;
 END $$;
 
--- free_at tells when, by the leases of now, a request of this mode could be granted; NULL when it could be now. The
--- queue is not looked at, and nothing is locked: it is an estimate.
+-- free_at says when a request of this mode could be granted, by the present leases; NULL if it could be now. It
+-- ignores the queue and locks nothing: it is an estimate.
 CREATE FUNCTION free_at(p_name text, p_mode text, p_capacity int) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -64,8 +63,8 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
--- is_taken tells, without a lock, that a request would have to wait: for a lease that is not its own, or for somebody
--- who queues. It refuses what would be refused in any case.
+-- is_taken says, without locking, that a request would have to wait: for somebody else's lease, or for somebody who
+-- queues. It raises if the request would be refused in any case.
 CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -77,12 +76,12 @@ BEGIN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.ticket)).ticket IS NOT NULL
+  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal is the answer that says who holds the lock: of several the one whose lease ends last.
+-- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
     OUT more json)
@@ -124,7 +123,7 @@ BEGIN
 END $$;
 
 -- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
--- Only under the head's lock, which p_locked says, can it find out of a lease that has run out whether it is over.
+-- Only under the head's lock (p_locked) can it find out whether a lease that has run out is over.
 CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -148,9 +147,9 @@ BEGIN
   RETURN true;
 END $$;
 
--- settle finds the leases that have run out and of which nothing is under way, and notes that they are over. It waits
--- for nobody: a row that cannot be locked at once, for a renewal or a COMMIT, counts as held. Rows are locked FOR
--- UPDATE, so a prepared transaction that has passed the lease's check keeps it held as well (I4).
+-- settle finds the leases that have run out and have nothing under way, and notes that they are over. It waits for
+-- nobody: a row that it cannot lock at once, because of a renewal or a COMMIT, counts as held. It locks rows FOR
+-- UPDATE, so a prepared transaction that has passed the lease's check also keeps it held (I4).
 CREATE FUNCTION settle(p_name text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -163,7 +162,7 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by their modes, and tells the greatest token of the lock.
+-- standing counts the leases that are not over, by mode, and returns the greatest token of the lock.
 CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -176,17 +175,17 @@ BEGIN
       WHERE l.name = p_name) s;
 END $$;
 
--- What a statement has granted. token, of a block the last, first_token and slot are of the request that it answers
--- itself; hints and handed are of the others, as acquire_lease says it. queued: somebody may queue still. slots,
+-- What a statement has granted. token (of a block the last), first_token and slot belong to the request that it
+-- answers; hints and handed to others, as described for acquire_lease. queued: somebody may still queue. slots,
 -- tokens, firsts: of the latest batch.
 CREATE TYPE grants AS (
   token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
   slots int[], tokens bigint[], firsts bigint[]);
 
--- serve grants the lock to whoever is next, for as long as the modes allow: one writer, or readers, or as many as a
--- limit leaves room for (I9). After the queue comes w, who has no ticket yet and may be NULL. Tickets of dead sessions
--- go on the way. The caller has the head locked; p_at: FOR UPDATE, at that place. p_session_id is whose waiters hear
--- of it by the answer, p_grant_id the request that is answered itself.
+-- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
+-- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. Tickets of dead
+-- sessions are deleted on the way. The caller has locked the head; p_at: FOR UPDATE, at that place. The answer itself
+-- informs the waiters of p_session_id; p_grant_id is the request that is being answered.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -209,7 +208,7 @@ BEGIN
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.ticket) END;
+    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.served) END;
     IF nxt.ticket IS NULL THEN
       g.queued := false;                                 -- all that is left of it is dead
       EXIT WHEN w.ticket IS NULL;
@@ -221,7 +220,7 @@ BEGIN
       EXIT WHEN shared > 0 OR limited > 0;
       p_at := coalesce(p_at, lock_to_grant(p_head.name));
       EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity');
+      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity', nxt.ticket);
       exclusive := 1;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
@@ -248,8 +247,8 @@ BEGIN
   RETURN g;
 END $$;
 
--- lock_to_grant locks the head FOR UPDATE and tells its place; NULL when somebody checks its lease, which is over, in a
--- COMMIT that is about to fail.
+-- lock_to_grant locks the head FOR UPDATE and returns its place; NULL if a COMMIT that is about to fail checks its
+-- lease, which is over.
 CREATE FUNCTION lock_to_grant(p_name text) RETURNS tid
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -261,10 +260,13 @@ BEGIN
   RETURN place;
 END $$;
 
--- grant_head gives the head to a request. The caller has it locked FOR UPDATE at that place: this is then an update of
--- the key whatever it changes, as in acquire_lease. And it has seen that the lease before is over, that nothing else
--- is in the way, and whose turn it is. p_ran_out: the lease before ran out; that leaves a takeover in the audit.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean) RETURNS grants
+-- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
+-- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
+-- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
+-- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn.
+CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -278,7 +280,8 @@ BEGIN
   END IF;
   UPDATE locks l SET
     token = t.last, first_token = nullif(t.first, t.last), grant_id = w.grant_id, session_id = w.session_id,
-    owner_id = w.owner_id, holder = w.holder, ticket = GREATEST(l.ticket, w.ticket), ttl = w.ttl,
+    owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
+    served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     metadata = w.metadata, queued = g.queued
     WHERE l.ctid = p_at;
@@ -288,8 +291,8 @@ BEGIN
   RETURN g;
 END $$;
 
--- next_batch is the waiters from w on that can be granted with it: of its mode and limit, at most p_most, none of them
--- dead.
+-- next_batch returns the live waiters from w on that can be granted together with it: of its mode and limit, at most
+-- p_most.
 CREATE FUNCTION next_batch(w waiters, p_most int) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -304,7 +307,7 @@ BEGIN
 END $$;
 
 -- free_slots locks slots whose leases are over, the lowest first, and adds new ones: at most p_most, none above the
--- limit. NULL when there is none.
+-- limit. NULL if there is none.
 CREATE FUNCTION free_slots(p_name text, p_capacity int, p_most int) RETURNS int[]
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -323,8 +326,8 @@ BEGIN
   RETURN nullif(slots, '{}');
 END $$;
 
--- grant_slots gives each request of the batch a slot of its own, the oldest the lowest. The caller has locked those
--- that have a row FOR UPDATE.
+-- grant_slots gives each request of the batch a slot, the oldest the lowest. The caller has locked those with a row
+-- FOR UPDATE.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -356,7 +359,7 @@ BEGIN
   RETURN g;
 END $$;
 
--- tell notes what is to be said of the latest batch.
+-- tell notes whom the latest batch concerns.
 CREATE FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uuid) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -380,7 +383,7 @@ BEGIN
   RETURN g;
 END $$;
 
--- handed_by is the part of an answer that is for waiters; NULL when there is none.
+-- handed_by returns the part of an answer that is for waiters; NULL if there is none.
 CREATE FUNCTION handed_by(g grants) RETURNS json
 LANGUAGE sql VOLATILE
 AS $$
@@ -388,8 +391,8 @@ AS $$
     THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
 $$;
 
--- decide decides under the head's lock about a request, and answers as acquire_lease does. Somebody else is granted,
--- ends or queues for this lock before it or after it, never meanwhile. No head: it is being granted to somebody.
+-- decide decides about a request under the head's lock, and answers as acquire_lease does. Nobody else is granted,
+-- ends or queues for this lock meanwhile. Without a head: it is being granted to somebody.
 CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -435,7 +438,7 @@ BEGIN
   END IF;
   IF g.token IS NULL THEN
     IF p_wait THEN
-      r := enqueue(w, p_head.ticket, g.queued);
+      r := enqueue(w, p_head.served, g.queued);
       ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
@@ -451,7 +454,7 @@ BEGIN
   END IF;
 END $$;
 
--- lease_of finds the row of a lock whose grant ID this is, held or not.
+-- lease_of finds the row of a lock with this grant ID, held or not.
 CREATE FUNCTION lease_of(p_head locks, p_grant_id uuid) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -467,8 +470,8 @@ BEGIN
   RETURN r;
 END $$;
 
--- grant_again is for a request whose earlier attempt was granted (I6). The lease is renewed rather than only read: this
--- commit then waits for the disk and the standby that the lost answer may not have waited for.
+-- grant_again answers a request whose earlier attempt was granted (I6). It renews the lease instead of only reading
+-- it, so that this commit waits for the disk and the standby, as the lost answer's commit may not have done.
 CREATE FUNCTION grant_again(p_row locks) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -485,9 +488,9 @@ BEGIN
   END IF;
 END $$;
 
--- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, also after a
--- failover that set the sequence back. place is counted up to 100, with tickets of dead sessions, until a look knows
--- better. p_queued: the head says that there may be others.
+-- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, even after a
+-- failover that set the sequence back. place is counted up to 100, and includes tickets of dead sessions until a look
+-- corrects it. p_queued: the head says that there may be others.
 CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -515,8 +518,8 @@ END $$;
 
 -- Telling.
 
--- hint is what tells a waiter of its grant: ticket, token, slot, the microseconds that are left of the lease, the
--- first token of its block; and before these their digest with the grant ID, so that nobody else can make a client
+-- hint is the text that informs a waiter of its grant: ticket, token, slot, the lease's remaining microseconds, the
+-- first token of its block. Before these comes their digest with the grant ID, so that nobody else can make a client
 -- believe in a grant.
 CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigint, p_first bigint,
   p_grant_id uuid) RETURNS text
@@ -528,14 +531,14 @@ BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
 
--- watch_channel is where whoever watches a lock hears of its changes.
+-- watch_channel is the channel on which a lock's changes are announced.
 CREATE FUNCTION watch_channel(p_name text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT 'pglock_w' || left(encode(sha256(convert_to(p_name, 'UTF8')), 'hex'), 40) $$;
 
--- announce tells whoever holds these slots that they were granted to them, and whoever watches the locks. p_slots has
--- NULL for watchers alone. NOTIFY takes a lock of the whole cluster until its transaction ends: so this is called
--- after the grant, in a transaction of its own that does not wait for the disk. Answers how many sessions it told.
+-- announce notifies the new holders of these slots, and the watchers of the locks; a NULL in p_slots means only the
+-- watchers. It returns how many sessions it notified. NOTIFY takes a lock of the whole cluster until its transaction
+-- ends. So call announce after the grant, in a separate transaction that does not wait for the disk.
 CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

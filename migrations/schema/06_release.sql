@@ -1,15 +1,15 @@
 -- Release. A row stays when its lease ends. It is locked FOR UPDATE first: an update under that lock counts as a
--- change of the key, so that the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT.
--- synchronous_commit is left alone unless something is granted: only a statement that is its own transaction may turn
--- it off.
+-- change of the key, so the check inside COMMIT sees it under REPEATABLE READ too; and it stays HOT.
+-- synchronous_commit stays as it is unless something is granted: only a statement that is the whole transaction may
+-- turn it off.
 
 -- release_lease ends the caller's own lease and serves the queue, in one transaction. p_slot NULL: whichever it is.
--- released false: it was not held any more, and nothing changed. more is as in acquire_lease, handed and watched.
--- p_alone and p_many are as there: a COMMIT under way that has checked the lease is waited for, a second at most:
+-- released false: it was not held any more, and nothing changed. more has handed and watched, as in acquire_lease.
+-- p_alone and p_many are as there. It waits for a COMMIT under way that has checked the lease, at most a second:
 -- 55P03.
 --
--- This statement ends an exclusive lease. Where somebody may queue for the lock, and for any other lease, it is
--- release_otherwise that goes on.
+-- This statement ends an exclusive lease. release_otherwise continues if somebody may queue for the lock, and handles
+-- any other lease.
 CREATE FUNCTION release_lease(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
   p_many boolean DEFAULT false, OUT released boolean, OUT more json)
@@ -44,9 +44,8 @@ BEGIN
   END IF;
 END $$;
 
--- release_leases is release_lease for many leases, in the byte order of their names, and of one lock in the order of
--- its slots; one answer for each, n counts from 1. When one would have to wait for longer than a moment, nothing was
--- done.
+-- release_leases is release_lease for many leases, in the byte order of their names, and for one lock in the order of
+-- its slots. n counts from 1. If one release would have to wait for longer than a moment, nothing was done.
 CREATE FUNCTION release_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, released boolean, more json)
@@ -75,9 +74,9 @@ BEGIN
   END IF;
 END $$;
 
--- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without that it ends
--- the lease itself, and may wait for its row: of an exclusive one that row is all that it locks, of another the head
--- first, so that nobody queues meanwhile.
+-- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
+-- the lease itself, and may wait for its row. For an exclusive lease it locks only that row; for another it locks the
+-- head first, so that nobody queues meanwhile.
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
     OUT more json)
@@ -117,12 +116,55 @@ BEGIN
   END IF;
 END $$;
 
--- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to whoever is
--- next. With p_spend it spends their grant IDs too, so that a request that is still on its way is refused: it changes
--- the head, so that a request which has looked at the head already, and does not see the note, does not find it as it
--- was. Locks are taken in the byte order of names. One answer for each: ended says that a grant had come, place is the
--- place that the ticket had, more is as in acquire_lease. One request waits for whoever decides about its lock at the
--- moment, a second at most; several do not wait for longer than a moment: 55P03, and nothing was done.
+-- hand_over ends the caller's own exclusive lease, and grants the lock in the same transaction to a request that waits
+-- under the label p_to: of several to the first in the queue whose session is alive. Those before it keep their places.
+-- So a holder may choose its successor; this is the only exception to the order of tickets (I9). outcome is
+--   handed over   more has handed and watched, as in acquire_lease
+--   nobody        nobody waits for the exclusive lock under that label; nothing has changed
+--   or why the lease is lost, as in renew_leases; nothing has changed.
+-- p_look returns the outcome and changes nothing. It waits for a COMMIT under way that has checked the lease, at most a
+-- second: 55P03.
+CREATE FUNCTION hand_over(
+  p_name text, p_token bigint, p_grant_id uuid, p_to text, p_look boolean DEFAULT false, OUT outcome text,
+    OUT more json)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
+AS $$
+#variable_conflict use_column
+DECLARE
+  head locks;
+  w    waiters;
+  g    grants;
+  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256);
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
+  IF hand_over.outcome IS NOT NULL THEN
+    RETURN;
+  END IF;
+  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+  SELECT * INTO w FROM waiters q
+    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
+      AND session_alive(q.session_id)
+    ORDER BY q.ticket LIMIT 1;
+  IF FOUND AND NOT p_look THEN
+    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
+  END IF;
+  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  IF p_look OR hand_over.outcome = 'nobody' THEN
+    RETURN;
+  END IF;
+  g.queued := head.queued;
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  more := json_strip_nulls(json_build_object('handed', handed_by(g),
+                                             'watched', nullif(head.watched_until > clock_timestamp(), false)));
+END $$;
+
+-- give_up takes requests back: their tickets, or the leases that they were granted meanwhile, which go to the next
+-- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
+-- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
+-- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
+-- the place that the ticket had, more is as in acquire_lease. One request waits for whoever is deciding about its
+-- lock, at most a second; several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -201,8 +243,8 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- end_grant ends the lease of a grant ID, if there is one. The caller has the head locked, and serves the queue after
--- it.
+-- end_grant ends the lease with a grant ID, if there is one. The caller has locked the head, and serves the queue
+-- afterwards.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -218,9 +260,9 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- break_lock ends somebody else's lease and draws a new token: without one, a fenced transaction of the old holder at
--- REPEATABLE READ would not notice, and commit. Then it serves the queue. p_token, when given, must be of the holder;
--- with several holders it must be given. It waits for a COMMIT of the holder that is under way.
+-- break_lock ends somebody else's lease and draws a new token. Without one, a fenced transaction of the old holder at
+-- REPEATABLE READ would not notice the break, and would commit. Then it serves the queue. p_token, if given, must be
+-- the holder's; with several holders it must be given. It waits for a COMMIT of the holder that is under way.
 CREATE FUNCTION break_lock(
   p_name text, p_reason text, p_actor text, p_token bigint DEFAULT NULL,
   OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],

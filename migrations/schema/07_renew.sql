@@ -1,7 +1,7 @@
--- Renewals and checks: what holders do. They lock the row of their lease alone, and a renewal never revives a lease
--- that has ended. Values are computed after the lock.
+-- Renewals and checks, which holders make. They lock only the row of their lease, and a renewal never revives a lease
+-- that has ended. Values are computed after the row is locked.
 
--- raise_lost raises LK001 or LK003, for a lease that is lost for that reason.
+-- raise_lost raises LK001 or LK003, for a lease that was lost for that reason.
 CREATE FUNCTION raise_lost(p_name text, p_token bigint, p_reason text) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -16,9 +16,9 @@ BEGIN
           HINT = 'Stop the work that this lock protects; acquire it again to go on.';
 END $$;
 
--- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if it is known) is no longer held; NULL
--- while it is. A grant over a lease that ran out leaves a takeover in the audit, and a break a break: what has neither
--- was released.
+-- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
+-- is. A grant over a lease that ran out leaves a takeover in the audit, and a break leaves a break; a lease with
+-- neither was released.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -44,12 +44,17 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
 END $$;
 
--- renew_leases extends every lease that is still held, each by its own TTL. One verdict for each: renewed, busy
--- (somebody has locked the row, or it moved: ask again), or why it is lost. One stuck row never costs the other
--- leases: where p_wait is given, rows are waited for so long, and 55P03 says that it was not enough. It is planned for
--- as many leases as there are.
+-- renew_leases extends every lease that is still held, each by its own TTL. It returns a verdict for each: renewed,
+-- busy (somebody has locked the row, or it moved: ask again), or why the lease is lost. A stuck row never costs the
+-- other leases: only with p_wait does it wait for rows, for that long, and then raises 55P03. Its plan suits any
+-- number of leases.
+--
+-- A lease that has an element in p_lasting lasts for at least that long from now on, and no renewal shortens it before.
+-- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
+-- request that comes late names an expiry that the row no longer has, so it cannot undo a later extension.
 CREATE FUNCTION renew_leases(
-  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL)
+  p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL,
+  p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
@@ -58,7 +63,12 @@ AS $$
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
     AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
-    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'));
+    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'))
+    AND (p_lasting IS NULL AND p_no_longer IS NULL
+         OR is_batch(cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
+              ARRAY[cardinality(p_names)]))), cardinality(coalesce(p_no_longer, array_fill(NULL::timestamptz,
+              ARRAY[cardinality(p_names)]))))
+            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);
 BEGIN
   IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
     ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
@@ -70,14 +80,19 @@ BEGIN
   END IF;
   RETURN QUERY
     WITH asked AS MATERIALIZED (
-      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots) WITH ORDINALITY AS a (name, token, grant_id,
-        slot, n)), held AS MATERIALIZED (
-      SELECT l.ctid AS at, a.n FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
+      SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
+        AS a (name, token, grant_id, slot, lasting, no_longer, n)), held AS MATERIALIZED (
+      SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
+      FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+      UPDATE locks l SET renewed_at = clock_timestamp(),
+        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
+          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
+        extended = coalesce(h.lasting > l.ttl, false)
+          OR l.extended AND l.expires_at IS DISTINCT FROM h.no_longer AND l.expires_at > clock_timestamp() + l.ttl
       FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
@@ -87,8 +102,8 @@ BEGIN
       FROM renewed r WHERE r.n = a.n);
 END $$;
 
--- check_leases tells of each lease how long it still runs, or why it is lost. Never from a standby, which may not know
--- yet what has become of the lease.
+-- check_leases says of each lease how long it still runs, or why it is lost. A standby refuses: it may not know yet
+-- what has become of the lease.
 CREATE FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[])
 RETURNS TABLE (n bigint, reason text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -116,7 +131,7 @@ BEGIN
   END LOOP;
 END $$;
 
--- own_lease says whose an exclusive lease is, of which the server knew the session alone: for circles of waiters.
+-- own_lease notes the owner of an exclusive lease of which the server knew only the session: for circles of waiters.
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -1,8 +1,8 @@
--- Looks: how the waits of a session stand, and circles of owners that wait for each other.
+-- Looks: the state of a session's waits, and circles of owners that wait for each other.
 
--- look says that the session is alive and tells how its waiters stand: every ticket that is still queued, those that
--- are first with the time until they should ask again, and for those named in p_nested the circle that they close,
--- if there is one and they are its newest. It locks the session, and nothing of a lock: it decides nothing (I14).
+-- look keeps the session alive and returns every ticket that is still queued. For first tickets it adds the time
+-- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
+-- newest. It locks the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
 RETURNS TABLE (ticket bigint, is_first boolean, remaining_us bigint, circle text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
@@ -30,8 +30,8 @@ BEGIN
     FROM mine m LEFT JOIN firsts f ON f.ticket = m.ticket;
 END $$;
 
--- own_tickets names the locks and grant IDs of tickets of the session, for give_up: of tickets that a look has told
--- of and that no call of the session waits for, as after a failover that has lost their giving up. It locks nothing.
+-- own_tickets returns the locks and grant IDs of tickets of the session, for give_up: of tickets in a look for which
+-- no call waits, as after a failover that has lost a give_up. It locks nothing.
 CREATE FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]) RETURNS TABLE (name text, grant_id uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -39,9 +39,9 @@ AS $$
   WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
 $$;
 
--- Who keeps a waiter waiting, and how: those who hold the lock, and waiters before it that hold locks themselves.
--- any_of says that one of several is enough to go on, as for a semaphore. Behind a waiter of another mode all
--- holders are in the way, as they are in its way.
+-- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
+-- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
+-- waits for all holders, because that one does.
 CREATE VIEW waits AS
   SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
   FROM waiters q CROSS JOIN LATERAL (
@@ -58,9 +58,9 @@ CREATE VIEW waits AS
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
--- find_circle tells the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
--- waits, one after the other; NULL when there is none. It locks nothing. It is STABLE, so that all of it is read in
--- the one snapshot of its caller: steps of different moments could close a circle that never was.
+-- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
+-- waits, one after the other; NULL if there is none. It locks nothing. It is STABLE, so that it reads everything in
+-- its caller's one snapshot: steps from different moments could close a circle that never existed.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
@@ -87,7 +87,7 @@ BEGIN
       RETURN NULL;
     END IF;
   END LOOP;
-  -- Who is stuck: everybody, until it is shown that all that they wait for can go on.
+  -- Who is stuck: everybody, until all that they wait for proves able to continue.
   SELECT array_agg(DISTINCT e.owner_id) INTO stuck FROM unnest(edges) e;
   LOOP
     before := stuck;
@@ -100,7 +100,7 @@ BEGIN
     END IF;
     EXIT WHEN cardinality(stuck) = cardinality(before);
   END LOOP;
-  -- The shortest way from the ticket back to its owner over tickets that are older, breadth first.
+  -- The shortest way from the ticket back to its owner over older tickets, breadth first.
   WHILE way IS NOT NULL AND circle IS NULL LOOP
     SELECT jsonb_agg(jsonb_build_object('at', n.at, 'path', n.path)), seen || array_agg(n.at),
            max(n.path::text) FILTER (WHERE n.at = start)

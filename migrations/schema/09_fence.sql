@@ -1,6 +1,6 @@
--- Fences. A transaction takes the row of the fence first, and then no transaction with a lower token passes any more.
+-- Fences. A transaction first locks the fence's row; from then on no transaction with a lower token passes.
 
--- raise_stale raises LK002: a greater token has passed the fence, or this one has, and may not do so twice.
+-- raise_stale raises LK002: a greater token has passed the fence, or this one has and may not pass twice.
 CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETURNS void
 LANGUAGE plpgsql STABLE
 AS $$
@@ -13,7 +13,7 @@ BEGIN
                       ELSE 'A greater token has written: stop this work.' END;
 END $$;
 
--- Not every system lets a server notice that its client is gone.
+-- On some systems a server cannot notice that its client is gone.
 DO $do$
 DECLARE
   can boolean := true;
@@ -27,9 +27,9 @@ BEGIN
     'SELECT ' || can);
 END $do$;
 
--- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a holder that hangs does not block
--- the next one at the fence for longer; a lower limit that the user has set stays. Few and large expressions: each is
--- set up anew in every transaction.
+-- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
+-- next one at the fence for longer. A lower limit that the user has set stays. It uses few and large expressions,
+-- because each is set up anew in every transaction.
 CREATE FUNCTION bound_transaction(p_ms bigint) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -52,16 +52,16 @@ AS $$
            OR bound_timeout('transaction_timeout', p_ms + 100)) END
 $$;
 
--- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, and of a slot the
--- name, '#', and the slot. It takes the fence row, which may wait for a predecessor's open transaction; then refuses a
--- token that is not greater than every token that passed (or, with p_allow_same_token, not this very grant's); then
--- checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease again. It bounds the
--- transaction by what the lease has left. p_slot NULL: whichever it is. With p_receipt_id the transaction leaves a
--- receipt, for outcome.
+-- fence puts the caller's transaction under the fence of p_resource: by default the lock's own name, for a slot the
+-- name, '#', and the slot. First it locks the fence's row, which may wait for a predecessor's open transaction. Then
+-- it refuses a token that is not greater than every token that passed (with p_allow_same_token, this very grant's may
+-- pass again). Then it checks the lease by the server's clock. At COMMIT the trigger fence_commit checks the lease
+-- again. The transaction may last no longer than the lease, or than p_time_limit if that is less. p_slot NULL:
+-- whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
 CREATE FUNCTION fence(
   p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -83,10 +83,15 @@ BEGIN
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
-    -- Refused in any case; a holder that was overtaken hears of the token first, and waits for nobody to hear it.
+    -- Refused in any case. A holder that was overtaken gets the stale token's error first, without waiting for
+    -- anybody.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
+  IF p_time_limit IS NOT NULL THEN
+    ok := is_ttl('time_limit', p_time_limit);
+    ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
+  END IF;
   ok := bound_transaction(ms);
 
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
@@ -103,7 +108,7 @@ BEGIN
   END IF;
   ok := p_receipt_id IS NULL OR write_receipt(p_receipt_id, p_write_id);
 
-  -- After whatever was waited for, a fresh look: at the version of the row that was seen before, or a newer one.
+  -- After whatever wait, look again: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
     AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
       AND l.expires_at > clock_timestamp();
@@ -118,7 +123,7 @@ BEGIN
   fence.remaining_us := microseconds_until(fence.expires_at);
 END $$;
 
--- refuse_fence raises why a lease that is not held may not pass.
+-- refuse_fence raises the reason why a lease that is not held may not pass.
 CREATE FUNCTION refuse_fence(p_name text, p_token bigint, p_grant_id uuid, p_resource text,
   p_database_id uuid, p_slot int) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -138,7 +143,7 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
 END $$;
 
--- refuse_lease raises why the lease that a fence was passed with is not held any more.
+-- refuse_lease raises the reason why the lease with which a fence was passed is no longer held.
 CREATE FUNCTION refuse_lease(p_name text, p_token bigint, p_grant_id uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -146,10 +151,10 @@ BEGIN
   PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, NULL), 'expired'));
 END $$;
 
--- The check inside COMMIT (I4). It holds the lease to the end of the transaction: FOR KEY SHARE orders a grant, a
--- release and a break after it, lets renewals pass, and fails with 40001 where an older snapshot hides one of the
--- three. The clock is read after the lock. A row that a restore or a replica brings carries another transaction's ID
--- and is left alone.
+-- The check inside COMMIT (I4). It holds the lease until the transaction's end: FOR KEY SHARE makes a grant, a
+-- release and a break come after it, lets renewals pass, and fails with 40001 if an older snapshot hides one of the
+-- three. It reads the clock after the row is locked. A row from a restore or a replica carries another transaction's
+-- ID and is left alone.
 CREATE FUNCTION fence_commit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
@@ -174,10 +179,9 @@ CREATE CONSTRAINT TRIGGER fence_commit AFTER INSERT OR UPDATE ON fences
 ALTER TABLE fences ENABLE ALWAYS TRIGGER fence_commit;   -- session_replication_role = replica opens no hole
 
 -- seal is the last statement before COMMIT. It refuses a transaction that is not under each of these fences, because
--- it left one by COMMIT, ROLLBACK or ROLLBACK TO; what shows it is the row of the fence, which only fence writes. And
--- it checks the leases and holds them, so that nobody is granted one of the locks before the COMMIT, also where SET
--- CONSTRAINTS ALL IMMEDIATE has used up the check inside it. It holds them in the order in which release_leases ends
--- them.
+-- it left one by COMMIT, ROLLBACK or ROLLBACK TO; the fence's row, which only fence writes, shows it. It also checks
+-- the leases and locks their rows, in the order in which release_leases ends them. So nobody is granted one of the
+-- locks before the COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it.
 CREATE FUNCTION seal(p_resources text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -211,12 +215,13 @@ BEGIN
   END LOOP;
 END $$;
 
--- fence_all is fence for several leases and resources at once. Fences are taken in the byte order of their resources,
+-- fence_all is fence for several leases and resources at once. It takes fences in the byte order of their resources,
 -- so that transactions do not wait for each other in a circle.
 CREATE FUNCTION fence_all(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_resources text[] DEFAULT NULL,
   p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slots int[] DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, OUT xact xid8, OUT remaining_us bigint)
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
+  OUT xact xid8, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -243,7 +248,8 @@ BEGIN
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
     last := a.resource;
-    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot);
+    f := fence(a.name, a.token, a.grant_id, a.asked, p_allow_same_token, p_database_id, a.slot, NULL, NULL,
+               p_time_limit);
     fence_all.xact := f.xact;
     fence_all.remaining_us := LEAST(fence_all.remaining_us, f.remaining_us);
   END LOOP;
@@ -252,8 +258,8 @@ BEGIN
   END IF;
 END $$;
 
--- write_receipt leaves the receipt of this transaction. Nobody but the writer knows the receipt's ID, and it does not
--- use it for another write before it knows what became of this one.
+-- write_receipt leaves the receipt of this transaction. Only the writer knows the receipt's ID, and does not use it
+-- for another write before it knows what became of this one.
 CREATE FUNCTION write_receipt(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -265,10 +271,10 @@ BEGIN
   RETURN true;
 END $$;
 
--- outcome tells what became of a write whose COMMIT was not answered: true when its transaction was committed, false
--- when it was not and never can be. The receipt is written once more: that waits for a transaction that is still open,
--- and its own COMMIT waits for whatever the server waits for, so that what it answers is as durable as a grant. A
--- transaction that is open for as long as lock_timeout allows is 55P03: nobody knows yet.
+-- outcome says what became of a write whose COMMIT was not answered: true if its transaction was committed, false if
+-- it was not and never can be. It writes the receipt once more. That waits for a transaction that is still open, and
+-- its own COMMIT waits as long as any, so the answer is as durable as a grant. If the transaction stays open for
+-- longer than lock_timeout allows, it is 55P03: nobody knows yet.
 CREATE FUNCTION outcome(p_receipt_id uuid, p_write_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -1,10 +1,10 @@
--- Guards. What proves that a transaction has passed a fence is the fence's row, which only fence() writes: it
--- carries the transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought
--- from a server whose IDs were others is older than the transaction.
+-- Guards. The fence's row, which only fence() writes, proves that a transaction has passed a fence: it carries the
+-- transaction's ID, and a rolled back subtransaction takes it away again. A row that a dump has brought from a server
+-- with other IDs is older than the transaction.
 
--- require_fence answers true when this transaction has passed the fence of p_resource, or an operator lets it write
--- without one, which notes the table; else it raises (I3). p_column: the row has no key there, and so no fence. It
--- locks nothing but the operator's event, which is this transaction's own.
+-- require_fence returns true if this transaction has passed the fence of p_resource, or an operator lets it write
+-- without one, in which case it notes the table. Otherwise it raises (I3). p_column: the row has no key there, and so
+-- no fence. It locks nothing but the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -44,12 +44,12 @@ BEGIN
       || format('Operators: SELECT %I.bypass_guards(reason, actor).', current_schema());
 END $$;
 
--- guard_write(resource) is the trigger of a table with one resource: for each statement, which costs the same
--- however many rows that writes. guard_write(resource, key column) is for each row; so is either on partitioned
--- tables, whose partitions inherit row triggers alone. For rows it runs AFTER the write, on the row as the other
--- triggers have left it, with the rights of the owner of this schema: so it must run no code of the table's owner
--- (I5). It asks for the fence of the key that a row had and of the one that it has (I3). It locks nothing, and its
--- result means nothing.
+-- guard_write(resource) is the trigger of a table with one resource. It fires per statement, which costs the same for
+-- any number of rows. guard_write(resource, key column) fires per row, and so does either on partitioned tables,
+-- whose partitions inherit only row triggers. For rows it runs AFTER the write, on the row as the other triggers have
+-- left it. It runs with the rights of the schema's owner, so it must run no code of the table's owner (I5). It asks
+-- for the fences of the key that a row had and of the key that it has (I3). It locks nothing, and its result means
+-- nothing.
 CREATE FUNCTION guard_write() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -76,11 +76,11 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- key_column tells the type of a table's column, NULL when there is none of this name, and the statement that tells
--- the key of a row as text, NULL when the type cannot be a key. One value must have one text, whatever the session's
--- settings, and no code of the table's owner may run (I5): so the column is one that the catalog has for this table,
--- and no function can stand in for it; the type, or what it is a domain over, is the server's own or an enum; and
--- nothing goes through a cast.
+-- key_column returns the type of a table's column (NULL if there is no such column), and the statement that reads a
+-- row's key as text (NULL if the type cannot be a key). A value must have one text, whatever the session's settings,
+-- and no code of the table's owner may run (I5). So the column must be in the catalog for this table, where no
+-- function can stand in for it; its type, or the domain's base type, must be the server's own or an enum; and nothing
+-- goes through a cast.
 CREATE FUNCTION key_column(p_table oid, p_column text, OUT of_type oid, OUT reading text)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 AS $$
@@ -94,11 +94,11 @@ BEGIN
     WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped;
 END $$;
 
--- guard_triggers tells the triggers of guards, of one table or of all, with their arguments from the catalog's
--- bytes, each of which ends with a zero; given a resource and a key also those that the table lacks for it, which
--- have no arguments yet. problem is what is wrong with each, and mend is what puts it right, in this order. A sound
--- one is as it is made here. A write through a parent fires row triggers alone; and what is not ENABLE ALWAYS,
--- session_replication_role goes past (I3).
+-- guard_triggers returns the triggers of guards, of one table or of all, with their arguments from the catalog's
+-- bytes, each of which ends with a zero. Given a resource and a key it also returns the triggers that the table lacks
+-- for it, which have no arguments yet. problem says what is wrong with each, and mend corrects it, in this order. A
+-- sound one is as guard_table makes it. A write through a parent fires only row triggers; session_replication_role
+-- bypasses triggers that are not ENABLE ALWAYS (I3).
 CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL, p_resource text DEFAULT NULL, p_key text DEFAULT NULL)
 RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], problem text, mend text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
@@ -139,8 +139,8 @@ AS $$
   WHERE l.lacks
 $$;
 
--- list_guards tells the guards of the database: one row for each table that was put under guard, partitions and
--- children with it. problem says what is missing, and guard_table again adds it. It locks nothing.
+-- list_guards lists the guards of the database: one row for each table that was put under guard, including its
+-- partitions and children. problem says what is missing; guard_table, called again, adds it. It locks nothing.
 CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
 LANGUAGE sql STABLE SET search_path FROM CURRENT
@@ -167,9 +167,9 @@ AS $$
   ORDER BY 1
 $$;
 
--- guard_table puts a table, its partitions and its children under guard; again, it adds what is missing. It runs
--- with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
--- taken away meanwhile, then what it guards, the uppermost first. Answers how many triggers it made.
+-- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
+-- runs with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
+-- removed meanwhile, then the guarded tables, the uppermost first. It returns how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -204,7 +204,7 @@ BEGIN
         format_type(g.of_type, NULL), 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
       USING ERRCODE = 'datatype_mismatch';
   END IF;
-  PERFORM list_fences(p_resource);   -- whoever has read the fences holds the schema until the transaction ends
+  PERFORM list_fences(p_resource);   -- whoever has read the fences keeps the schema until the transaction ends
   FOR rel IN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid, 0 AS depth
@@ -225,8 +225,8 @@ BEGIN
   RETURN n;
 END $$;
 
--- unguard_table takes the guard away, from partitions and children too. It runs with the rights of its caller, who
--- must own the table, and locks what it was taken from. Answers how many triggers it dropped.
+-- unguard_table removes the guard, also from partitions and children. It runs with the rights of its caller, who must
+-- own the table, and locks the tables concerned. It returns how many triggers it dropped.
 CREATE FUNCTION unguard_table(p_table regclass) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -261,8 +261,8 @@ BEGIN
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence, and answers its ID. The audit says
--- who did it and why, and to which tables; a rollback, also to a savepoint, takes it back. It locks nothing.
+-- bypass_guards lets this transaction write to guarded tables without a fence, and returns its ID. The audit says who
+-- did it and why, and to which tables; a rollback, even to a savepoint, undoes it. It locks nothing.
 CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -1,12 +1,12 @@
 -- Work that is done once.
 
--- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done
--- before, and nothing was changed. It locks what fence locks, and then the key: whoever asks while another does it
--- waits for the end of that transaction. A key that is known is answered without a lock.
+-- once passes the fence and notes the key, in the transaction that does the work. is_first false: it was done before,
+-- and nothing was changed. It locks what fence locks, and then the key: a second caller waits for the end of the
+-- first one's transaction. A known key is answered without a lock.
 CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL,
+  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -30,7 +30,8 @@ BEGIN
       USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
   END IF;
   SELECT f.xact INTO once.xact
-    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id) f;
+    FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id,
+               p_time_limit) f;
   INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until)
     VALUES (p_key, p_name, p_token, clock_timestamp(), p_of + p_keep)
     ON CONFLICT (key) DO NOTHING

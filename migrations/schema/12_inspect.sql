@@ -1,7 +1,7 @@
--- What people look at. For everybody who may use locks; nobody reads a grant ID. A lock with several holders has a
--- row for each. Nothing here locks anything, but for a watch.
+-- What people look at. These are for everybody who may use locks; nobody reads a grant ID. A lock with several
+-- holders has a row for each. Nothing here locks anything, except a watch.
 
--- What is told of a lock. channel is where its changes are announced while somebody watches it.
+-- What is shown of a lock. channel is where its changes are announced while somebody watches it.
 CREATE VIEW described AS
   SELECT l.name, l.expires_at > clock_timestamp() AS held, l.holder, l.session_id, l.token,
          (extract(epoch FROM l.ttl) * 1000000)::bigint AS ttl_us, l.acquired_at, l.renewed_at,
@@ -14,9 +14,9 @@ CREATE VIEW described AS
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
--- list_locks tells of locks in the byte order of their names, p_limit holders after p_after, and never half of a
--- lock's; with p_free also of those that nobody holds, by their last holder. It walks the index: a plan for a page
--- of unknown size would read and sort the whole table.
+-- list_locks lists locks in the byte order of their names, p_limit holders after p_after, and never only half of a
+-- lock's holders; with p_free also free locks, by their last holder. It walks the index: a plan for a page of unknown
+-- size would read and sort the whole table.
 CREATE FUNCTION list_locks(
   p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
 RETURNS SETOF described
@@ -32,15 +32,15 @@ AS $$
   ORDER BY page.name, page.slot
 $$;
 
--- get_lock tells of one lock: its holders, or who held it last. It is the first of all whose names begin like this,
+-- get_lock returns one lock: its holders, or its last one. It is the first of all locks whose names begin like this,
 -- if any.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$ SELECT l.* FROM list_locks(p_name, true, '', 1) l WHERE l.name = p_name ORDER BY l.slot $$;
 
--- watch asks to be told of every change of a lock on its channel, for so long, and tells its state now, with every
--- slot that there ever was. It locks the head, and makes one where there is none; asking again before the half of
--- p_for has passed locks and writes nothing.
+-- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
+-- with every slot that there ever was. It locks the head, and makes one if there is none. Asked again in the first
+-- half of p_for, it locks and writes nothing.
 CREATE FUNCTION watch(p_name text, p_for interval) RETURNS SETOF described
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -56,9 +56,9 @@ BEGIN
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_waiters tells the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
--- the ticket p_after_ticket: whom each waits for is the holder for the first whose session is alive, and the waiter
--- before it for the others.
+-- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
+-- the ticket p_after_ticket. The first one whose session is alive waits for the holder, the others for the waiter
+-- before them.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
@@ -88,8 +88,9 @@ $$;
 
 CREATE INDEX fences_lock ON fences (lock_name, resource);
 
--- list_fences tells the fences that a lock's tokens have passed, and that of the resource with its name; '' lists every
--- fence. In byte order of the resources, p_limit of them after p_after. It goes by indexes, as list_locks does.
+-- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
+-- every fence. They come in byte order of the resources, p_limit of them after p_after. It uses indexes, as
+-- list_locks does.
 CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
@@ -103,7 +104,7 @@ AS $$
   ORDER BY f.resource LIMIT p_limit
 $$;
 
--- list_events tells operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
+-- list_events shows operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
 -- every lock's.
 CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,

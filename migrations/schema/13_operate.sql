@@ -1,6 +1,6 @@
 -- For operators.
 
--- diagnose tells what this server can and cannot do for the locks: ok is NULL where it depends on what is wanted. It
+-- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
 -- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
@@ -63,13 +63,13 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
   FROM list_guards() g
 $$;
 
--- prune_locks removes locks with all their slots that have been free for longer than p_idle and that nobody queues
--- for. A call is one step: at most p_limit names after p_after, in the order of names. Answers how many locks went,
--- and next: give it that until it is NULL, each time in a transaction of its own. It looks for them without a lock,
--- and takes the table's only to remove them, waiting a tenth of a second: then it locks the heads, and waits for
--- nobody. That keeps tokens in order (I21), as an INSERT takes its own lock of the table before it draws a token, so
--- that none was drawn before the row went and used after. What the rows knew of the greatest token goes into the
--- epoch, where the sequence does not know it.
+-- prune_locks removes locks, with all their slots, that have been free for longer than p_idle and that nobody queues
+-- for. A call is one step: it looks at no more than p_limit names after p_after, in order. It returns how many locks
+-- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It finds the
+-- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
+-- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
+-- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
+-- the epoch takes it over.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -113,7 +113,7 @@ BEGIN
   END IF;
 END $$;
 
--- prune_events removes events that are older, and answers how many. It locks them alone.
+-- prune_events removes older events, and returns how many. It locks only them.
 CREATE FUNCTION prune_events(p_older interval DEFAULT '90 days') RETURNS bigint
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$

@@ -1,13 +1,13 @@
--- Rights. Users call functions and own nothing; operators are users who may also break, bypass, prune and read the
--- audit. A function that is not named here is called by others alone. Roles belong to the whole cluster, so another
--- database may create or drop them at this very moment: try again then.
+-- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
+-- audit. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
+-- database may create or drop them at this very moment; then try again.
 DO $do$
 DECLARE
   ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
   theirs oid[] := current_setting('pglock.before');
   users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
-    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, give_up, own_lease,
-    look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
+    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
+    own_lease, look, own_tickets, announce, watch, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, get_lock, list_waiters, list_fences}';
   admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';

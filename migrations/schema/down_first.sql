@@ -8,8 +8,8 @@ BEGIN
   END IF;
 END $do$;
 
--- Guards must be dropped first: without the functions nobody could write to the tables, and dropping them in passing
--- would leave the tables open with nobody told. Whoever makes a guard holds the fences (hold_schema).
+-- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in
+-- passing would leave the tables open without anybody knowing. Whoever makes a guard locks the fences (hold_schema).
 LOCK TABLE locks, fences, waiters, sessions, events IN ACCESS EXCLUSIVE MODE;
 
 DO $do$

@@ -2,8 +2,7 @@
 DROP TABLE events, done_keys, receipts, fences, spent_grants, waiters, sessions, locks, installation;
 DROP SEQUENCE ticket_seq, fencing_token_seq;
 
--- Another database may migrate at this very moment, and roles belong to both: try again where the two got into each
--- other's way.
+-- Another database may migrate at this very moment, and both share the roles: if the two collide, try again.
 DO $do$
 BEGIN
   FOR attempt IN 1..100 LOOP

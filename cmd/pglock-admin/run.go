@@ -1,0 +1,287 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// The exit codes of run. Those of the table in exit.go are moved out of the way of the command's.
+const (
+	exitRunBase    = 110
+	exitHeld       = 117
+	exitDone       = 118
+	exitLost       = 119
+	exitUnmarked   = 120
+	exitCannotExec = 126
+	exitNoCommand  = 127
+	exitSignal     = 128 // and the number of the signal
+)
+
+const runHelp = `Take the lock NAME, run COMMAND, and release the lock. COMMAND gets standard input, output and error as they are,
+and its exit code becomes that of run.
+
+While COMMAND runs, run renews the lease. When it cannot, or when somebody breaks the lock, COMMAND and the processes that
+it has started get the signal TERM, and KILL before the lease ends. They also end when run itself is killed. Processes that
+COMMAND leaves running get TERM, too, before the lock is released. INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to
+COMMAND; a second INT or TERM kills.
+
+COMMAND finds in its environment: PGLOCK_NAME, PGLOCK_TOKEN, PGLOCK_RESOURCE, PGLOCK_SLOT, PGLOCK_SCHEMA,
+PGLOCK_DATABASE_ID, PGLOCK_GRANT_ID, and PGLOCK_KEY with --once. PGLOCK_GRANT_ID is secret: whoever has it can renew,
+release and write under the lease. It lets COMMAND call the SQL function fence.
+
+With --once, COMMAND runs until it has succeeded once for KEY, such as 2026-11-22: with exit code 0, run notes that KEY is
+done; after any other the next run tries again. Without --keep, KEY is kept for ever.
+
+For run, --timeout bounds each step before and after COMMAND. The page docs/run.md has examples for cron, systemd and
+Kubernetes.
+
+Exit codes of run itself; every other is that of COMMAND:
+  111  failed
+  112  the command line or an argument is wrong, or KEY is too old
+  114  the server cannot be reached, does not answer in time, has no such database, or is a standby
+  115  the schema is missing, older or newer than this program needs, or marked dirty
+  116  the database refuses the user, or the user lacks a right
+  117  somebody else holds the lock (--held-exit-code)
+  118  KEY is done already (--done-exit-code)
+  119  the lease was lost, and COMMAND was ended if it still ran
+  120  COMMAND succeeded, but KEY could not be noted as done
+  126  COMMAND cannot be executed
+  127  COMMAND was not found
+  128+n  COMMAND, or run before it started COMMAND, was ended by signal n
+
+COMMAND has not run where the code is 112, 114 to 118, 126 or 127.`
+
+// errand is what a command line of run asks for.
+type errand struct {
+	name    string
+	command []string
+	opts    []pglock.AcquireOption
+
+	ttl, wait, killAfter time.Duration
+	try, waits           bool // waits: no longer than wait
+	shared               bool
+	limit                int
+	holder, metadata     string
+
+	key, of      string
+	keep         time.Duration
+	once         []fencedstore.FenceOption
+	heldCode     int
+	doneCode     int
+	quiet        bool
+	limited      bool
+	marks, keeps bool
+	ofGiven      bool
+	ends         bool // killAfter was given
+}
+
+func newRun(o *options) *cobra.Command {
+	e := &errand{ttl: pglock.DefaultTTL}
+	cmd := &cobra.Command{
+		Use:   "run NAME [flags] -- COMMAND [ARGUMENTS]",
+		Short: "Run a command while holding a lock",
+		Long:  runHelp,
+		Example: `  pglock-admin run nightly-report -- ./report.sh
+  pglock-admin run nightly-report --try --quiet -- ./report.sh
+  pglock-admin run nightly-report --once "$(date -u +%F)" -- ./report.sh
+  pglock-admin run gpu --limit 4 --wait 10m -- python3 train.py
+  pglock-admin run -- "$name" -- ./report.sh                           a name as it is, for scripts`,
+		Args:                  runArguments,
+		Annotations:           usesDatabase,
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := e.read(cmd, args); err != nil {
+				return err
+			}
+			return o.runUnderLock(cmd, e)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&e.try, "try", false, "do not wait for the lock")
+	durationVar(flags, &e.wait, "wait", "`duration` to wait for the lock at most (default until it is granted)")
+	flags.BoolVar(&e.shared, "shared", false, "share the lock with others who use --shared")
+	flags.IntVar(&e.limit, "limit", 0, "`number` of holders that the lock may have; everybody must give the same")
+	durationVar(flags, &e.ttl, "ttl", "`duration` of the lease: how long the lock stays taken when this machine dies")
+	durationVar(flags, &e.killAfter, "kill-after", "`duration` from TERM to KILL (default a third of --ttl, at most 10s)")
+	flags.StringVar(&e.holder, "holder", "", "`text` that shows people who holds the lock (default host/command[pid])")
+	flags.StringVar(&e.metadata, "metadata", "", "`text` in JSON to show with the lock")
+	flags.StringVar(&e.key, "once", "", "`text` of the KEY for which COMMAND is to succeed once")
+	durationVar(flags, &e.keep, "keep", "`duration` to keep KEY, from the time that --of tells (default for ever)")
+	flags.StringVar(&e.of, "of", "", "`text` of the time that KEY belongs to, as in 2026-11-22 or 2026-11-22T03:00:00Z (default KEY)")
+	flags.IntVar(&e.heldCode, "held-exit-code", exitHeld, "`number` to exit with when somebody else holds the lock")
+	flags.IntVar(&e.doneCode, "done-exit-code", exitDone, "`number` to exit with when KEY is done already")
+	flags.BoolVarP(&e.quiet, "quiet", "q", false, "say nothing when the lock is held or KEY is done")
+	for _, name := range []string{"wait", "kill-after", "keep", "limit"} {
+		flags.Lookup(name).DefValue = "" // what is meant is in the text
+	}
+	return cmd
+}
+
+// runArguments finds the name and the command: NAME -- COMMAND, or -- NAME -- COMMAND.
+func runArguments(cmd *cobra.Command, args []string) error {
+	dash := cmd.ArgsLenAtDash()
+	asItIs := dash == 0 && len(args) > 1 && args[1] == "--"
+	switch {
+	case len(args) == 0 || dash == 0 && !asItIs:
+		return usageErrorf("pglock-admin "+cmd.Use, "run needs the NAME of a lock before --")
+	case asItIs && len(args) == 2, !asItIs && dash == len(args), len(args) == 1:
+		return usageErrorf("pglock-admin "+cmd.Use, "run needs a COMMAND after --")
+	case dash < 0:
+		return usageErrorf("pglock-admin "+cmd.Use, "run needs -- before the COMMAND")
+	case dash > 1:
+		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "run takes the name of one lock, not %d", dash)
+	}
+	return nil
+}
+
+// read checks all that can be checked before anything is done.
+func (e *errand) read(cmd *cobra.Command, args []string) error {
+	given := cmd.Flags().Changed
+	e.waits, e.limited, e.marks, e.keeps, e.ofGiven, e.ends = given("wait"), given("limit"), given("once"), given("keep"), given("of"), given("kill-after")
+	var err error
+	if e.name, err = nameOf(cmd, args, 0); err != nil {
+		return err
+	}
+	if e.command = args[1:]; cmd.ArgsLenAtDash() == 0 {
+		e.command = args[2:]
+	}
+	if e.command[0] == "" {
+		return usageErrorf("pglock-admin "+cmd.Use, "COMMAND is empty")
+	}
+	const either = "one of the two"
+	switch {
+	case e.try && e.waits:
+		return usageErrorf(either, "--try does not wait, and --wait does")
+	case e.shared && e.limited:
+		return usageErrorf(either, "--shared lets any number of holders share the lock, and --limit a fixed number")
+	case e.marks && (e.shared || e.limited):
+		return usageErrorf("--once without --shared and --limit", "--once needs the lock for itself: others who share it could run COMMAND for the same KEY at the same time")
+	case e.waits && e.wait < 0:
+		return usageErrorf("--wait 10m, or --try", "--wait is %s: it must not be negative", durationText(e.wait))
+	case !e.marks && (e.keeps || e.ofGiven || given("done-exit-code")):
+		return usageErrorf("--once KEY as well", "--keep, --of and --done-exit-code belong to --once")
+	}
+	for flag, code := range map[string]int{"held-exit-code": e.heldCode, "done-exit-code": e.doneCode} {
+		if code < 0 || code > 255 {
+			return usageErrorf("--"+flag+" 0", "--%s is %d: it must be from 0 to 255", flag, code)
+		}
+	}
+	if p := argument.Text("NAME", e.name, pglock.MaxNameBytes); p != nil {
+		return usageErrorf(pieceOfAdvice("name", p.Rule), "NAME is %s: it must %s", p.Value, p.Rule)
+	}
+	if err := e.readLease(); err != nil {
+		return err
+	}
+	return e.readKey()
+}
+
+// mostKillAfter is how long a command has after TERM where nobody says otherwise.
+const mostKillAfter = 10 * time.Second
+
+func (e *errand) readLease() error {
+	if e.ttl < pglock.MinTTL || e.ttl > pglock.MaxTTL {
+		return usageErrorf("--ttl 30s", "--ttl is %s: it must be from %s to %s", durationText(e.ttl), durationText(pglock.MinTTL), durationText(pglock.MaxTTL))
+	}
+	third := e.ttl / 3 // a renewal at a third of the TTL has as long again before TERM
+	if !e.ends {
+		e.killAfter = min(third, mostKillAfter)
+	}
+	switch {
+	case e.killAfter < 0:
+		return usageErrorf("--kill-after 5s", "--kill-after is %s: it must not be negative", durationText(e.killAfter))
+	case e.killAfter > third:
+		return usageErrorf("--ttl "+durationText((3*e.killAfter+time.Second-1).Truncate(time.Second)),
+			"--kill-after is %s: it must be at most a third of --ttl, here %s", durationText(e.killAfter), third)
+	}
+	e.opts = append(e.opts, pglock.WithTTL(e.ttl))
+	if e.shared {
+		e.opts = append(e.opts, pglock.WithShared())
+	}
+	if e.limited {
+		if e.limit < 1 || e.limit > pglock.MaxLimit {
+			return usageErrorf("--limit 4", "--limit is %d: it must be from 1 to %d", e.limit, pglock.MaxLimit)
+		}
+		e.opts = append(e.opts, pglock.WithLimit(e.limit))
+	}
+	if e.holder != "" {
+		if p := argument.Text("--holder", e.holder, pglock.MaxHolderBytes); p != nil {
+			return usageErrorf(pieceOfAdvice("holder", p.Rule), "--holder is %s: it must %s", p.Value, p.Rule)
+		}
+		e.opts = append(e.opts, pglock.WithHolder(e.holder))
+	}
+	if e.metadata != "" {
+		if !json.Valid([]byte(e.metadata)) || len(e.metadata) > pglock.MaxMetadataBytes {
+			return usageErrorf(`--metadata '{"job": 4711}'`, "--metadata must be JSON of at most %d bytes", pglock.MaxMetadataBytes)
+		}
+		e.opts = append(e.opts, pglock.WithMetadata([]byte(e.metadata)))
+	}
+	return nil
+}
+
+// readKey reads what belongs to --once.
+func (e *errand) readKey() error {
+	if !e.marks {
+		return nil
+	}
+	if p := argument.Text("--once", e.key, pglock.MaxNameBytes); p != nil {
+		return usageErrorf(pieceOfAdvice("key", p.Rule), "--once is %s: it must %s", p.Value, p.Rule)
+	}
+	if !e.keeps {
+		if e.ofGiven {
+			return usageErrorf("--keep 90d as well", "--of says from when on to keep KEY, and --keep for how long")
+		}
+		return nil
+	}
+	if e.keep < time.Second {
+		return usageErrorf("--keep 90d", "--keep is %s: it must be at least 1s", durationText(e.keep))
+	}
+	if !e.ofGiven {
+		e.of = e.key
+	}
+	moment, err := momentOf(e.of)
+	if err != nil && !e.ofGiven {
+		return usageErrorf("--of with the time that KEY belongs to", "--keep counts from the time of KEY, and KEY is no time such as 2026-11-22 or 2026-11-22T03:00:00Z")
+	} else if err != nil {
+		return usageErrorf("--of 2026-11-22, or --of 2026-11-22T03:00:00Z", "--of is %q: it must be a date or a time", e.of)
+	}
+	e.once = append(e.once, fencedstore.WithRetention(moment, e.keep))
+	return nil
+}
+
+// momentOf reads a date, which begins in UTC, or a time with its offset.
+func momentOf(s string) (t time.Time, err error) {
+	for _, layout := range []string{time.DateOnly, time.RFC3339, "2006-01-02T15:04Z07:00", "2006-01-02T15Z07:00"} {
+		if t, err = time.Parse(layout, s); err == nil {
+			return t, nil
+		}
+	}
+	return t, errors.New("no date and no time")
+}
+
+// silent is an exit code about which there is nothing to say.
+type silent int
+
+func (c silent) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
+
+// runCode is the exit code of an error for which run has none of its own.
+func runCode(err error, code int) int {
+	var own *advised
+	if errors.As(err, &own) && own.final || code < exitFailure || code > exitAttention {
+		return code
+	}
+	return exitRunBase + code
+}
+
+// isRun says whether this is the command run, of which even a wrong flag has a code of its own.
+func isRun(cmd *cobra.Command) bool {
+	return cmd != nil && cmd.Name() == "run" && strings.HasPrefix(cmd.CommandPath(), "pglock-admin run")
+}

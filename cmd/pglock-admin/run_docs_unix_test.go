@@ -1,0 +1,132 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// blocks are the examples of docs/run.md that begin with ``` and this.
+func blocks(t *testing.T, kind string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/run.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rest, found := string(text), true; found; {
+		if _, rest, found = strings.Cut(rest, "\n```"+kind+"\n"); found {
+			block, after, _ := strings.Cut(rest, "\n```\n")
+			all, rest = append(all, block), after
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("docs/run.md has no example %q", kind)
+	}
+	return all
+}
+
+// fromDocs is the file of that name in docs/run.md.
+func fromDocs(t *testing.T, file string) string {
+	t.Helper()
+	return blocks(t, "sql "+file)[0] + "\n"
+}
+
+// byHand runs a script as somebody would type it, where pglock-admin and report are programs. It gives how often report ran.
+func byHand(t *testing.T, url, script string) (reports int, output string) {
+	t.Helper()
+	bin := t.TempDir()
+	file, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(file, filepath.Join(bin, "pglock-admin")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "report"), []byte("#!/bin/sh\necho \"$PGLOCK_NAME\" >> \"$REPORTS\"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(bin, "log")
+	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
+	cmd.Dir = bin
+	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "REPORTS="+log, "PATH="+bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s\n%v: %s", script, err, out)
+	}
+	text, _ := os.ReadFile(log) // there is none where report did not run
+	return strings.Count(string(text), "\n"), string(out)
+}
+
+func TestTheExamplesOfTheDocsRun(t *testing.T) {
+	t.Parallel()
+	for _, script := range blocks(t, "sh") {
+		db := pgtest.Database(t)
+		n, out := byHand(t, db.URL(), script)
+		if want := strings.Count(script, "-- report") + strings.Count(script, "'report"); n != want {
+			t.Errorf("%d reports, want %d: %s\n%s", n, want, script, out)
+		}
+		in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+	}
+}
+
+func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
+	t.Parallel()
+	for line := range strings.Lines(blocks(t, "crontab")[0]) {
+		fields := strings.SplitN(strings.Join(strings.Fields(line), " "), " ", 6)
+		if len(fields) < 6 {
+			continue // a variable
+		}
+		command := strings.ReplaceAll(fields[5], `\%`, "%")
+		db := pgtest.Database(t)
+		n, out := byHand(t, db.URL(), command+"\n"+command)
+		if once := strings.Contains(command, "--once"); once && n != 1 || !once && n != 2 || out != "" {
+			t.Errorf("%d reports of %s\n%s", n, command, out)
+		}
+	}
+}
+
+func TestTheUnitAndTheCronJobOfTheDocsRunOnceEach(t *testing.T) {
+	t.Parallel()
+	_, unit, _ := strings.Cut(blocks(t, "ini")[0], "ExecStart=/bin/sh -c '")
+	unit, _, _ = strings.Cut(unit, "'\n")
+	_, words, _ := strings.Cut(blocks(t, "yaml")[0], "command: ")
+	var job []string
+	if err := json.Unmarshal([]byte(words), &job); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{strings.NewReplacer("$$", "$", "%%", "%").Replace(unit), job[2]} {
+		db := pgtest.Database(t)
+		script = "(" + script + "); (" + script + ") || test $? = 118"
+		if n, out := byHand(t, db.URL(), script); n != 1 || strings.Count(out, "is done since") != 1 {
+			t.Errorf("%d reports of %s\n%s", n, script, out)
+		}
+	}
+}
+
+func TestTheFenceOfTheDocsRefusesACommandThatHasLostItsLock(t *testing.T) {
+	t.Parallel()
+	psqlOrSkip(t)
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE accounts (id int, balance int); INSERT INTO accounts VALUES (16, 0)")
+	file := filepath.Join(t.TempDir(), "fence.sql")
+	if err := os.WriteFile(file, []byte(fromDocs(t, "fence.sql")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	psql := `psql -X -q -d "$DATABASE_URL" -f ` + file
+	running(t, db.URL(), append([]string{"account/16"}, sh(psql)...)...).ends(t, 0)
+	p := running(t, db.URL(), append([]string{"account/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)
+	p.says(t, "ready")
+	in(t, db.URL(), "break", "account/16", "--reason", "test").want(t, exitOK)
+	p.goesOn(t)
+	p.ends(t, exitLost, "is lost: broken", "COMMAND has ended with exit code 3")
+	if balance := ask[int](t, db, "SELECT balance FROM accounts"); balance != 60 {
+		t.Errorf("the balance is %d", balance)
+	}
+}

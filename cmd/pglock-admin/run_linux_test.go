@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// session is a shell with job control at a terminal.
+type session struct {
+	t        *testing.T
+	terminal *os.File
+	seen     string // what was read and not yet waited for
+	cmd      *exec.Cmd
+}
+
+// atTerminal lets a shell run a script in which pglock-admin is this program.
+func atTerminal(t *testing.T, url, script string) *session {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminal to be had: %v", err)
+	}
+	t.Cleanup(func() { _ = master.Close() })
+	var number int
+	raw, err := master.SyscallConn() // Fd would take the deadlines away
+	if err != nil {
+		t.Fatal(err)
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		if number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN); err == nil {
+			err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0)
+		}
+	})
+	if err == nil {
+		err = controlErr
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminal to be had: %v", err)
+	}
+	defer slave.Close()
+	file, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &session{t: t, terminal: master, cmd: exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", "set -m\n"+script)}
+	s.cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "RUN="+file)
+	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = slave, slave, slave
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	})
+	return s
+}
+
+// shows waits until the terminal shows a text.
+func (s *session) shows(text string) {
+	s.t.Helper()
+	_ = s.terminal.SetReadDeadline(time.Now().Add(patience)) // a terminal has one
+	for buffer := make([]byte, 1024); ; {
+		if _, after, found := strings.Cut(s.seen, text); found {
+			s.seen = after
+			return
+		}
+		n, err := s.terminal.Read(buffer)
+		if err != nil {
+			s.t.Fatalf("the terminal does not show %q: %q, %v", text, s.seen, err)
+		}
+		s.seen += string(buffer[:n])
+	}
+}
+
+func (s *session) types(text string) {
+	s.t.Helper()
+	if _, err := s.terminal.WriteString(text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	// A command that has read a line is in the foreground.
+	s := atTerminal(t, db.URL(), `
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"'; echo "first $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line'; echo "second $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"
+		fg; echo "third $?"
+		"$RUN" run a --ttl 1s -- sh -c 'read line; echo "it reads $line"; read line'; echo "stopped $?"
+		read line
+		fg; echo "fourth $?"`)
+	s.types("one\n")
+	s.shows("it reads one")
+	s.shows("first 0")
+	s.types("two\n")
+	s.shows("it reads two")
+	s.types("\x03") // Ctrl-C
+	s.shows("second 130")
+	s.types("three\n")
+	s.shows("it reads three")
+	s.types("\x1a") // Ctrl-Z
+	s.shows("stopped ")
+	s.types("four\n")
+	s.shows("then four")
+	s.shows("third 0")
+	s.types("five\n")
+	s.shows("it reads five")
+	s.types("\x1a")
+	s.shows("stopped ")
+	conn := db.Conn(t)
+	until(t, "the lease has ended", func() bool {
+		var held bool
+		if err := conn.QueryRow(t.Context(), "SELECT held FROM pglock.get_lock('a')").Scan(&held); err != nil {
+			t.Fatal(err)
+		}
+		return !held
+	})
+	s.types("\n")
+	s.shows("fourth 119")
+}

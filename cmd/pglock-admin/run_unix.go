@@ -1,0 +1,287 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/minder"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// newRunMinder is how the process begins that stands between run and its command: run starts this same program again.
+func newRunMinder() *cobra.Command {
+	return &cobra.Command{
+		Use:                "run-minder",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE:               func(_ *cobra.Command, args []string) error { return minder.Mind(args) },
+	}
+}
+
+// passedOn are the signals that the command gets instead of run.
+var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+
+// runUnderLock takes the lock, runs the command and releases the lock.
+func (o *options) runUnderLock(cmd *cobra.Command, e *errand) (err error) {
+	path, err := o.lookUp(e.command[0])
+	if err != nil {
+		return err
+	}
+	// What ends cmd's context are signals, which come here too.
+	ctx := context.WithoutCancel(cmd.Context())
+	signals := make(chan os.Signal, 16)
+	if heard := heeded(passedOn...); len(heard) > 0 {
+		signal.Notify(signals, heard...)
+		defer signal.Stop(signals)
+	}
+	pglock.ObserveCommits(o.config.ConnConfig)
+	pool, err := pgxpool.NewWithConfig(ctx, o.config)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	client, lease, err := o.acquire(ctx, pool, e, signals)
+	if err != nil {
+		return err
+	}
+	r := &runner{
+		options: o, errand: e, path: path, lease: lease, store: fencedstore.New(pool), signals: signals,
+		note: func(format string, args ...any) {
+			fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: %s\n", escapeText(fmt.Sprintf(format, args...)))
+		},
+	}
+	defer func() { err = r.release(ctx, client, err) }()
+	return r.run(ctx)
+}
+
+// lookUp finds the file of a command, before a lock is taken for it.
+func (o *options) lookUp(command string) (string, error) {
+	path, err := exec.LookPath(command)
+	switch {
+	case err == nil, errors.Is(err, exec.ErrDot): // PATH names the present folder, and a shell would take it
+		return path, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
+		o.at = nil // no server has a part in it
+		return "", &advised{text: fmt.Sprintf("%s was not found", named(command)), code: exitNoCommand, final: true, hint: "the path of an executable file; for words of a shell: sh -c '…'"}
+	}
+	return "", o.cannotExecute(command, err)
+}
+
+func (o *options) cannotExecute(command string, err error) error {
+	var reason *exec.Error
+	if errors.As(err, &reason) {
+		err = reason.Err
+	}
+	o.at = nil
+	return &advised{text: fmt.Sprintf("%s cannot be executed: %v", named(command), err), code: exitCannotExec, final: true,
+		hint: "chmod +x for a file, a first line such as #!/bin/sh for a script"}
+}
+
+// signalled is a signal that came before the command was started.
+type signalled struct{ syscall.Signal }
+
+func (s signalled) Error() string { return "interrupted by " + s.Signal.String() }
+
+// acquire makes the client, which the caller closes, and takes the lock. Any signal ends the wait.
+func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, signals <-chan os.Signal) (client *pglock.Client, lease *pglock.Lease, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	over, heard := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(heard)
+		select {
+		case s := <-signals:
+			cancel(signalled{s.(syscall.Signal)})
+		case <-over:
+		}
+	}()
+	defer func() {
+		close(over)
+		<-heard
+		var s signalled
+		if errors.As(context.Cause(ctx), &s) {
+			err = &advised{text: fmt.Sprintf("%v; COMMAND has not run", s), code: exitSignal + int(s.Signal), final: true, hint: again}
+		}
+		cancel(nil)
+		if err != nil && client != nil {
+			_ = client.Close(context.WithoutCancel(ctx)) // also what was granted; at worst it runs out
+		}
+	}()
+	short, done := o.bounded(ctx)
+	defer done()
+	client, err = pglock.New(short, pool, pglock.WithSchema(o.schema), pglock.WithDefaultHolder(holderOf(e.command[0])))
+	if err != nil {
+		return nil, nil, because(short, o.withRights(short, pool, err))
+	}
+	if e.try || e.waits && e.wait == 0 {
+		lease, err = client.TryAcquire(short, e.name, e.opts...)
+		err = because(short, err)
+	} else {
+		if e.waits {
+			e.opts = append(e.opts, pglock.WithMaxWait(e.wait))
+		}
+		lease, err = client.Acquire(ctx, e.name, e.opts...)
+	}
+	if errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled) {
+		err = o.heldByOthers(e, err)
+	}
+	return client, lease, err
+}
+
+// holderOf is the label of whoever runs a command: host/command[pid].
+func holderOf(command string) string {
+	host, err := os.Hostname()
+	if err != nil || host == "" {
+		host = "localhost"
+	}
+	label := strings.ToValidUTF8(fmt.Sprintf("%.100s/%.100s[%d]", host, filepath.Base(command), os.Getpid()), "?")
+	return strings.ReplaceAll(label, "\x00", "?")
+}
+
+func (o *options) heldByOthers(e *errand, err error) error {
+	if e.quiet {
+		return silent(e.heldCode)
+	}
+	text := fmt.Sprintf("lock %s is held", shellName(e.name))
+	var held *pglock.HeldError
+	switch {
+	case !errors.As(err, &held):
+	case held.Grace:
+		text = fmt.Sprintf("lock %s is not granted yet, because of a failover", shellName(e.name))
+	case held.Holder != "":
+		text += fmt.Sprintf(" by %s with token %d", printable(held.Holder), int64(held.Token))
+	}
+	hint := "--wait with a longer duration"
+	if e.try || e.wait == 0 {
+		hint = "--wait 10m, to wait for it"
+	}
+	return &advised{text: text + "; COMMAND has not run", code: e.heldCode, final: true,
+		hint: hint + "; pglock-admin show " + shellName(e.name) + o.same() + " tells more"}
+}
+
+// environment is what the command gets. What another run has set around this one does not count.
+func (e *errand) environment(g pglock.Grant) []string {
+	values := map[string]string{
+		"PGLOCK_NAME":        g.Lock,
+		"PGLOCK_TOKEN":       strconv.FormatInt(int64(g.Token), 10),
+		"PGLOCK_RESOURCE":    g.Resource,
+		"PGLOCK_SLOT":        strconv.Itoa(g.Slot),
+		"PGLOCK_SCHEMA":      g.Schema,
+		"PGLOCK_DATABASE_ID": g.DatabaseID.String(),
+		"PGLOCK_GRANT_ID":    g.ID.String(),
+		"PGLOCK_KEY":         e.key,
+	}
+	var env []string
+	for _, line := range os.Environ() {
+		name, _, _ := strings.Cut(line, "=")
+		if _, ours := values[name]; !ours {
+			env = append(env, line)
+		}
+	}
+	if !e.marks {
+		delete(values, "PGLOCK_KEY")
+	}
+	for name, value := range values {
+		env = append(env, name+"="+value)
+	}
+	return env
+}
+
+// errNotDone takes the question whether a key is done back.
+var errNotDone = errors.New("not done")
+
+// isDone asks whether the key is done, and leaves no trace.
+func (r *runner) isDone(ctx context.Context) error {
+	ctx, cancel := r.options.bounded(ctx)
+	defer cancel()
+	err := r.store.Once(ctx, r.lease, r.errand.key, func(context.Context, pgx.Tx) error { return errNotDone }, r.errand.once...)
+	var done *fencedstore.DoneError
+	switch {
+	case errors.Is(err, errNotDone):
+		return nil
+	case errors.As(err, &done) && r.errand.quiet:
+		return silent(r.errand.doneCode)
+	case errors.As(err, &done):
+		return &advised{text: fmt.Sprintf("%s is done since %s, under token %d of lock %s; COMMAND has not run", named(done.Key), moment(done.At), int64(done.Token), shellName(done.Lock)),
+			code: r.errand.doneCode, final: true, hint: "another KEY; or --done-exit-code 0, if that is as it should be"}
+	case errors.Is(err, fencedstore.ErrKeyTooOld):
+		return &advised{text: fmt.Sprintf("%s is older than --keep %s; nobody knows any more whether it is done, so COMMAND has not run", named(r.errand.key), durationText(r.errand.keep)),
+			code: exitUsage, hint: "a newer KEY, or a longer --keep everywhere"}
+	}
+	return because(ctx, err)
+}
+
+// mark notes that the key is done. The command may have done so itself, in a transaction under the same lease.
+func (r *runner) mark(ctx context.Context) error {
+	ctx, cancel := r.options.bounded(ctx)
+	defer cancel()
+	err := r.store.Once(ctx, r.lease, r.errand.key, func(context.Context, pgx.Tx) error { return nil }, r.errand.once...)
+	var done *fencedstore.DoneError
+	if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
+		return nil
+	}
+	text := fmt.Sprintf("COMMAND has succeeded, but %s is not noted as done", named(r.errand.key))
+	if errors.Is(err, pglock.ErrOutcomeUnknown) {
+		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is noted as done", named(r.errand.key))
+	}
+	return &advised{text: text, err: because(ctx, err), code: exitUnmarked, final: true, hint: "to look at what COMMAND has done: the next run may run it again"}
+}
+
+// release gives the lock back, and tells when it was lost before. Its error comes after that of the command.
+func (r *runner) release(ctx context.Context, client *pglock.Client, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, min(r.options.timeout, r.errand.ttl))
+	defer cancel()
+	released := r.lease.Release(ctx)
+	closed := client.Close(ctx)
+	var own *advised
+	switch {
+	case errors.Is(released, pglock.ErrLost) && !(errors.As(err, &own) && own.final):
+		return r.lost(released)
+	case released != nil && !errors.Is(released, pglock.ErrLost):
+		r.note("whether lock %s is released is not known: %s; at the latest it is free in %s", shellName(r.errand.name), message(released), durationText(r.errand.ttl))
+	case closed != nil && released == nil:
+		r.note("the server was not told all: %s", message(closed))
+	}
+	return err
+}
+
+// lost is the end of a run whose lease was lost.
+func (r *runner) lost(err error) error {
+	return &advised{text: fmt.Sprintf("%s; %s", r.loss(err), r.fate()), code: exitLost, final: true,
+		hint: again + ", if the work can be repeated; pglock-admin show " + shellName(r.errand.name) + r.options.same() + " tells who holds the lock now"}
+}
+
+// loss says how the lease was lost.
+func (r *runner) loss(err error) string {
+	name := shellName(r.errand.name)
+	var e *pglock.LostError
+	if !errors.As(err, &e) {
+		return "the lease of lock " + name + " was not renewed in time"
+	}
+	text := map[pglock.Reason]string{
+		pglock.ReasonExpired:   "the lease of lock " + name + " was not renewed in time",
+		pglock.ReasonBroken:    "somebody has broken lock " + name,
+		pglock.ReasonTakenOver: "the lease of lock " + name + " has ended, and somebody else holds it",
+		pglock.ReasonReleased:  "COMMAND, or somebody else who knows its grant ID, has released lock " + name,
+		pglock.ReasonUnknown:   "the database does not know the lease of lock " + name + " any more",
+	}[e.Reason]
+	if e.Err != nil {
+		text += ": " + message(e.Err)
+	}
+	return text
+}

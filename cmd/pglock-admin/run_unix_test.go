@@ -1,0 +1,222 @@
+//go:build unix
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// errandProcess is a pglock-admin run, as a process of its own.
+type errandProcess struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+	code   chan int // once, when it has ended
+}
+
+// running starts pglock-admin run with these arguments. It is killed when the test ends.
+func running(t *testing.T, url string, args ...string) *errandProcess {
+	t.Helper()
+	p := prepared(t, url, args...)
+	p.start(t)
+	return p
+}
+
+func prepared(t *testing.T, url string, args ...string) *errandProcess {
+	t.Helper()
+	p := &errandProcess{cmd: program(context.WithoutCancel(t.Context()), t, append([]string{"run"}, args...)...), code: make(chan int, 1)}
+	p.cmd.Env = append(p.cmd.Env, "DATABASE_URL="+url)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.Stderr = &p.stderr
+	return p
+}
+
+func (p *errandProcess) start(t *testing.T) {
+	t.Helper()
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, outEnd, err := os.Pipe() // Wait does not close it: what is written after run's end counts too
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.cmd.Stdout, p.stdout = outEnd, bufio.NewReader(out)
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = outEnd.Close()
+	t.Cleanup(func() { _ = out.Close() })
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = p.cmd.Wait()
+		p.code <- p.cmd.ProcessState.ExitCode()
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		<-ended
+	})
+}
+
+// says reads the next line of the command's output, which must be this one.
+func (p *errandProcess) says(t *testing.T, want string) {
+	t.Helper()
+	if line := p.line(t); line != want {
+		t.Fatalf("the command says %q, want %q", line, want)
+	}
+}
+
+func (p *errandProcess) line(t *testing.T) string {
+	t.Helper()
+	line, err := p.stdout.ReadString('\n')
+	if err != nil {
+		t.Fatalf("the command has ended: %q, %v", line, err)
+	}
+	return strings.TrimSuffix(line, "\n")
+}
+
+// number reads a line that is a number, such as a process ID.
+func (p *errandProcess) number(t *testing.T) int {
+	t.Helper()
+	n, err := strconv.Atoi(p.line(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (p *errandProcess) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// goesOn lets a command that reads a line from its standard input read one.
+func (p *errandProcess) goesOn(t *testing.T) {
+	t.Helper()
+	if _, err := io.WriteString(p.stdin, "go\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ends waits for the end, and gives what the command has written since.
+func (p *errandProcess) ends(t *testing.T, code int, texts ...string) string {
+	t.Helper()
+	out, err := io.ReadAll(p.stdout) // its end comes when everybody who has it is gone
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer{<-p.code, string(out), p.stderr.String()}.want(t, code, texts...)
+	return string(out)
+}
+
+// gone reports whether a process has ended; one that nobody has waited for has, too.
+func gone(pid int) bool {
+	if stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat"); err == nil {
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+	}
+	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+// stateOfProcess is the letter that ps shows: T for one that was stopped.
+func stateOfProcess(pid int) string {
+	out, _ := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output() // it may have ended
+	return strings.TrimSpace(string(out))
+}
+
+// until looks until something is so.
+func until(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !so(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("it does not come about that %s", what)
+		}
+	}
+}
+
+// queued waits until so many wait for the lock.
+func queued(t *testing.T, db *pgtest.DB, name string, n int) {
+	t.Helper()
+	conn := db.Conn(t)
+	until(t, strconv.Itoa(n)+" wait for the lock", func() bool {
+		var waiting int
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.list_waiters($1)", name).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+		return waiting == n
+	})
+}
+
+func wantGone(t *testing.T, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if !gone(pid) {
+			t.Errorf("process %d has outlived run", pid)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
+// sh is a command of the shell.
+func sh(script string) []string { return []string{"--", "sh", "-c", script} }
+
+// line makes a command line of run.
+func line(flags string, command []string) []string { return append(strings.Fields(flags), command...) }
+
+func TestRunHasTheExitCodeOfItsCommand(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	folder := t.TempDir()
+	plain := folder + "/plain"
+	if err := os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nothing := folder + "/nothing"
+	if err := os.WriteFile(nothing, []byte("\x00\x01"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		command []string
+		code    int
+		says    string
+	}{
+		"success":        {sh("exit 0"), 0, ""},
+		"failure":        {sh("exit 3"), 3, ""},
+		"a large code":   {sh("exit 255"), 255, ""},
+		"killed":         {sh("kill -KILL $$"), 128 + 9, ""},
+		"terminated":     {sh("kill -TERM $$"), 128 + 15, ""},
+		"not found":      {[]string{"--", "no-such-command-here"}, exitNoCommand, "no-such-command-here was not found"},
+		"no such path":   {[]string{"--", folder + "/absent"}, exitNoCommand, "was not found"},
+		"not executable": {[]string{"--", plain}, exitCannotExec, "cannot be executed: permission denied"},
+		"a folder":       {[]string{"--", folder}, exitCannotExec, "cannot be executed: is a directory"},
+		"no program":     {[]string{"--", nothing}, exitCannotExec, "cannot be executed: exec format error"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := running(t, db.URL(), line("a --try", c.command)...)
+			p.ends(t, c.code, c.says)
+			if c.says == "" && p.stderr.Len() > 0 {
+				t.Errorf("run has something to say: %s", p.stderr.String())
+			}
+		})
+	}
+	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
+}

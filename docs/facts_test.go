@@ -1,0 +1,151 @@
+package docs_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// read gives a file of the repository.
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// options gives the exported options of a package.
+func options(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if f, is := d.(*ast.FuncDecl); is && f.Recv == nil && strings.HasPrefix(f.Name.Name, "With") {
+				names = append(names, f.Name.Name)
+			}
+		}
+	}
+	return names
+}
+
+func TestConfigurationNamesEveryOption(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs", "configuration.md")
+	for _, dir := range []string{"pglock", "fencedstore"} {
+		found := options(t, dir)
+		if len(found) < 5 {
+			t.Errorf("package %s: only the options %v were found", dir, found)
+		}
+		for _, name := range found {
+			if !regexp.MustCompile(`\b` + name + `\b`).MatchString(page) {
+				t.Errorf("docs/configuration.md does not name %s.%s", dir, name)
+			}
+		}
+	}
+}
+
+// row gives the line of a table that begins with a cell.
+func row(t *testing.T, page, cell string) string {
+	t.Helper()
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "| "+cell) {
+			return line
+		}
+	}
+	t.Fatalf("no row begins with %q", cell)
+	return ""
+}
+
+func TestConfigurationHasTheLimitsOfTheCode(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs", "configuration.md")
+	short := func(d time.Duration) string {
+		switch {
+		case d%time.Hour == 0:
+			return fmt.Sprintf("%d h", d/time.Hour)
+		case d%time.Second == 0:
+			return fmt.Sprintf("%d s", d/time.Second)
+		}
+		return fmt.Sprintf("%d ms", d/time.Millisecond)
+	}
+	count := func(n int) string {
+		if n >= 1000 {
+			return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+		}
+		return fmt.Sprint(n)
+	}
+	for cell, wants := range map[string][]string{
+		"`pglock.WithDefaultTTL`": {short(pglock.DefaultTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
+		"`pglock.WithSessionTTL`": {short(pglock.DefaultSessionTTL), short(pglock.MinTTL) + " to " + short(pglock.MaxTTL)},
+		"`pglock.WithTurns`": {count(pglock.DefaultTurns) + " turns within " + short(pglock.DefaultTurnsWithin),
+			count(pglock.MaxTurns)},
+		"`pglock.WithDefaultHolder`": {count(pglock.MaxHolderBytes) + " bytes"},
+		"`pglock.WithShared`":        {"1 to " + count(pglock.MaxLimit)},
+		"`pglock.WithMetadata`":      {count(pglock.MaxMetadataBytes) + " bytes"},
+		"a lock's name":              {count(pglock.MaxNameBytes) + " bytes"},
+		"`fencedstore.WithResource`": {count(pglock.MaxNameBytes) + " bytes"},
+	} {
+		line := row(t, page, cell)
+		for _, want := range wants {
+			if !strings.Contains(line, want) {
+				t.Errorf("%q does not say %q", line, want)
+			}
+		}
+	}
+	schema := read(t, "migrations", "schema", "04_acquire.sql")
+	most := regexp.MustCompile(`octet_length\(w\.metadata::text\) <= (\d+)`).FindStringSubmatch(schema)
+	var bytes int
+	if most == nil {
+		t.Error("no limit of metadata is in the schema")
+	} else if _, err := fmt.Sscan(most[1], &bytes); err != nil || !strings.Contains(page, count(bytes)+" bytes") {
+		t.Errorf("docs/configuration.md does not say that the schema takes %s bytes of metadata", most[1])
+	}
+}
+
+func TestThePromisesOfTheReadmeAreThoseOfTheGuarantees(t *testing.T) {
+	t.Parallel()
+	readme, guarantees := read(t, "README.md"), read(t, "docs", "guarantees.md")
+	for i := 1; i <= 11; i++ {
+		cell := fmt.Sprintf("I%d |", i)
+		row(t, guarantees, cell)
+		tests := link.FindAllStringSubmatch(row(t, readme, cell), -1)
+		found := false
+		for _, l := range tests {
+			if strings.HasSuffix(l[1], "_test.go") {
+				found = found || regexp.MustCompile(fmt.Sprintf(`func Test(\w+_)?I%d_`, i)).MatchString(read(t, l[1]))
+			}
+		}
+		if !found {
+			t.Errorf("I%d: the README links to no file with a test of it", i)
+		}
+	}
+}
+
+func TestChangesNameTheSchemaOfTheCode(t *testing.T) {
+	t.Parallel()
+	want := fmt.Sprintf("Schema version %d, `", pglock.SchemaVersion)
+	if !strings.Contains(read(t, "CHANGELOG.md"), want) {
+		t.Errorf("CHANGELOG.md does not say that it needs schema version %d", pglock.SchemaVersion)
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// keep is how long handled messages are remembered. It must be longer than the broker delivers a message again.
+const keep = 7 * 24 * time.Hour
+
+// Message is what the broker delivers, at least once: sometimes twice, and to two consumers at the same time.
+type Message struct {
+	ID      string
+	SentAt  time.Time // by the sender, the same in every delivery
+	Account int64
+	Amount  int64
+}
+
+// Consumer handles each message once.
+type Consumer struct {
+	Client *pglock.Client
+	Store  *fencedstore.Store
+	// Apply does what the message says, in the given transaction.
+	Apply func(context.Context, pgx.Tx, Message) error
+}
+
+// Handle handles the message unless that was done before. After nil acknowledge the message. After fencedstore.ErrKeyTooOld put it
+// aside: nobody knows any more whether it was handled. After any other error let the broker deliver it again.
+func (c *Consumer) Handle(ctx context.Context, m Message) error {
+	// The lock is the account's, so that messages for different accounts do not wait for each other.
+	err := c.Client.Do(ctx, fmt.Sprint("account/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {
+		return c.Store.Once(ctx, lease, "message/"+m.ID, func(ctx context.Context, tx pgx.Tx) error {
+			return c.Apply(ctx, tx, m)
+		}, fencedstore.WithRetention(m.SentAt, keep))
+	})
+	if errors.Is(err, fencedstore.ErrDone) {
+		return nil
+	}
+	return err
+}

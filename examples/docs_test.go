@@ -1,0 +1,57 @@
+package examples_test
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the examples' code into docs/recipes.md")
+
+// shown is a file that docs/recipes.md shows: its name in a comment, and then its code.
+var shown = regexp.MustCompile("(?s)<!-- (examples/[^ ]+) -->\n```go\n(.*?)```\n")
+
+// declarations is what follows the imports of a file.
+func declarations(t *testing.T, path string) string {
+	t.Helper()
+	source, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(source), "\n)\n")
+	if !found {
+		t.Fatalf("%s has no imports", path)
+	}
+	return strings.TrimLeft(rest, "\n")
+}
+
+func TestTheRecipesInTheDocumentationAreTheFilesThatAreTested(t *testing.T) {
+	const page = "../docs/recipes.md"
+	before, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	after := shown.ReplaceAllStringFunc(string(before), func(part string) string {
+		path := shown.FindStringSubmatch(part)[1]
+		seen[path] = true
+		return "<!-- " + path + " -->\n```go\n" + declarations(t, filepath.Join("..", path)) + "```\n"
+	})
+	for name := range told {
+		if path := "examples/" + name + "/job.go"; !seen[path] {
+			t.Errorf("%s does not show %s", page, path)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(page, []byte(after), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if after != string(before) {
+		t.Errorf("%s shows other code than the files have: go test ./examples -run Recipes -update", page)
+	}
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestMain(m *testing.M) {
+	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+}
+
+// blocksOf gives the README's code blocks in a language, in their order.
+func blocksOf(t *testing.T, language string) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := string(text)
+	for {
+		_, below, found := strings.Cut(rest, "\n```"+language+"\n")
+		if !found {
+			return blocks
+		}
+		block, after, found := strings.Cut(below, "```\n")
+		if !found {
+			t.Fatalf("a block in %s has no end", language)
+		}
+		blocks, rest = append(blocks, block), after
+	}
+}
+
+// wantBlock fails unless a block of the README is code.
+func wantBlock(t *testing.T, number int, code string) {
+	t.Helper()
+	blocks := blocksOf(t, "go")
+	if len(blocks) <= number {
+		t.Fatalf("the README has %d blocks of Go, want more than %d", len(blocks), number)
+	}
+	if blocks[number] != code {
+		t.Errorf("the README has\n%s\nand the code that is tested is\n%s", blocks[number], code)
+	}
+}
+
+func TestTheReadmeHasThisProgram(t *testing.T) {
+	t.Parallel()
+	program, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantBlock(t, 0, string(program))
+}
+
+func TestTheReadmeHasThisNightlyJob(t *testing.T) {
+	t.Parallel()
+	source, err := os.ReadFile("nightly_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, _ := strings.Cut(string(source), "\n// In the README from here on.\n")
+	wantBlock(t, 1, code)
+}
+
+func TestEightReplicasDoTheNightlyJobOnce(t *testing.T) {
+	t.Parallel()
+	const replicas = 8
+	db := pgtest.Database(t)
+	execute(t, db.Pool(t), "CREATE TABLE reports (night text)")
+	ends := make(chan error, replicas)
+	for range replicas {
+		pool := db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 2 })
+		client, err := pglock.New(t.Context(), pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
+		go func() { ends <- nightly(t.Context(), client, fencedstore.New(pool), due) }() // received below
+	}
+	for range replicas {
+		if err := <-ends; err != nil {
+			t.Error(err)
+		}
+	}
+	var done int
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM reports").Scan(&done); err != nil || done != 1 {
+		t.Errorf("the job was done %d times, %v; want once", done, err)
+	}
+}
+
+// A job that fails has not been done: the next replica does it.
+func TestANightlyJobThatFailedIsDoneByTheNextReplica(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	client, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close(context.WithoutCancel(t.Context())) }()
+	store := fencedstore.New(pool)
+	if err := nightly(t.Context(), client, store, due); err == nil {
+		t.Error("a report was written into a table that does not exist")
+	}
+	execute(t, pool, "CREATE TABLE reports (night text)")
+	if err := nightly(t.Context(), client, store, due); err != nil {
+		t.Error(err)
+	}
+	var done int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM reports").Scan(&done); err != nil || done != 1 {
+		t.Errorf("the job was done %d times, %v; want once", done, err)
+	}
+}
+
+var due = time.Date(2026, 11, 22, 2, 30, 0, 0, time.UTC)
+
+func execute(t *testing.T, pool *pgxpool.Pool, statements string) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), statements, pgx.QueryExecModeSimpleProtocol); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// ErrFunds: the account has less than the amount.
+var ErrFunds = errors.New("insufficient funds")
+
+// Guard puts the accounts under guard, once, when the table is made. From then on a write of account 42 is refused, whatever
+// program it comes from, unless its transaction has passed the fence of accounts/42.
+func Guard(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) error {
+	return fencedstore.GuardTable(ctx, db, "accounts", append(opts, fencedstore.WithTableKey("id"))...)
+}
+
+// Ledger moves money between accounts.
+type Ledger struct {
+	Client *pglock.Client
+	Store  *fencedstore.Store
+}
+
+// Transfer moves the amount. It holds the locks of both accounts, which have the names of their fences. After
+// pglock.ErrOutcomeUnknown ask Store.Outcome before trying again.
+func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
+	leases, err := l.Client.AcquireAll(ctx, []string{fmt.Sprint("accounts/", from), fmt.Sprint("accounts/", to)})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = leases.Release(ctx) }() // at worst they end with their TTL
+	var fences []fencedstore.Fence
+	for _, lease := range leases.All() {
+		fences = append(fences, fencedstore.Fence{Lease: lease})
+	}
+	return l.Store.WriteAll(ctx, fences, func(ctx context.Context, tx pgx.Tx) error {
+		took, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - $2 WHERE id = $1 AND balance >= $2", from, amount)
+		if err != nil {
+			return err
+		}
+		if took.RowsAffected() == 0 {
+			return ErrFunds
+		}
+		if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $2 WHERE id = $1", to, amount); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, "INSERT INTO transfers (from_id, to_id, amount) VALUES ($1, $2, $3)", from, to, amount)
+		return err
+	})
+}

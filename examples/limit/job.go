@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Fetcher calls a partner's service, which allows a few calls at a time, from any number of processes.
+type Fetcher struct {
+	Client *pglock.Client
+	Store  *fencedstore.Store
+	Limit  int                                                    // the same in every process
+	Call   func(ctx context.Context, item string) (string, error) // ends when ctx does
+}
+
+// Fetch waits for one of the places, calls the partner, and keeps the answer. ctx ends for Call when the place is lost. A place
+// has a fence of its own, so that a caller who was paused in it does not write over the next.
+func (f *Fetcher) Fetch(ctx context.Context, item string) error {
+	return f.Client.Do(ctx, "partner", func(ctx context.Context, lease *pglock.Lease) error {
+		answer, err := f.Call(ctx, item)
+		if err != nil {
+			return err
+		}
+		return f.Store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO answers (item, answer) VALUES ($1, $2) ON CONFLICT (item) DO NOTHING", item, answer)
+			return err
+		})
+	}, pglock.WithLimit(f.Limit))
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Nightly makes one report for each night, over any number of replicas.
+type Nightly struct {
+	Client *pglock.Client
+	Store  *fencedstore.Store
+	Every  time.Duration    // 24 * time.Hour
+	At     time.Duration    // after midnight UTC: 2 * time.Hour
+	Limit  time.Duration    // the longest time that Compute needs, and that the next replica waits when one dies in the middle
+	Now    func() time.Time // time.Now
+
+	// Compute does the work in the given transaction. What it writes there stays only with the report.
+	Compute func(ctx context.Context, tx pgx.Tx, night time.Time) (total int64, err error)
+}
+
+// Nights makes the report of the last night and of each that comes, until ctx ends. Range over it in every replica. The error is
+// nil where this replica has made the report, fencedstore.ErrDone where another has, or what went wrong.
+func (n *Nightly) Nights(ctx context.Context) iter.Seq2[time.Time, error] {
+	return func(yield func(time.Time, error) bool) {
+		// The planned times follow from the schedule, so all replicas name the same ones, whatever their clocks say.
+		for night := n.Now().Add(-n.At).Truncate(n.Every).Add(n.At); ; night = night.Add(n.Every) {
+			select {
+			case <-time.After(night.Sub(n.Now())):
+			case <-ctx.Done():
+				return
+			}
+			if err := n.report(ctx, night); ctx.Err() != nil || !yield(night, err) {
+				return
+			}
+		}
+	}
+}
+
+func (n *Nightly) report(ctx context.Context, night time.Time) error {
+	key := "nightly/" + night.UTC().Format(time.RFC3339) // not the lock's name: the lock is free again, the key stays done
+	for {
+		err := n.Client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
+			return n.Store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
+				total, err := n.Compute(ctx, tx, night)
+				if err != nil {
+					return err
+				}
+				_, err = tx.Exec(ctx, "INSERT INTO reports (night, total) VALUES ($1, $2)", night, total)
+				return err
+			}, fencedstore.WithTimeLimit(n.Limit), fencedstore.WithRetention(night, 30*24*time.Hour))
+		})
+		if errors.Is(err, fencedstore.ErrDone) || !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+			return err
+		}
+		// The lease was lost, or the answer to COMMIT: asking again tells whether it is done, and does it if it is not.
+	}
+}

@@ -1,0 +1,140 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedhttp"
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// A file is replaced as a whole. All its writers take the lock of the file beside it (flock) while they compare what is
+// there and rename what shall be, so that the two are one step.
+type file struct{ path string }
+
+var errChanged = errors.New("somebody else has written since it was read")
+
+func (f file) read() (string, error) {
+	b, err := os.ReadFile(f.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return string(b), err
+}
+
+// update replaces what is there by what change makes of it, unless that fails.
+func (f file) update(ctx context.Context, change func(now string) (string, error)) error {
+	lock, err := os.OpenFile(f.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which unlocks
+	for {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+		select { // somebody else compares and renames, which does not take long
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	now, err := f.read()
+	if err != nil {
+		return err
+	}
+	next, err := change(now)
+	if err != nil || next == now {
+		return err
+	}
+	temporary := f.path + ".new"
+	if err := os.WriteFile(temporary, []byte(next), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, f.path)
+}
+
+// replace is the operation that writes text into the file: store.Run(ctx, lease, replace(f, text)). The text must be no other
+// writer's: it has the token in it. Both directions are conditional: Apply replaces only what was captured, and Restore
+// only what Apply has left.
+func replace(f file, text string) fencedstore.Reversible {
+	var before string
+	wrote := false // maybe
+	return fencedstore.Reversible{
+		Capture: func(context.Context) (err error) {
+			before, err = f.read()
+			return err
+		},
+		Apply: func(ctx context.Context) error {
+			return f.update(ctx, func(now string) (string, error) {
+				if now != before {
+					return "", errChanged
+				}
+				wrote = true
+				return text, nil
+			})
+		},
+		Restore: func(ctx context.Context) error {
+			if !wrote {
+				return nil
+			}
+			return f.update(ctx, func(now string) (string, error) {
+				if now != before && now != text {
+					return "", fmt.Errorf("%w: there is %q", fencedstore.ErrOvertaken, now)
+				}
+				return before, nil
+			})
+		},
+	}
+}
+
+// put sends the text to the service with the token of the lease. web has a fencedhttp.Transport. The error is pglock.ErrLost when the
+// lease is lost, and a *fencedhttp.RefusedError when the service has seen a greater token.
+func put(ctx context.Context, web *http.Client, lease *pglock.Lease, url, text string) error {
+	r, err := http.NewRequestWithContext(fencedhttp.ContextWithLease(ctx, lease), http.MethodPut, url, strings.NewReader(text))
+	if err != nil {
+		return err
+	}
+	response, err := web.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if err := fencedhttp.Refusal(response); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return errors.New(response.Status)
+	}
+	return nil
+}
+
+// protect is for the service: it refuses requests with a lower token than it has seen. It keeps the tokens in a table.
+func protect(ctx context.Context, pool *pgxpool.Pool, service http.Handler) (http.Handler, error) {
+	tokens, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"page_tokens"})
+	if err != nil {
+		return nil, err
+	}
+	if err := tokens.Create(ctx); err != nil {
+		return nil, err
+	}
+	verifier := &fencedhttp.Verifier{Store: tokens, Serialize: true,
+		Resource: func(r *http.Request) (string, error) { return r.URL.Path, nil }}
+	return verifier.Middleware(service), nil
+}

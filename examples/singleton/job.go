@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Singleton runs step again and again, in one process at a time, until a step says that nothing is left or ctx ends. Call it in
+// every process: the others wait, and hold no connection while they do. Each step is a transaction of its own, so that
+// whoever takes over goes on after the last whole step.
+func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.Store, name string,
+	step func(context.Context, pgx.Tx) (more bool, err error)) error {
+	for {
+		err := client.Do(ctx, name, func(ctx context.Context, lease *pglock.Lease) (err error) {
+			for more := true; more && err == nil; {
+				err = store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
+					more, err = step(ctx, tx)
+					return err
+				}, fencedstore.WithSameToken()) // one lease makes many steps
+			}
+			return err
+		})
+		overtaken := errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrStaleToken)
+		if !overtaken || ctx.Err() != nil {
+			return err
+		}
+		// This process was paused or cut off for too long, and another is at work: queue again.
+	}
+}

@@ -1,0 +1,127 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// pgxDatabase is a pool of pgx.
+type pgxDatabase struct {
+	pool    *pgxpool.Pool
+	options pgx.TxOptions
+}
+
+func (d pgxDatabase) lend(ctx context.Context) (connection, error) {
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pgxConn{conn: conn, options: d.options}, nil
+}
+
+func (d pgxDatabase) idle() int { return 0 } // the pool asks its connections before it lends them
+
+// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
+func (d pgxDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
+	conn, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
+	_ = protocol.Unconfirmed(conn.Conn())
+	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, setLockTimeout, lookWait()); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
+	})
+	if err == nil && protocol.Unconfirmed(conn.Conn()) {
+		err = errUnconfirmed
+	}
+	return committed, err
+}
+
+// pgxConn is a connection of such a pool.
+type pgxConn struct {
+	conn    *pgxpool.Conn // nil when it was given back
+	dead    bool          // when it was given back
+	options pgx.TxOptions
+	tx      pgx.Tx
+}
+
+// begin sends BEGIN and the opening together.
+func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) error {
+	options := c.options
+	options.CommitQuery = protocol.SealOf(o.schema(), o.resources()) + "; COMMIT"
+	batch := &pgx.Batch{}
+	batch.BeginTx(options)
+	batch.Queue(o.sql, o.arguments(&r)...)
+	results := c.conn.Conn().SendBatch(ctx, batch)
+	c.tx = results.Tx()
+	_, err := results.Exec()
+	if err == nil {
+		_, err = o.read(results.QueryRow())
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		c.rollback(ctx)
+	}
+	return err
+}
+
+// commit sends the last check and COMMIT together.
+func (c *pgxConn) commit(ctx context.Context, o opening) (sent bool, err error) {
+	batch := &pgx.Batch{}
+	batch.Queue(protocol.Seal(o.schema()), o.resources())
+	batch.Queue("COMMIT")
+	results := c.tx.SendBatch(ctx, batch)
+	_, err = results.Exec()
+	if err == nil {
+		_, err = results.Exec()
+	}
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	if errors.Is(err, pgx.ErrTxClosed) { // a Commit in the callback has sealed and committed, a Rollback has not
+		return false, errEnded
+	}
+	if err != nil && c.tx.Conn().PgConn().TxStatus() != 'I' {
+		c.rollback(ctx)
+	}
+	return true, err
+}
+
+func (c *pgxConn) rollback(ctx context.Context) {
+	if c.tx == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+	defer cancel()
+	if err := c.tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		_ = c.tx.Conn().Close(ctx)
+	}
+}
+
+func (c *pgxConn) unconfirmed() bool { return protocol.Unconfirmed(c.conn.Conn()) }
+
+func (c *pgxConn) isDead() bool {
+	if c.conn != nil {
+		c.dead = c.conn.Conn().IsClosed()
+	}
+	return c.dead
+}
+
+func (c *pgxConn) giveBack() {
+	if c.conn != nil {
+		_ = c.isDead()
+		c.conn.Release()
+		c.conn = nil
+	}
+}

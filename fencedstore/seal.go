@@ -1,0 +1,82 @@
+package fencedstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Seal is the last statement of a guarded transaction whose own code may have moved its constraints or rolled back to a
+// savepoint: it refuses a transaction that is not under the fence any more (ErrLeftFence), checks the lease, and holds the lock
+// until the COMMIT, also where SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it. Of the options only WithResource
+// matters. Store.Write does it by itself.
+func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
+	return sealTx(checkPgxTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
+		_, err := tx.Exec(ctx, sql, resources)
+		return err
+	})
+}
+
+// SealSQL is Seal for a transaction of database/sql.
+func SealSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceOption) error {
+	return sealTx(checkSQLTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
+		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
+		return err
+	})
+}
+
+// SealAll is Seal for a transaction of GuardAll.
+func SealAll(ctx context.Context, tx pgx.Tx, fences []Fence) error {
+	return sealTx(checkPgxTx(tx), fences, nil, func(sql string, resources []string) error {
+		_, err := tx.Exec(ctx, sql, resources)
+		return err
+	})
+}
+
+// SealAllSQL is SealAll for a transaction of database/sql.
+func SealAllSQL(ctx context.Context, tx SQLTx, fences []Fence) error {
+	return sealTx(checkSQLTx(tx), fences, nil, func(sql string, resources []string) error {
+		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
+		return err
+	})
+}
+
+func sealTx(bad error, fences []Fence, opts []FenceOption, exec func(sql string, resources []string) error) error {
+	if bad != nil {
+		return bad
+	}
+	if len(fences) == 0 || len(fences) > maxFences {
+		return &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " long"), Rule: fmt.Sprint("have 1 to ", maxFences, " elements")}
+	}
+	var o opening
+	for _, f := range fences {
+		c, err := newConfig(f.Lease, opts)
+		if err != nil {
+			return err
+		}
+		if f.Resource == "" {
+			f.Resource = c.resource
+		}
+		o.fences = append(o.fences, f)
+	}
+	if err := exec(protocol.Seal(o.schema()), o.resources()); err != nil {
+		f := o.blamed(err)
+		return fmt.Errorf("fencedstore: seal: %w", translate(err, f.Lease, f.Resource))
+	}
+	return nil
+}
+
+// arrayText is an array of texts as PostgreSQL reads it, for drivers that take no arrays.
+func arrayText(texts []string) string {
+	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = `"` + quote.Replace(text) + `"`
+	}
+	return "{" + strings.Join(quoted, ",") + "}"
+}

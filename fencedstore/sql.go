@@ -1,0 +1,85 @@
+package fencedstore
+
+import (
+	"context"
+	"database/sql"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// SQLTx is a transaction of database/sql: a *sql.Tx, or what wraps one, as bun's Tx, ent's Tx with the feature sql/execquery, and the
+// ConnPool that GORM has inside Transaction. A *sql.DB is none: each of its statements would be a transaction.
+type SQLTx interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	Commit() error
+	Rollback() error
+}
+
+// WriteSQL is Store.Write through database/sql, with any driver for PostgreSQL whose errors have a method SQLState, as lib/pq and
+// pgx's stdlib have. db must lead to the database that granted the lock. fn may give the *sql.Tx to whatever takes one; it must neither
+// commit nor roll back, and must not keep it.
+//
+// Options, promises and errors are those of Store.Write, with three differences. The fence follows BEGIN, and COMMIT follows the last
+// check, each with a round trip of its own. Where fn commits by itself, COMMIT still checks the lease, but ErrLeftFence comes without
+// the last check. And where a COMMIT hangs because the network was cut, a driver that does not heed contexts, such as lib/pq, keeps its
+// goroutine and its connection until the operating system gives the connection up; WriteSQL itself returns in time. Ask for what became
+// of an OutcomeUnknownError with OutcomeSQL.
+func WriteSQL(ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(context.Context, *sql.Tx) error, opts ...FenceOption) error {
+	if err := checkSQL(db, fn); err != nil {
+		return err
+	}
+	c, o, err := openWrite(lease, opts)
+	if err != nil {
+		return err
+	}
+	return write(ctx, sqlDatabase{db, c.transactionOp}, o, inSQL(fn))
+}
+
+// WriteAllSQL is Store.WriteAll through database/sql, as WriteSQL is Store.Write.
+func WriteAllSQL(ctx context.Context, db *sql.DB, fences []Fence, fn func(context.Context, *sql.Tx) error, opts ...FenceOption) error {
+	if err := checkSQL(db, fn); err != nil {
+		return err
+	}
+	c, o, err := openAll(fences, opts, true)
+	if err != nil {
+		return err
+	}
+	return write(ctx, sqlDatabase{db, c.transactionOp}, o, inSQL(fn))
+}
+
+// OnceSQL is Store.Once through database/sql, as WriteSQL is Store.Write.
+func OnceSQL(ctx context.Context, db *sql.DB, lease *pglock.Lease, key string, fn func(context.Context, *sql.Tx) error, opts ...FenceOption) error {
+	if err := checkSQL(db, fn); err != nil {
+		return err
+	}
+	c, o, err := openOnce(lease, key, opts, true)
+	if err != nil {
+		return err
+	}
+	return write(ctx, sqlDatabase{db, c.transactionOp}, o, inSQL(fn))
+}
+
+// OutcomeSQL is Store.Outcome through database/sql.
+func OutcomeSQL(ctx context.Context, db *sql.DB, receipt Receipt) (Outcome, error) {
+	if db == nil {
+		return "", errNilDB
+	}
+	return outcome(ctx, sqlDatabase{db: db}, receipt)
+}
+
+var errNilDB = &pglock.ArgumentError{Field: "db", Value: "nil", Rule: "be a *sql.DB"}
+
+func checkSQL(db *sql.DB, fn func(context.Context, *sql.Tx) error) error {
+	if db == nil {
+		return errNilDB
+	}
+	if fn == nil {
+		return errNilFn
+	}
+	return nil
+}
+
+func inSQL(fn func(context.Context, *sql.Tx) error) func(context.Context, connection) error {
+	return func(ctx context.Context, c connection) error { return fn(ctx, c.(*sqlConn).tx) }
+}

@@ -1,0 +1,174 @@
+package fencedstore
+
+import (
+	"cmp"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// ErrTimeLimit says that a fenced transaction was ended because it took too long. errors.As with **TimeLimitError tells which limit
+// ended it, and how long that was.
+var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
+
+// TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
+type TimeLimitError struct {
+	// Setting is PostgreSQL's name of the limit: statement_timeout, lock_timeout, idle_in_transaction_session_timeout or
+	// transaction_timeout. It is "" where the connection was closed and the driver did not say why, and where the callback's context
+	// ended first.
+	Setting string
+	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as the lease had left
+	// when the transaction passed the fence.
+	Limit time.Duration
+	Given bool // WithTimeLimit was given
+	Err   error
+}
+
+func (e *TimeLimitError) Error() string {
+	by := cmp.Or(e.Setting, "the connection was closed or the context ended")
+	if e.Given {
+		return fmt.Sprintf("fencedstore: the transaction took longer than its time limit of %v (%s): give WithTimeLimit a longer one: %v",
+			e.Limit, by, e.Err)
+	}
+	return fmt.Sprintf("fencedstore: the transaction took longer than its lease had left when it began, %v (%s): give WithTimeLimit for longer work: %v",
+		e.Limit.Round(time.Millisecond), by, e.Err)
+}
+
+// Is reports whether target is ErrTimeLimit.
+func (e *TimeLimitError) Is(target error) bool { return target == ErrTimeLimit }
+
+func (e *TimeLimitError) Unwrap() error { return e.Err }
+
+// WithTimeLimit says how long the fenced transaction may take, from the fence to the end of COMMIT, waiting at the fence included.
+// d is from pglock.MinTTL (100 ms) to pglock.MaxTTL (24 h), less the grace of the lease. Without the option the transaction may take
+// as long as the lease has left when it passes the fence.
+//
+// Where d is more than the lease has left, the lease is first extended by pglock.Lease.Extend, before BEGIN. The heartbeat
+// goes on renewing it, and its deadline, Valid and Context follow. Where d is less, the lease stays as it is and the transaction may
+// take d. Several leases are extended together; if one of them is lost meanwhile, nothing is written.
+//
+// The server ends a transaction that takes longer (TimeLimitError), with the exceptions before PostgreSQL 17 that the package
+// documentation names; there the callback's context ends a little after d. So d is also how long a holder that hangs can keep the next
+// one waiting: give the longest time that the work needs, and not more.
+//
+// After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once, and a crash in the moment
+// between leaves the lock taken for d. After Guard and its forms, which do not hear of the end of the transaction, it goes back when d
+// has passed or the lease is released. To end it sooner, call Lease.Extend before BEGIN and its end after COMMIT instead.
+//
+// Under REPEATABLE READ and SERIALIZABLE give it to Guard only where Guard is the transaction's first statement: an older snapshot
+// does not show the extension, and Guard then refuses (ErrInvalid).
+func WithTimeLimit(d time.Duration) FenceOption {
+	return func(c *config) error {
+		if d < pglock.MinTTL || d > pglock.MaxTTL {
+			return &pglock.ArgumentError{Field: "time limit", Value: d.String(), Rule: fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL)}
+		}
+		c.limit = d
+		return nil
+	}
+}
+
+// slack is what a lease lasts longer than the time limit, so that it is the limit that ends the transaction.
+func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second) }
+
+// extend makes every lease last for the time limit, at the same time. What it returns ends the extensions, also when it fails.
+func (o opening) extend(ctx context.Context) (ends []func(), err error) {
+	var short []*pglock.Lease
+	for _, f := range o.fences {
+		if o.limit > time.Until(f.Lease.Deadline()) && !slices.Contains(short, f.Lease) {
+			short = append(short, f.Lease)
+		}
+	}
+	found, errs := make([]func(), len(short)), make([]error, len(short))
+	var all sync.WaitGroup
+	for i, lease := range short {
+		all.Go(func() { found[i], errs[i] = lease.Extend(ctx, min(o.limit+slack(o.limit), pglock.MaxTTL)) })
+	}
+	all.Wait()
+	for i, end := range found {
+		if errs[i] == nil {
+			ends = append(ends, end)
+		}
+	}
+	return ends, errors.Join(errs...)
+}
+
+// passage is how long a transaction may take from a moment on.
+type passage struct {
+	at    time.Time
+	limit time.Duration
+	given bool
+}
+
+// passage is that of a transaction which begins now.
+func (o opening) passage() passage {
+	p := passage{at: time.Now(), limit: o.limit, given: o.limit > 0}
+	if !p.given {
+		p.limit = pglock.MaxTTL
+		for _, f := range o.fences {
+			p.limit = min(p.limit, time.Until(f.Lease.Deadline()))
+		}
+	}
+	return p
+}
+
+// explain makes a TimeLimitError of what ended the transaction, if it was one of the limits that the fence has set. A lower limit of
+// the user's own ends a transaction sooner, and so does whoever cancels a statement.
+func (p passage) explain(err error, isDead bool) error {
+	limit := limitOf(err)
+	if limit == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) || time.Since(p.at) < p.limit-p.limit/100 {
+		return nil
+	}
+	return p.error(limit, err)
+}
+
+func (p passage) error(setting string, err error) error {
+	return &TimeLimitError{Setting: setting, Limit: p.limit, Given: p.given, Err: err}
+}
+
+// limitOf is the setting that the server names as the reason, or "".
+func limitOf(err error) string {
+	switch protocol.State(err) {
+	case "25P03":
+		return "idle_in_transaction_session_timeout"
+	case "25P04":
+		return "transaction_timeout"
+	case "55P03":
+		return "lock_timeout"
+	case "57014":
+		return "statement_timeout"
+	}
+	return ""
+}
+
+// saysClosed reports whether an error of an unknown driver says that the connection has ended.
+func saysClosed(err error) bool {
+	var network net.Error
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
+		errors.As(err, &network) || protocol.State(err) != "" && protocol.ConnectionLost(err)
+}
+
+// remember notes with the leases that a transaction of the application's own has passed, for Explain.
+func (p passage) remember(fences []Fence) {
+	for _, f := range fences {
+		hooks.Passed(f.Lease, &hooks.Passage{At: p.at, Limit: p.limit, Given: p.given})
+	}
+}
+
+// lastPassage is what was noted with the lease last.
+func lastPassage(lease *pglock.Lease) (passage, bool) {
+	p := hooks.Passed(lease, nil)
+	if p == nil {
+		return passage{}, false
+	}
+	return passage{at: p.At, limit: p.Limit, given: p.Given}, true
+}

@@ -1,0 +1,268 @@
+package fencedstore_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// work is what a write does in the tests here: one statement with one argument, through whatever the way of writing hands out.
+type work func(ctx context.Context, exec func(ctx context.Context, sql string, args ...any) error) error
+
+// way is one way to write under a fence.
+type way func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error
+
+func inTx(do work) func(context.Context, pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
+		return do(ctx, func(ctx context.Context, sql string, args ...any) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		})
+	}
+}
+
+func inSQL(do work) func(context.Context, *sql.Tx) error {
+	return func(ctx context.Context, tx *sql.Tx) error { return do(ctx, inSQLTx(tx)) }
+}
+
+func inSQLTx(tx *sql.Tx) func(ctx context.Context, sql string, args ...any) error {
+	return func(ctx context.Context, sql string, args ...any) error {
+		_, err := tx.ExecContext(ctx, sql, args...)
+		return err
+	}
+}
+
+// ways are all of them. Guard and its relatives are called as the documentation says: the guard first, the seal last, and Explain.
+var ways = map[string]way{
+	"Write": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return b.store.Write(t.Context(), l, inTx(do), opts...)
+	},
+	"WriteAll": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return b.store.WriteAll(t.Context(), []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: "other"}}, inTx(do), opts...)
+	},
+	"Once": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return b.store.Once(t.Context(), l, t.Name(), inTx(do), opts...)
+	},
+	"WriteSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return fencedstore.WriteSQL(t.Context(), b.sqlDB(t), l, inSQL(do), opts...)
+	},
+	"WriteAllSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return fencedstore.WriteAllSQL(t.Context(), b.sqlDB(t), []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: "other"}}, inSQL(do), opts...)
+	},
+	"OnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return fencedstore.OnceSQL(t.Context(), b.sqlDB(t), l, t.Name(), inSQL(do), opts...)
+	},
+	"Guard": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+			if err := fencedstore.Guard(t.Context(), tx, l, opts...); err != nil {
+				return err
+			}
+			if err := inTx(do)(t.Context(), tx); err != nil {
+				return fencedstore.Explain(err, l)
+			}
+			return fencedstore.Explain(fencedstore.Seal(t.Context(), tx, l), l)
+		})
+	},
+	"GuardAll": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		fences := []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: "other"}}
+		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+			if err := fencedstore.GuardAll(t.Context(), tx, fences, opts...); err != nil {
+				return err
+			}
+			if err := inTx(do)(t.Context(), tx); err != nil {
+				return fencedstore.ExplainAll(err, fences)
+			}
+			return fencedstore.ExplainAll(fencedstore.SealAll(t.Context(), tx, fences), fences)
+		})
+	},
+	"GuardOnce": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return pgx.BeginFunc(t.Context(), b.pool, func(tx pgx.Tx) error {
+			if err := fencedstore.GuardOnce(t.Context(), tx, l, t.Name(), opts...); err != nil {
+				return err
+			}
+			return fencedstore.Explain(inTx(do)(t.Context(), tx), l)
+		})
+	},
+	"GuardSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error { return fencedstore.GuardSQL(t.Context(), tx, l, opts...) })
+	},
+	"GuardAllSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
+			return fencedstore.GuardAllSQL(t.Context(), tx, []fencedstore.Fence{{Lease: l}, {Lease: l, Resource: "other"}}, opts...)
+		})
+	},
+	"GuardOnceSQL": func(t *testing.T, b *bench, l *pglock.Lease, do work, opts ...fencedstore.FenceOption) error {
+		return guardedSQL(t, b, l, do, func(tx *sql.Tx) error {
+			return fencedstore.GuardOnceSQL(t.Context(), tx, l, t.Name(), opts...)
+		})
+	},
+}
+
+func guardedSQL(t *testing.T, b *bench, l *pglock.Lease, do work, guard func(*sql.Tx) error) error {
+	tx, err := b.sqlDB(t).BeginTx(t.Context(), nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
+	if err := guard(tx); err != nil {
+		return err
+	}
+	if err := do(t.Context(), inSQLTx(tx)); err != nil {
+		return fencedstore.Explain(err, l)
+	}
+	if err := fencedstore.SealSQL(t.Context(), tx, l); err != nil {
+		return fencedstore.Explain(err, l)
+	}
+	return fencedstore.Explain(tx.Commit(), l)
+}
+
+// isGuard says of a way that it does not hear of the end of its transaction.
+func isGuard(name string) bool { return strings.HasPrefix(name, "Guard") }
+
+// sqlDB is the database through database/sql.
+func (b *bench) sqlDB(t *testing.T) *sql.DB {
+	t.Helper()
+	config, err := pgx.ParseConfig(b.db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := stdlib.OpenDB(*config)
+	t.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+// left is how long the lock is taken for, by the server's clock.
+func (b *bench) left(t *testing.T, name string) time.Duration {
+	t.Helper()
+	return time.Duration(b.number(t, `SELECT coalesce((extract(epoch FROM max(expires_at) - clock_timestamp()) * 1000)::int, 0)
+		FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp()`, name)) * time.Millisecond
+}
+
+func sleeps(seconds float64) work {
+	return func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+		return exec(ctx, `SELECT pg_sleep($1)`, seconds)
+	}
+}
+
+// A statement that takes longer than the TTL is what WithTimeLimit is for. The lease lasts for the time limit from the beginning on,
+// renewals do not shorten it, and after the write it has its TTL again.
+func TestWorkLongerThanATTLCommitsWithinItsTimeLimit(t *testing.T) {
+	t.Parallel()
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			const ttl, limit = 600 * time.Millisecond, 20 * time.Second
+			l := b.acquire(t, "nightly", pglock.WithTTL(ttl))
+			b.exec(t, `CREATE TABLE done (n int)`)
+			err := way(t, b, l, func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+				if err := exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
+					return err
+				}
+				for begin := time.Now(); time.Since(begin) < 3*ttl; {
+					if left := b.left(t, "nightly"); left < limit-6*ttl {
+						t.Errorf("the lease has %v left during the transaction, want nearly %v", left, limit)
+					}
+					if left := time.Until(l.Deadline()); left < limit-6*ttl {
+						t.Errorf("the lease is trusted for %v, want nearly %v", left, limit)
+					}
+					if err := exec(ctx, `SELECT pg_sleep($1)`, ttl.Seconds()); err != nil {
+						return err
+					}
+				}
+				return exec(ctx, `SELECT pg_sleep($1)`, 2*ttl.Seconds())
+			}, fencedstore.WithTimeLimit(limit))
+			if n := b.number(t, `SELECT count(*) FROM done`); err != nil || n != 1 {
+				t.Fatalf("%v, and %d rows", err, n)
+			}
+			if !l.Valid() {
+				t.Fatalf("the lease is lost: %v", l.Err())
+			}
+			if isGuard(name) { // nobody tells the end of the transaction
+				return
+			}
+			for begin := time.Now(); b.left(t, "nightly") > ttl || time.Until(l.Deadline()) > ttl; {
+				if time.Since(begin) > 10*time.Second {
+					t.Fatalf("the lock is still taken for %v and trusted for %v, want the TTL", b.left(t, "nightly"), time.Until(l.Deadline()))
+				}
+			}
+			time.Sleep(2 * ttl) // it is renewed by its TTL again
+			if left := b.left(t, "nightly"); left <= 0 || left > ttl || !l.Valid() {
+				t.Errorf("two TTLs later the lock is taken for %v, and the holder says %v", left, l.Err())
+			}
+		})
+	}
+}
+
+// What a hung holder can cost the next one is the time limit, whichever the way, and the error says which limit that was, how long,
+// and how to change it.
+func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
+	t.Parallel()
+	const limit = 700 * time.Millisecond
+	for name, way := range ways {
+		for what, c := range map[string]struct {
+			do       work
+			settings []string
+		}{
+			"a statement": {sleeps(30), []string{"statement_timeout", "transaction_timeout"}},
+			"a pause": {func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+				time.Sleep(limit + 500*time.Millisecond)
+				return exec(context.WithoutCancel(ctx), `SELECT 1`)
+			}, []string{"idle_in_transaction_session_timeout", "transaction_timeout", ""}},
+			"a lock": {func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+				return exec(ctx, `UPDATE held SET n = 1`)
+			}, []string{"lock_timeout", "statement_timeout", "transaction_timeout"}},
+		} {
+			for how, ttl := range map[string]time.Duration{"longer than the TTL": 300 * time.Millisecond, "shorter than the TTL": time.Hour} {
+				if ttl == time.Hour && name != "WriteAll" && name != "OnceSQL" && name != "GuardAllSQL" {
+					continue // one of each function of the server is enough
+				}
+				t.Run(name+"/"+what+"/"+how, func(t *testing.T) {
+					t.Parallel()
+					b := newBench(t)
+					b.exec(t, `CREATE TABLE held AS SELECT 0 AS n`)
+					holds, err := b.pool.Begin(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer holds.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it has only to end
+					if _, err := holds.Exec(t.Context(), `UPDATE held SET n = 2`); err != nil {
+						t.Fatal(err)
+					}
+					l := b.acquire(t, "nightly", pglock.WithTTL(ttl))
+					begin := time.Now()
+					err = way(t, b, l, c.do, fencedstore.WithTimeLimit(limit))
+					took := time.Since(begin)
+					var late *fencedstore.TimeLimitError
+					if !errors.As(err, &late) || !errors.Is(err, fencedstore.ErrTimeLimit) {
+						t.Fatalf("%v, want a TimeLimitError", err)
+					}
+					found := false
+					for _, s := range c.settings {
+						found = found || late.Setting == s
+					}
+					if !found || late.Limit != limit || !late.Given {
+						t.Errorf("%+v, want one of %q after %v", late, c.settings, limit)
+					}
+					for _, want := range []string{late.Setting, "700ms", "WithTimeLimit"} {
+						if !strings.Contains(err.Error(), want) {
+							t.Errorf("%q does not say %q", err, want)
+						}
+					}
+					if took > 20*limit {
+						t.Errorf("it took %v", took)
+					}
+				})
+			}
+		}
+	}
+}

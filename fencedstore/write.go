@@ -1,0 +1,216 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const (
+	// resolving bounds how long a write whose COMMIT was not answered asks what became of it.
+	resolving = 5 * time.Second
+	// rollingBack bounds a ROLLBACK.
+	rollingBack = time.Second
+	// openingAgain is how often a write takes another connection when one was dead.
+	openingAgain = 3
+	// conflicts is how often a fence that met a serialization failure is tried again.
+	conflicts = 20
+)
+
+// database is where writes go: a pool of pgx, or a *sql.DB of any driver.
+type database interface {
+	// lend takes a connection for one write.
+	lend(ctx context.Context) (connection, error)
+	// idle is how many connections may be dead without anybody's knowledge.
+	idle() int
+	// look asks once whether the write of the receipt was committed.
+	look(ctx context.Context, r Receipt) (committed bool, err error)
+}
+
+// connection is a connection that one write has for itself, with the write's transaction on it.
+type connection interface {
+	// begin sends BEGIN and the opening. Where it fails no transaction is open.
+	begin(ctx context.Context, o opening, r Receipt) error
+	// commit sends the last check and COMMIT. With sent false there was no COMMIT. Where it fails no transaction is open.
+	commit(ctx context.Context, o opening) (sent bool, err error)
+	// rollback ends the transaction, also when ctx has ended. A connection that cannot roll back is closed, which does.
+	rollback(ctx context.Context)
+	// unconfirmed reports whether a COMMIT since the last call was answered without the synchronous standby's confirmation.
+	unconfirmed() bool
+	// isDead reports whether the connection has ended.
+	isDead() bool
+	// giveBack returns the connection. A second call does nothing.
+	giveBack()
+}
+
+// errEnded is what commit answers when the callback has ended the transaction by itself.
+var errEnded = fmt.Errorf("%w: the callback ended its transaction by itself", ErrLeftFence)
+
+// write runs fn in a transaction under the fences of the opening.
+func write(ctx context.Context, db database, o opening, fn func(context.Context, connection) error) error {
+	receipt, err := rows.take(o.home())
+	if err != nil {
+		return err
+	}
+	w := &writing{opening: o, db: db}
+	defer w.dropHolds()
+	conn, err := w.open(ctx, receipt)
+	if err != nil {
+		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
+	}
+	// The next write may use the receipt's row when it is known what became of this one, and that it is over.
+	known := true
+	defer func() {
+		if known && !conn.isDead() {
+			rows.putBack(o.home(), receipt)
+		}
+		conn.giveBack()
+	}()
+	if err := w.call(ctx, conn, fn); err != nil {
+		return w.explainFailure(err, conn)
+	}
+	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
+	committing, cancel := context.WithTimeout(ctx, max(o.longestTTL(), o.limit)+resolving)
+	defer cancel()
+	_ = conn.unconfirmed() // of a commit that was the application's own
+	sent, err := conn.commit(committing, o)
+	switch {
+	case err == nil && conn.unconfirmed():
+		known = false
+		return &OutcomeUnknownError{Receipt: receipt, Err: errors.New("committed, but the wait for the synchronous standby was cancelled")}
+	case err == nil:
+		return nil
+	case errors.Is(err, errEnded):
+		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
+	case !sent || answered(err):
+		return fmt.Errorf("fencedstore: commit to %s: %w", o, w.explainFailure(err, conn))
+	}
+	known = false
+	conn.giveBack() // the answer may need the pool's only one
+	over, err := resolve(ctx, db, receipt, err)
+	if over {
+		rows.putBack(o.home(), receipt)
+	}
+	if late := w.pass.explain(err, true); over && err != nil && late != nil {
+		return late
+	}
+	return err
+}
+
+// writing is one write under way.
+type writing struct {
+	opening
+	db    database
+	holds []func() // what ends the extensions of its leases
+	pass  passage
+}
+
+func (w *writing) dropHolds() {
+	for _, drop := range w.holds {
+		drop()
+	}
+}
+
+// open gives a connection with a transaction that has passed its fences. A connection that was dead, or died before anything was
+// done, is replaced by another one. A serialization failure of the fence is tried again: under REPEATABLE READ every wait for a
+// predecessor ends in one.
+func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error) {
+	conn, err := w.db.lend(ctx)
+	for dead, again := 0, 0; ; {
+		if err != nil {
+			return nil, err
+		}
+		err = w.begin(ctx, conn, receipt)
+		switch {
+		case err == nil:
+			return conn, nil
+		case protocol.State(err) == "40001" && again < conflicts && w.lost() == nil:
+			again++
+			err = nil
+			continue
+		}
+		isDead := conn.isDead()
+		conn.giveBack()
+		if !isDead || dead >= openingAgain+w.db.idle() || ctx.Err() != nil || w.lost() != nil {
+			return nil, w.explain(err, isDead)
+		}
+		dead++
+		conn, err = w.db.lend(ctx)
+	}
+}
+
+// begin makes the leases last for as long as the transaction may take, and then begins it.
+func (w *writing) begin(ctx context.Context, conn connection, receipt Receipt) error {
+	holds, err := w.extend(ctx)
+	w.holds = append(w.holds, holds...)
+	if err != nil {
+		return err
+	}
+	w.pass = w.passage()
+	return conn.begin(ctx, w.opening, receipt)
+}
+
+// call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the leases and,
+// where a time limit was given, shortly after it.
+func (w *writing) call(ctx context.Context, conn connection, fn func(context.Context, connection) error) error {
+	done := false
+	defer func() {
+		if !done {
+			conn.rollback(ctx)
+		}
+	}()
+	fnCtx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, f := range w.fences {
+		stop := context.AfterFunc(f.Lease.Context(), func() { cancel(context.Cause(f.Lease.Context())) })
+		defer stop()
+	}
+	if w.limit > 0 {
+		var stop context.CancelFunc
+		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.at.Add(w.limit+slack(w.limit)), w.pass.error("", context.DeadlineExceeded))
+		defer stop()
+	}
+	err := fn(fnCtx, conn)
+	if late := (*TimeLimitError)(nil); err != nil && errors.As(context.Cause(fnCtx), &late) && !errors.Is(err, ErrTimeLimit) {
+		return w.pass.error(limitOf(err), err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := context.Cause(fnCtx); err != nil {
+		return err
+	}
+	if err := w.lost(); err != nil {
+		return err
+	}
+	done = true
+	return nil
+}
+
+// explain makes an error of this package or of pglock of what the server, or the end of the connection, says about the opening.
+func (w *writing) explain(err error, isDead bool) error {
+	if err := w.pass.explain(err, isDead); err != nil {
+		return err
+	}
+	f := w.blamed(err)
+	return translate(err, f.Lease, f.Resource)
+}
+
+// explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the server
+// ends a fenced transaction when its lease ends. What the application's own statements were refused for is left as it is.
+func (w *writing) explainFailure(err error, conn connection) error {
+	if late := w.pass.explain(err, conn.isDead()); late != nil {
+		err = late
+	} else if strings.HasPrefix(protocol.State(err), "LK") {
+		err = w.explain(err, false)
+	}
+	if lost := w.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
+		return errors.Join(err, lost)
+	}
+	return err
+}

@@ -1,0 +1,75 @@
+//go:build unix
+
+package minder
+
+import (
+	"encoding/json"
+	"io"
+	"syscall"
+	"time"
+)
+
+// order is what the program tells the minder.
+type order struct {
+	Trust  *span          `json:"trust,omitempty"`  // the deadline has moved; the first one starts the command
+	Signal syscall.Signal `json:"signal,omitempty"` // for the group
+	End    bool           `json:"end,omitempty"`    // TERM now, KILL some time later or at the deadline
+}
+
+// span says how much was left at a moment of the wall clock. Two processes have only that clock in common.
+type span struct {
+	Wall int64         `json:"wall"` // in nanoseconds since 1970
+	Left time.Duration `json:"left"`
+}
+
+func spanUntil(deadline time.Time) *span {
+	now := time.Now()
+	return &span{now.UnixNano(), deadline.Sub(now)}
+}
+
+// left is what is left by now, also when the message was long on its way.
+func (s span) left(now time.Time) time.Duration {
+	return s.Left - max(0, time.Duration(now.UnixNano()-s.Wall))
+}
+
+// Kind says what an Event tells.
+type Kind string
+
+// The kinds of events, in the order in which they may come.
+const (
+	Started Kind = "started" // the command runs as Pid
+	Failed  Kind = "failed"  // it could not be started: Err
+	Stopped Kind = "stopped" // it was stopped by Signal, as by Ctrl-Z
+	Ending  Kind = "ending"  // the deadline is near: the group was sent TERM
+	Killed  Kind = "killed"  // the group was sent KILL
+	Left    Kind = "left"    // the command has ended, others of its group have not: they were sent TERM
+	Ended   Kind = "ended"   // all of the group have ended; Code and Signal are the command's. It is the last event
+)
+
+// Event is what the minder tells the program.
+type Event struct {
+	Kind   Kind           `json:"kind"`
+	Pid    int            `json:"pid,omitempty"`
+	Err    syscall.Errno  `json:"err,omitempty"`
+	Code   int            `json:"code,omitempty"`
+	Signal syscall.Signal `json:"signal,omitempty"` // 0 where the command has ended by itself
+}
+
+// send writes a message as a line. The other side may be gone: it is noticed where it is read from.
+func send(w io.Writer, message any) {
+	if line, err := json.Marshal(message); err == nil {
+		_, _ = w.Write(append(line, '\n'))
+	}
+}
+
+// receive gives each message to the channel, and closes it when the other side is gone.
+func receive[T any](r io.Reader, messages chan<- T) {
+	defer close(messages)
+	for lines := json.NewDecoder(r); ; {
+		var message T
+		if lines.Decode(&message) != nil {
+			return
+		}
+		messages <- message
+	}
+}

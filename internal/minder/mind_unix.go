@@ -1,0 +1,235 @@
+//go:build unix
+
+package minder
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// How often the minder looks at the clocks, which may jump, and whether the last of a group have ended.
+const (
+	clockTick = time.Second
+	groupTick = 5 * time.Millisecond
+)
+
+// minder is the process between the program and the command.
+type minder struct {
+	socket    *os.File
+	clock     trust.Clock
+	killAfter time.Duration
+
+	deadline trust.Instant // KILL
+	pid      int           // of the command, and of its group
+	warned   bool          // TERM was sent
+	killed   bool          // KILL was sent
+	ended    *Event        // of the command, while others of its group have not ended
+}
+
+// death is what was waited for.
+type death struct {
+	pid    int
+	status unix.WaitStatus
+}
+
+// Mind is the minder's life. The arguments are those that Start has put behind Command.Minder.
+func Mind(args []string) error {
+	if len(args) < 4 {
+		return errors.New("it is started by pglock-admin run, and by nobody else")
+	}
+	file, err := strconv.Atoi(args[0])
+	if err != nil {
+		return err
+	}
+	killAfter, err := time.ParseDuration(args[1])
+	if err != nil {
+		return err
+	}
+	unix.CloseOnExec(file)
+	m := &minder{socket: os.NewFile(uintptr(file), "program"), clock: trust.SystemClock(), killAfter: killAfter}
+	if m.socket == nil {
+		return fmt.Errorf("file %d is not open", file)
+	}
+	bearSignals()
+	adoptOrphans()
+	orders := make(chan order)
+	go receive(m.socket, orders) // ends with the process, as do the others
+	first, alive := <-orders
+	if !alive || first.Trust == nil {
+		return errors.New("the program has ended")
+	}
+	m.trust(*first.Trust)
+	if m.clock().Reached(m.deadline) {
+		send(m.socket, Event{Kind: Failed, Err: syscall.ETIME})
+		return nil
+	}
+	attributes := commandAttributes()
+	attributes.Setpgid = true
+	m.pid, err = syscall.ForkExec(args[2], args[3:], &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: attributes})
+	if err != nil {
+		var number syscall.Errno
+		if !errors.As(err, &number) {
+			number = syscall.EINVAL
+		}
+		send(m.socket, Event{Kind: Failed, Err: number})
+		return nil
+	}
+	send(m.socket, Event{Kind: Started, Pid: m.pid})
+	m.mind(orders)
+	return nil
+}
+
+// bearSignals keeps signals that are not for the minder from ending it, and leaves them as they are for the command. Those that
+// were ignored before stay so for both.
+func bearSignals() {
+	heard := make(chan os.Signal, 1) // nobody listens
+	for _, s := range []os.Signal{
+		syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGPIPE,
+	} {
+		if !signal.Ignored(s) {
+			signal.Notify(heard, s)
+		}
+	}
+}
+
+func (m *minder) trust(s span) { m.deadline = m.clock().Add(s.left(time.Now())) }
+
+// mind returns when none of the group are left, or the program is gone and the group was killed.
+func (m *minder) mind(orders <-chan order) {
+	deaths := make(chan death)
+	go reap(deaths)
+	for {
+		look := time.NewTimer(m.next())
+		select {
+		case o, alive := <-orders:
+			if !alive {
+				m.kill()
+				return
+			}
+			m.obey(o)
+		case d := <-deaths:
+			m.learn(d)
+		case <-look.C:
+		}
+		look.Stop()
+		m.heed()
+		if m.ended != nil && m.gone() {
+			send(m.socket, m.ended)
+			return
+		}
+	}
+}
+
+// next is how long nothing needs to be looked at.
+func (m *minder) next() time.Duration {
+	if m.ended != nil {
+		return groupTick
+	}
+	now := m.clock()
+	switch {
+	case m.killed:
+		return clockTick
+	case m.warned:
+		return max(0, min(clockTick, now.Until(m.deadline)))
+	}
+	return max(0, min(clockTick, now.Until(m.deadline)-m.killAfter))
+}
+
+// heed does what the clocks say.
+func (m *minder) heed() {
+	now := m.clock()
+	if !m.killed && now.Reached(m.deadline) {
+		m.kill()
+	} else if !m.warned && now.Until(m.deadline) <= m.killAfter {
+		m.warn()
+		send(m.socket, Event{Kind: Ending})
+	}
+}
+
+func (m *minder) obey(o order) {
+	switch {
+	case o.Trust != nil && !m.warned: // a warned group ends, also when there is more time now
+		m.trust(*o.Trust)
+	case o.Signal == syscall.SIGKILL:
+		m.kill()
+	case o.Signal != 0:
+		m.signal(o.Signal)
+	case o.End && !m.warned:
+		m.warn()
+	}
+}
+
+// learn notes what became of the command. Others are orphans of its group.
+func (m *minder) learn(d death) {
+	switch {
+	case d.pid != m.pid:
+	case d.status.Stopped():
+		send(m.socket, Event{Kind: Stopped, Signal: d.status.StopSignal()})
+	case d.status.Signaled():
+		m.end(Event{Kind: Ended, Signal: d.status.Signal()})
+	case d.status.Exited():
+		m.end(Event{Kind: Ended, Code: d.status.ExitStatus()})
+	}
+}
+
+// end ends what the command has left running in its group.
+func (m *minder) end(e Event) {
+	m.ended = &e
+	if !m.warned && !m.gone() {
+		send(m.socket, Event{Kind: Left})
+		m.warn()
+	}
+}
+
+// warn asks the group to end, for which it has until the deadline at most.
+func (m *minder) warn() {
+	m.warned = true
+	now := m.clock()
+	if later := now.Add(m.killAfter); later.Until(m.deadline) > 0 {
+		m.deadline = later
+	}
+	m.signal(syscall.SIGTERM)
+}
+
+func (m *minder) kill() {
+	m.killed, m.warned = true, true
+	m.signal(syscall.SIGKILL)
+	send(m.socket, Event{Kind: Killed})
+}
+
+// signal sends a signal to the group. Members that are stopped are continued, so that they can take it.
+func (m *minder) signal(s syscall.Signal) {
+	_ = syscall.Kill(-m.pid, s) // none may be left
+	switch s {
+	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:
+		_ = syscall.Kill(-m.pid, syscall.SIGCONT)
+	}
+}
+
+// gone reports whether none of the group are left. The number stays the group's while one of them lives.
+func (m *minder) gone() bool { return errors.Is(syscall.Kill(-m.pid, 0), syscall.ESRCH) }
+
+// reap waits for the command, and for the orphans that the minder has adopted.
+func reap(deaths chan<- death) {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, unix.WUNTRACED, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil: // no children: mind looks at the group by itself
+			return
+		default:
+			deaths <- death{pid, status}
+		}
+	}
+}

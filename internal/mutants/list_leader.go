@@ -1,0 +1,79 @@
+package main
+
+// ofLeaders are the faults of hand-overs to a named waiter, and of elections.
+var ofLeaders = []mutant{
+	{"I9 whoever queued before a named waiter loses its place", []edit{
+		{schema, "head.token, false, 0), ARRAY[w]", "head.token, false, w.ticket), ARRAY[w]"},
+	}, library, "^TestHandOverGrants"},
+	{"I9 the last of a label is named instead of the first", []edit{
+		{schema, "    ORDER BY q.ticket LIMIT 1;\n  IF FOUND AND NOT p_look THEN", "    ORDER BY q.ticket DESC LIMIT 1;\n  IF FOUND AND NOT p_look THEN"},
+	}, library, "^TestHandOverMeans"},
+	{"a dead waiter is named", []edit{
+		{schema, "AND q.mode = 'exclusive'\n      AND session_alive(q.session_id)", "AND q.mode = 'exclusive'"},
+	}, library, "^TestHandOverMeans"},
+	{"a reader is granted the lock alone", []edit{
+		{schema, "AND q.holder = p_to AND q.mode = 'exclusive'", "AND q.holder = p_to"},
+	}, library, "^TestHandOverToNobody"},
+	{"asking whether somebody waits hands over", []edit{
+		{schema, "  IF p_look OR hand_over.outcome = 'nobody' THEN", "  IF hand_over.outcome = 'nobody' THEN"},
+	}, library, "^TestHandOverGrants"},
+	{"a named waiter keeps its ticket", []edit{
+		{schema, "    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;", "    PERFORM FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;"},
+	}, library, "^TestHandOverGrants"},
+	{"I5 whoever knows no grant ID hands over", []edit{
+		{schema, "  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);\n", ""},
+	}, library, "^TestHandOverByWhoever"},
+	{"a renewal that a hand-over overtakes is a loss", []edit{
+		{"pglock/lease.go", "lost.Reason == ReasonReleased && l.handing", "lost.Reason == ReasonReleased && l.handing && false"},
+	}, library, "^TestHandOverThatARenewal"},
+	{"a loss after a hand-over to nobody is hidden", []edit{
+		{"pglock/handover.go", "\t\t\tl.setHanding(false)\n\t\t\treturn l.notHandedOver(to, next.Outcome)", "\t\t\treturn l.notHandedOver(to, next.Outcome)"},
+	}, library, "^TestHandOverToNobodyHides"},
+	{"I17 a hand-over whose answer is lost is a loss", []edit{
+		{"pglock/handover.go", "repeated && next.Outcome == string(ReasonReleased)", "false"},
+	}, library, "^TestHandOverWhoseAnswer"},
+	{"I17 a hand-over of unknown outcome is called a failure", []edit{
+		{"pglock/handover.go", "\t\t\tif repeated {\n", "\t\t\tif repeated && false {\n"},
+	}, library, "^TestHandOverOfUnknown"},
+	{"a turn is passed on after its block was handed over", []edit{
+		{"pglock/handover.go", "\tif !l.makeKnown() {\n\t\treturn l.howEnded()\n\t}\n", ""},
+	}, library, "^TestHandOverEndsTheBlock"},
+
+	{"a leader releases the lock before its work has stopped", []edit{
+		{"leader/candidate.go", "func() { stop(context.Cause(ctx)) }", "func() { stop(context.Cause(ctx)); _ = lease.Release(ctx) }"},
+	}, electing, "^TestNobodyElseLeads"},
+	{"a hand-over to nobody disturbs the work", []edit{
+		{"leader/stepdown.go", "return lease.CanHandOver(ctx, to)", "return nil"},
+	}, electing, "^TestHandOverToNobody"},
+	{"a leader that found nobody to hand over to steps down", []edit{
+		{"leader/candidate.go", "errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil", "errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() != nil"},
+	}, electing, "^TestHandOverToACandidateThatLeaves"},
+	{"what fn returns by itself is taken for an order", []edit{
+		{"leader/candidate.go", "told = working.Err() != nil; told &&", "told = true; told &&"},
+	}, electing, "^TestWhatFnReturnsByItself"},
+	{"a panic of fn keeps the lock", []edit{
+		{"leader/candidate.go", "\t\tif !given { // fn has panicked\n", "\t\tif !given && false {\n"},
+	}, electing, "^TestAPanic"},
+	{"a candidate whose ctx has ended leads", []edit{
+		{"leader/candidate.go", "\tfor ctx.Err() == nil {\n\t\ttold, err", "\tfor {\n\t\ttold, err"},
+	}, electing, "^TestCtxThatEndsWithTheGrant"},
+	{"a campaign ends when the server is away", []edit{
+		{"leader/candidate.go", "\t\tcase lasting(err):\n", "\t\tcase lasting(err) || true:\n"},
+	}, electing, "^TestCampaignGoesOn"},
+	{"a deposed leader that works on is healthy", []edit{
+		{"leader/health.go", "s.State == StateDeposed && time.Since", "s.State == StateIdle && time.Since"},
+	}, electing, "^TestHealthFails"},
+	{"a leader that stops is unhealthy", []edit{
+		{"leader/health.go", "s.State == StateDeposed && time.Since", "(s.State == StateDeposed || s.State == StateStopping) && time.Since"},
+	}, electing, "^TestHealthBears"},
+	{"an observer is told what has not changed", []edit{
+		{"leader/observe.go", "last != nil && last.Token == now.Token", "last == nil && now.Led"},
+	}, electing, "^TestObserverSees"},
+	{"one look opens a connection that listens", []edit{
+		{"pglock/watch.go", "\tif !tell(change(ChangeNone, before, before)) { // a loop that wants no more needs no listener\n\t\treturn nil\n\t}\n", ""},
+		{"pglock/watch.go", "\tsignal(w.wake) // look again, now that we receive the notifications of this channel\n", "\tsignal(w.wake)\n\tif !tell(change(ChangeNone, before, before)) {\n\t\treturn nil\n\t}\n"},
+	}, electing, "^TestCurrentOpens"},
+	{"I7 two leaders act while one is cut off", []edit{
+		{"internal/trust/trust.go", "left - min(left/20, time.Second)", "left + time.Second"},
+	}, integration, "^TestAtNoMoment"},
+}

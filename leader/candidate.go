@@ -1,0 +1,281 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// What a request to step down ends the work's context with, for context.Cause; and refusals, for errors.Is. Others
+// come from package pglock.
+var (
+	// ErrResigned: Resign was called.
+	ErrResigned = errors.New("leader: asked to resign")
+	// ErrHandOver: HandOver was called.
+	ErrHandOver = errors.New("leader: asked to hand over")
+	// ErrNotLeading: this candidate does not lead, or has begun to step down.
+	ErrNotLeading = errors.New("leader: this candidate does not lead")
+	// ErrRunning: Run of this candidate is running already.
+	ErrRunning = errors.New("leader: this candidate runs already")
+)
+
+const (
+	// firstPause and lastPause are between two campaigns that fail.
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// Candidate campaigns for one lock: whoever holds it leads. It is safe for concurrent use. It has no goroutine and no
+// connection: Run works in its caller's goroutine, on a client that stays the caller's.
+type Candidate struct {
+	name    string
+	config  config
+	acquire func(ctx context.Context) (*pglock.Lease, error) // nil without a client
+
+	mu      sync.Mutex // guards what follows; never held across I/O or a wait
+	running bool
+	lease   *pglock.Lease           // while fn runs
+	stop    context.CancelCauseFunc // ends the work's context, while fn runs
+	told    time.Time               // when that has ended
+	since   time.Time               // the state before that
+	wish    *wish
+	failure error // of the last campaign, or what the last term ended with
+}
+
+// work is the fn of Run.
+type work func(ctx context.Context, lease *pglock.Lease) error
+
+// wish is a request to step down.
+type wish struct {
+	to   string // "" resigns
+	done chan error
+}
+
+// New makes a candidate for the lock. Nothing is sent before Run, which also says what is wrong with the arguments.
+func New(client *pglock.Client, name string, opts ...Option) *Candidate {
+	c := &Candidate{name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
+	if client != nil {
+		c.acquire = func(ctx context.Context) (*pglock.Lease, error) {
+			return client.Acquire(ctx, name, c.config.acquire...)
+		}
+	}
+	for _, o := range opts {
+		if o == nil {
+			c.config.invalid = &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+			return c
+		}
+		o(&c.config)
+	}
+	return c
+}
+
+// Run campaigns until this candidate leads, and then calls fn, in the same goroutine. fn's context ends when
+// leadership is lost, when somebody asks to step down (Resign, HandOver), or when ctx ends; the lease is renewed
+// until fn has returned. It ends before the lease can end on the server, by the local deadline of trust
+// (pglock.Lease.Deadline). The lock is released after fn has returned, never before. What happens then:
+//
+//   - fn returned before its context had ended: Run releases the lock and returns fn's result. nil means to resign
+//     for good.
+//   - Leadership was lost, or somebody asked to step down: Run campaigns again, at the end of the queue. What fn
+//     returned is in Status.
+//   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's where that says something else.
+//
+// A panic of fn goes through Run, which releases the lock on its way. fn must return soon after its context has
+// ended. As long as it does not, Run waits for it and keeps the lock, if it still has it. When leadership was lost,
+// another candidate may lead already, and only a fence keeps fn from doing harm: write with package fencedstore under
+// the lease that fn is given.
+//
+// A server that cannot be reached or does not take writes ends no campaign: Run tries again, after 50 ms at first and
+// at most 5 s later, and Status tells the error.
+//
+// Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's
+// error, fn's. An error of the release is joined: pglock.ErrLost says that leadership was lost before fn returned.
+func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease *pglock.Lease) error) error {
+	if err := c.check(fn != nil); err != nil {
+		return err
+	}
+	if !c.begin() {
+		return fmt.Errorf("campaign for %q: %w", c.name, ErrRunning)
+	}
+	defer c.end()
+	for {
+		lease, err := c.campaign(ctx)
+		if err != nil {
+			return err
+		}
+		if over, err := c.lead(ctx, lease, fn); over {
+			return err
+		}
+	}
+}
+
+func (c *Candidate) check(fn bool) error {
+	switch {
+	case c.acquire == nil:
+		return &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
+	case !fn:
+		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+	}
+	return c.config.invalid
+}
+
+// begin notes that Run runs. False says that it does already.
+func (c *Candidate) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	already := c.running
+	if !already {
+		c.running, c.since = true, time.Now()
+	}
+	return !already
+}
+
+func (c *Candidate) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.since = false, time.Now()
+}
+
+// campaign waits until this candidate leads. Only what would come again and again ends it, or ctx.
+func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		lease, err := c.acquire(ctx)
+		switch {
+		case err == nil:
+			c.fail(nil)
+			return lease, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case lasting(err):
+			return nil, fmt.Errorf("leader: campaign for %q: %w", c.name, err)
+		}
+		c.fail(err)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// lasting reports whether a campaign that failed so would fail again.
+func lasting(err error) bool {
+	for _, target := range []error{pglock.ErrInvalid, pglock.ErrSchema, pglock.ErrPermission, pglock.ErrClosed,
+		pglock.ErrSelfDeadlock, pglock.ErrDeadlock} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// fail notes a failure for Status; nil when there is none any more.
+func (c *Candidate) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failure = err
+}
+
+// lead is one term: it calls fn, and gives the lock up after fn has returned. over says that Run ends, with err.
+func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (over bool, err error) {
+	given := false // the lock, by us
+	release := func() error {
+		given = true
+		return lease.Release(ctx)
+	}
+	defer func() {
+		if !given { // fn has panicked
+			end := release()
+			if w := c.takeWish(); w != nil {
+				w.done <- end
+			}
+		}
+	}()
+	for ctx.Err() == nil {
+		told, err := c.call(ctx, lease, fn)
+		if !told {
+			return true, joined(err, release())
+		}
+		var end error
+		w := c.takeWish()
+		if w == nil || w.to == "" {
+			end = release()
+		} else if end = lease.HandOver(context.WithoutCancel(ctx), w.to); end == nil {
+			given = true
+		} else if errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil && lease.Valid() {
+			w.done <- end
+			continue // nothing has changed: fn goes on leading
+		} else {
+			_ = release() // the error of the hand-over says more
+		}
+		if w != nil {
+			w.done <- end
+		}
+		if ctx.Err() != nil {
+			return true, joined(ctx.Err(), err, end)
+		}
+		c.fail(joined(end, err))
+		return false, nil
+	}
+	return true, joined(ctx.Err(), release())
+}
+
+// joined is errors.Join, but an error that is alone stays as it is.
+func joined(all ...error) error {
+	all = slices.DeleteFunc(all, func(err error) bool { return err == nil })
+	if len(all) == 1 {
+		return all[0]
+	}
+	return errors.Join(all...)
+}
+
+// call calls fn. told says that fn's context had ended before it returned; then err is what fn said beside that.
+func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (told bool, err error) {
+	working, stop := context.WithCancelCause(lease.Context())
+	defer stop(nil)
+	defer after(ctx, func() { stop(context.Cause(ctx)) })()
+	defer after(working, c.noteEnd)()
+	c.mu.Lock()
+	c.lease, c.stop, c.since, c.told = lease, stop, time.Now(), time.Time{}
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.lease, c.stop, c.since = nil, nil, time.Now()
+		if told = working.Err() != nil; told && (errors.Is(err, working.Err()) || errors.Is(err, context.Cause(working))) {
+			err = nil
+		}
+	}()
+	return false, fn(working, lease)
+}
+
+// takeWish is who has asked the leader to step down, once.
+func (c *Candidate) takeWish() *wish {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.wish
+	c.wish = nil
+	return w
+}
+
+// after calls f once ctx has ended, in a goroutine. What it returns prevents that, or waits for f.
+func after(ctx context.Context, f func()) (join func()) {
+	done := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() { defer close(done); f() })
+	return func() {
+		if !cancel() {
+			<-done
+		}
+	}
+}
+
+func (c *Candidate) noteEnd() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.told = time.Now()
+}

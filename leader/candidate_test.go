@@ -1,0 +1,288 @@
+package leader_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/leader"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestOneCandidateLeadsAtATimeAndTheNextFollowsWhenItResigns(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	first := e.join("a", false)
+	now := first.leads()
+	others := e.queue("b", "c")
+	all := []*member{first, others[0], others[1]}
+	for n := range 6 { // twice around
+		was := all[n%3]
+		s := was.Status()
+		if s.State != leader.StateLeading || s.Token != now.lease.Token() || s.Err != nil || s.Lock != "x" {
+			t.Errorf("the leader says of itself: %+v", s)
+		}
+		next := all[(n+1)%3]
+		if s := next.Status(); s.State != leader.StateCampaigning || s.Token != 0 {
+			t.Errorf("a candidate says of itself: %+v", s)
+		}
+		if err := was.Resign(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if why := now.told(t); why != leader.ErrResigned || now.lease.Err() != pglock.ErrReleased {
+			t.Errorf("the work ended with %v, and the lease with %v", why, now.lease.Err())
+		}
+		term := next.leads()
+		if term.lease.Token() <= now.lease.Token() || term.lease.Holder() != next.label {
+			t.Errorf("%v leads after %v", term.lease, now.lease)
+		}
+		now = term
+		e.eventually("the one that resigned to queue again", func() bool { return e.waiting() == 2 })
+	}
+}
+
+func TestLossEndsTheWorkAndTheCandidateCampaignsAgain(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false, leader.WithTTL(time.Second))
+	now := m.leads()
+	halfDone := errors.New("half of it is done")
+	now.whenTold <- halfDone
+	e.queue("b")
+	e.breaks()
+	if why := now.told(t); !errors.Is(why, pglock.ErrLost) {
+		t.Errorf("the work ended with %v", why)
+	}
+	e.eventually("the old leader to queue", func() bool { return e.waiting() == 1 })
+	s := m.Status()
+	if s.State != leader.StateCampaigning || !errors.Is(s.Err, pglock.ErrLost) || !errors.Is(s.Err, halfDone) {
+		t.Errorf("the old leader says of itself: %+v", s)
+	}
+}
+
+// The lease is kept, and renewed, until the work has stopped; only then is it released.
+func TestNobodyElseLeadsBeforeTheWorkHasStopped(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(m *member){
+		"the end of ctx": func(m *member) { m.leave() },
+		"a resignation": func(m *member) {
+			ctx, cancel := context.WithTimeout(m.e.t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := m.Resign(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				m.e.t.Errorf("Resign, whose ctx has ended: %v", err)
+			}
+			if err := m.Resign(m.e.t.Context()); !errors.Is(err, leader.ErrNotLeading) {
+				m.e.t.Errorf("Resign while the leader stops: %v", err)
+			}
+		},
+		"a hand-over": func(m *member) {
+			ctx, cancel := context.WithTimeout(m.e.t.Context(), 500*time.Millisecond)
+			defer cancel()
+			if err := m.HandOver(ctx, "b"); !errors.Is(err, context.DeadlineExceeded) {
+				m.e.t.Errorf("HandOver, whose ctx has ended: %v", err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			m := e.join("a", true, leader.WithTTL(600*time.Millisecond))
+			now := m.leads()
+			next := e.queue("b")[0]
+			stop(m)
+			now.told(t)
+			renewed := now.lease.Deadline()
+			e.eventually("the lease to be renewed twice", func() bool {
+				return now.lease.Deadline().After(renewed.Add(600 * time.Millisecond))
+			})
+			if s := m.Status(); len(next.terms) != 0 || s.State != leader.StateStopping || s.Token != now.lease.Token() {
+				t.Errorf("while the work has not stopped: %d others, %+v", len(next.terms), s)
+			}
+			close(now.free)
+			next.leads()
+			if name == "the end of ctx" {
+				if err := m.ends(); err != context.Canceled { //nolint:errorlint // nothing but that
+					t.Errorf("Run: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatFnReturnsByItselfEndsRun(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the disk is full")
+	for name, result := range map[string]error{"nil": nil, "an error": broken, "an error of a context": context.Canceled} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			m := e.join("a", false)
+			now := m.leads()
+			next := e.queue("b")[0]
+			now.returns <- result
+			if err := m.ends(); !errors.Is(err, result) || (err == nil) != (result == nil) {
+				t.Errorf("Run: %v", err)
+			}
+			next.leads()
+			if s := m.Status(); s.State != leader.StateIdle || now.lease.Err() != pglock.ErrReleased {
+				t.Errorf("after Run: %+v, %v", s, now.lease.Err())
+			}
+		})
+	}
+}
+
+func TestWhatFnReturnsWhenItHadToStopIsJoinedAtTheEndOfCtx(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false)
+	now := m.leads()
+	unsaved := errors.New("the last file is not saved")
+	now.whenTold <- unsaved
+	m.leave()
+	if err := m.ends(); !errors.Is(err, context.Canceled) || !errors.Is(err, unsaved) {
+		t.Errorf("Run: %v", err)
+	}
+	if e.held() {
+		t.Error("the lock is not released")
+	}
+}
+
+// An operator breaks the lease, and fn returns before its heartbeat hears of that.
+func TestRunSaysWhenLeadershipWasLostBeforeFnReturned(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false, leader.WithTTL(time.Hour))
+	now := m.leads()
+	e.breaks()
+	now.returns <- nil
+	if err := m.ends(); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestAPanicOfFnReleasesTheLockAndGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(){"panic": func() { panic("fn") }, "Goexit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			c := leader.New(e.client(), "x")
+			asked, panicked := make(chan error, 1), make(chan any, 1)
+			go func() {
+				defer func() { panicked <- recover() }()
+				_ = c.Run(t.Context(), func(ctx context.Context, _ *pglock.Lease) error {
+					go func() { asked <- c.Resign(context.WithoutCancel(t.Context())) }()
+					<-ctx.Done()
+					leave()
+					return nil
+				})
+			}()
+			if got := receive(t, panicked, "the end of Run"); (got != nil) != (name == "panic") {
+				t.Errorf("recovered %v", got)
+			}
+			if err := receive(t, asked, "the end of Resign"); err != nil {
+				t.Errorf("Resign: %v", err)
+			}
+			if s := c.Status(); e.held() || s.State != leader.StateIdle {
+				t.Errorf("after Run: held is %v, %+v", e.held(), s)
+			}
+		})
+	}
+}
+
+func TestCtxThatHasEndedCallsNoFn(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	fn := func(context.Context, *pglock.Lease) error { return errors.New("fn ran") }
+	err := leader.New(e.client(), "x").Run(ctx, fn)
+	if err != context.Canceled { //nolint:errorlint // nothing but that
+		t.Errorf("Run: %v", err)
+	}
+	m := e.join("a", false)
+	m.leads()
+	ctx, cancel = context.WithCancel(t.Context())
+	over := make(chan error, 1)
+	go func() { over <- leader.New(e.client(), "x").Run(ctx, fn) }()
+	e.eventually("the candidate to queue", func() bool { return e.waiting() == 1 })
+	cancel()
+	if err := receive(t, over, "Run"); err != context.Canceled { //nolint:errorlint // nothing but that
+		t.Errorf("Run of a candidate that waits: %v", err)
+	}
+	e.eventually("the candidate to leave the queue", func() bool { return e.waiting() == 0 })
+}
+
+func TestCloseOfTheClientEndsRun(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	client := e.client()
+	over := make(chan error, 1)
+	leads := make(chan struct{})
+	go func() {
+		over <- leader.New(client, "x").Run(t.Context(), func(ctx context.Context, _ *pglock.Lease) error {
+			close(leads)
+			<-ctx.Done()
+			return nil
+		})
+	}()
+	receive(t, leads, "the candidate leads")
+	if err := client.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, over, "Run"); !errors.Is(err, pglock.ErrClosed) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	client := e.client()
+	fn := func(context.Context, *pglock.Lease) error { return errors.New("fn ran") }
+	run := func(name string, o leader.Option) func() error {
+		return func() error { return leader.New(client, name, o).Run(t.Context(), fn) }
+	}
+	for name, run := range map[string]func() error{
+		"no client":          func() error { return leader.New(nil, "x").Run(t.Context(), fn) },
+		"no fn":              func() error { return leader.New(client, "x").Run(t.Context(), nil) },
+		"no name":            run("", leader.WithHolder("a")),
+		"nil option":         run("x", nil),
+		"TTL":                run("x", leader.WithTTL(time.Millisecond)),
+		"label":              run("x", leader.WithHolder("")),
+		"metadata":           run("x", leader.WithMetadata([]byte("{"))),
+		"tolerance":          run("x", leader.WithTolerance(-1)),
+		"observe: no client": func() error { _, err := leader.Current(t.Context(), nil, "x"); return err },
+		"observe: no name":   func() error { _, err := leader.Current(t.Context(), client, ""); return err },
+	} {
+		if err := run(); !errors.Is(err, pglock.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := e.admin.Get(t.Context(), "x"); err == nil {
+		t.Error("something was sent")
+	}
+}
+
+func TestRunOfACandidateIsOneAtATime(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false)
+	now := m.leads()
+	fn := func(context.Context, *pglock.Lease) error { return nil }
+	if err := m.Run(t.Context(), fn); !errors.Is(err, leader.ErrRunning) {
+		t.Errorf("a second Run: %v", err)
+	}
+	if !now.lease.Valid() {
+		t.Error(now.lease.Err())
+	}
+	now.returns <- nil
+	if err := m.ends(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Run(t.Context(), fn); err != nil {
+		t.Errorf("Run after Run: %v", err)
+	}
+}

@@ -1,0 +1,94 @@
+package leader
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// State is what a candidate does.
+type State string
+
+// The states of a candidate.
+const (
+	StateIdle        State = "idle"        // Run does not run
+	StateCampaigning State = "campaigning" // it waits, or has been refused and will try again
+	StateLeading     State = "leading"     // fn runs
+	StateStopping    State = "stopping"    // fn was told to stop and still runs; the lock is kept
+	StateDeposed     State = "deposed"     // leadership was lost, and fn still runs
+)
+
+// Status is what a candidate knows of itself. It asks no server.
+type Status struct {
+	Lock  string
+	State State
+	Since time.Time    // the state, by the local clock
+	Token pglock.Token // of the lease that fn was given, while fn runs; else 0
+	Err   error        // what the last campaign or term ended with, if that was no good
+}
+
+// Status tells what the candidate does.
+func (c *Candidate) Status() Status {
+	c.mu.Lock()
+	s := Status{Lock: c.name, State: StateIdle, Since: c.since, Err: c.failure}
+	lease, told, running := c.lease, c.told, c.running
+	c.mu.Unlock()
+	if lease == nil {
+		if running {
+			s.State = StateCampaigning
+		}
+		return s
+	}
+	s.State, s.Token = StateLeading, lease.Token()
+	switch err := lease.Err(); {
+	case errors.Is(err, pglock.ErrLost):
+		s.State = StateDeposed
+	case err != nil || !told.IsZero():
+		s.State = StateStopping
+	default:
+		return s
+	}
+	if s.Since = told; told.IsZero() { // it has ended in this moment
+		s.Since = time.Now()
+	}
+	return s
+}
+
+// Health answers probes, such as a liveness probe of Kubernetes, without asking a server. The status code is 503
+// (Service Unavailable) when leadership was lost longer ago than the tolerance (WithTolerance) and fn still runs:
+// then only a restart stops the work. In any other state it is 200, also when this candidate does not lead. The body
+// is one line of JSON:
+//
+//	{"lock":"scheduler","state":"leading","since":"2026-01-02T15:04:05.123Z","token":41}
+//
+// state is one of the constants State…, since is by the local clock, token is there while fn runs, and error where
+// Status has one. Any method but GET and HEAD is answered with 405.
+func (c *Candidate) Health() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		s := c.Status()
+		body := struct {
+			Lock  string       `json:"lock"`
+			State State        `json:"state"`
+			Since time.Time    `json:"since"`
+			Token pglock.Token `json:"token,omitempty"`
+			Error string       `json:"error,omitempty"`
+		}{s.Lock, s.State, s.Since.UTC(), s.Token, ""}
+		if s.Err != nil {
+			body.Error = s.Err.Error()
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		if s.State == StateDeposed && time.Since(s.Since) > c.config.tolerance {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(body)
+	})
+}

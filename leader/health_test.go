@@ -1,0 +1,91 @@
+package leader_test
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/leader"
+)
+
+// probe asks the health handler.
+func probe(t *testing.T, m *member, method string) (code int, body map[string]any) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Health().ServeHTTP(w, httptest.NewRequest(method, "/healthz", nil))
+	if w.Body.Len() > 0 {
+		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
+			t.Fatalf("%s: %v", w.Body, err)
+		}
+		if got := w.Header().Get("Content-Type"); got != "application/json" {
+			t.Errorf("Content-Type %q", got)
+		}
+	}
+	return w.Code, body
+}
+
+// Only work that goes on after leadership was lost, for longer than it is borne, makes the process unhealthy.
+func TestHealthFailsWhenWorkGoesOnAfterTheLossOfLeadership(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		tolerance time.Duration
+		code      int
+	}{"not borne": {0, http.StatusServiceUnavailable}, "borne": {time.Hour, http.StatusOK}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newElection(t)
+			m := e.join("a", true, leader.WithTTL(time.Second), leader.WithTolerance(tc.tolerance))
+			now := m.leads()
+			expect := func(code int, state leader.State, token bool) map[string]any {
+				t.Helper()
+				got, body := probe(t, m, http.MethodGet)
+				_, has := body["token"]
+				if got != code || body["state"] != string(state) || body["lock"] != "x" || has != token {
+					t.Errorf("%d %v, want %d and state %s", got, body, code, state)
+				}
+				return body
+			}
+			expect(http.StatusOK, leader.StateLeading, true)
+			e.breaks()
+			e.join("b", false).leads()
+			now.told(t)
+			time.Sleep(2 * time.Millisecond) // the clock moves on
+			body := expect(tc.code, leader.StateDeposed, true)
+			since, err := time.Parse(time.RFC3339Nano, body["since"].(string))
+			if err != nil || time.Since(since) > time.Minute || since.Location() != time.UTC {
+				t.Errorf("since %v, %v", body["since"], err)
+			}
+			now.whenTold <- errors.New("half done")
+			close(now.free)
+			e.eventually("the work to stop", func() bool { return m.Status().State == leader.StateCampaigning })
+			if body := expect(http.StatusOK, leader.StateCampaigning, false); body["error"] == nil {
+				t.Error("the failure is not told")
+			}
+		})
+	}
+}
+
+// A leader that is asked to stop, and takes its time, is healthy: it has the lock.
+func TestHealthBearsALeaderThatStops(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", true, leader.WithTTL(time.Second), leader.WithTolerance(0))
+	now := m.leads()
+	m.leave()
+	now.told(t)
+	time.Sleep(2 * time.Millisecond) // the clock moves on
+	if code, body := probe(t, m, http.MethodGet); code != http.StatusOK || body["state"] != string(leader.StateStopping) {
+		t.Errorf("%d %v", code, body)
+	}
+	close(now.free)
+	_ = m.ends()
+	if code, body := probe(t, m, http.MethodHead); code != http.StatusOK || body["state"] != string(leader.StateIdle) {
+		t.Errorf("%d %v", code, body)
+	}
+	if code, body := probe(t, m, http.MethodPost); code != http.StatusMethodNotAllowed || body != nil {
+		t.Errorf("POST: %d %v", code, body)
+	}
+}

@@ -1,0 +1,70 @@
+package leader
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Info is who leads.
+type Info struct {
+	Led      bool            `json:"led"` // false: nobody leads, and the other fields are empty
+	Holder   string          `json:"holder,omitempty"`
+	Token    pglock.Token    `json:"token,omitempty"`
+	Since    time.Time       `json:"since,omitzero"` // by the server's clock, in UTC
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+}
+
+// Observe tells who leads now, and then each change, for as long as the loop goes on: also that nobody leads. Where
+// the loop's body is slow, it is told the newest state in place of those that it has missed. Observers need no
+// candidate of their own. It is built on pglock.Client.Watch, and ends as that does: silently when ctx ends, and else
+// with one last error. It has no goroutine.
+//
+//	for info, err := range leader.Observe(ctx, client, "scheduler") {
+//		if err != nil {
+//			return err
+//		}
+//		…
+//	}
+func Observe(ctx context.Context, client *pglock.Client, name string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		if client == nil {
+			yield(Info{}, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"})
+			return
+		}
+		var last *Info
+		for change, err := range client.Watch(ctx, name) {
+			if err != nil {
+				yield(Info{}, err)
+				return
+			}
+			now := infoOf(change)
+			if last != nil && last.Token == now.Token {
+				continue // a term that nobody here has seen has begun and ended
+			}
+			if !yield(now, nil) {
+				return
+			}
+			last = &now
+		}
+	}
+}
+
+func infoOf(change pglock.Change) Info {
+	if len(change.Holders) == 0 {
+		return Info{}
+	}
+	l := change.Holders[0]
+	return Info{Led: true, Holder: l.Holder, Token: l.Token, Since: l.AcquiredAt, Metadata: l.Metadata}
+}
+
+// Current tells who leads at the moment: the first that Observe tells. The error is that of Observe, or ctx's.
+func Current(ctx context.Context, client *pglock.Client, name string) (Info, error) {
+	for info, err := range Observe(ctx, client, name) {
+		return info, err
+	}
+	return Info{}, ctx.Err()
+}

@@ -1,0 +1,179 @@
+package pglock
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+// hold is one wish that a lease last for longer than its TTL. The lease's mutex guards until and the place in lease.holds.
+type hold struct {
+	d     time.Duration
+	until trust.Instant // the lease has to last until then; counted from the attempt that was sent last
+	done  chan struct{} // closed when the server has said that the lease lasts so long
+}
+
+func (h *hold) isDone() bool {
+	select {
+	case <-h.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Extend makes the lease last for d from now on, at least. The heartbeat goes on renewing the lease and does not shorten it; so the
+// work of the next d does not depend on a renewal. The deadline, Valid and Context follow. Extend returns when the server has
+// confirmed, and it needs no connection of the pool.
+//
+// Call end when the work is over. The lease then goes back to its TTL with a renewal that the heartbeat sends at once; end does not
+// wait for it. Where nobody calls end, the lease goes back when d has passed. A second call of end does nothing. Of several
+// extensions the one that lasts longest counts.
+//
+// Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less the grace of
+// the lease. An extended lease is not passed on in memory (WithTurns).
+//
+// Errors: ErrInvalid (ArgumentError), ErrLost (LostError), ErrReleased, ErrClosed, or ctx's error and with it why the renewals failed.
+func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err error) {
+	if most := MaxTTL - l.grace; d < MinTTL || d > most {
+		return nil, &ArgumentError{"extension", d.String(), fmt.Sprintf("be from %v to %v", MinTTL, most)}
+	}
+	h := &hold{d: d, done: make(chan struct{})}
+	if !l.makeKnown() || !l.takeHold(h) {
+		return nil, fmt.Errorf("extend %s: %w", l, cmp.Or(l.Err(), l.howEnded(), ErrReleased))
+	}
+	select {
+	case <-h.done:
+		return func() { l.dropHold(h) }, nil
+	case <-l.ctx.Done():
+		err = l.Err()
+	case <-l.client.ctx.Done():
+		err = fmt.Errorf("extend lock %q: %w", l.name, ErrClosed)
+	case <-ctx.Done():
+		err = fmt.Errorf("pglock: extend lock %q: %w", l.name, ctx.Err())
+		l.mu.Lock()
+		if l.failure != nil {
+			err = fmt.Errorf("%w: the last renewal failed: %w", err, l.failure)
+		}
+		l.mu.Unlock()
+	}
+	l.dropHold(h)
+	return nil, err
+}
+
+// takeHold makes the heartbeat extend the lease. False says that the lease has ended.
+func (l *Lease) takeHold(h *hold) bool {
+	if l.Err() != nil {
+		return false
+	}
+	now := l.client.now()
+	l.mu.Lock()
+	l.holds = append(l.holds, h)
+	l.due = now
+	l.mu.Unlock()
+	signal(l.client.beatWake)
+	return true
+}
+
+// dropHold makes the heartbeat take the extension back, so far as no other hold needs it.
+func (l *Lease) dropHold(h *hold) {
+	now := l.client.now()
+	l.mu.Lock()
+	i := slices.Index(l.holds, h)
+	wake := i >= 0 && h.d > l.ttl && h.until != (trust.Instant{}) && l.ended == nil
+	if i >= 0 {
+		l.holds = slices.Delete(l.holds, i, i+1)
+	}
+	if wake {
+		l.tooLong, l.due = true, now
+	}
+	l.mu.Unlock()
+	if wake {
+		signal(l.client.beatWake)
+	}
+}
+
+// renewal is one attempt to renew a lease.
+type renewal struct {
+	claim protocol.Claim
+	lasts time.Duration // for how long the lease then lasts, without the grace
+	holds []*hold       // that the server confirms with it
+}
+
+// renewal plans an attempt that is sent now. One that makes the lease shorter on the server first makes the trust in it shorter.
+func (l *Lease) renewal(now trust.Instant) renewal {
+	r := renewal{claim: l.claim(), lasts: l.ttl}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.holds) == 0 && !l.tooLong {
+		return r
+	}
+	l.holds = slices.DeleteFunc(l.holds, func(h *hold) bool { return h.isDone() && now.Reached(h.until) })
+	for _, h := range l.holds {
+		if !h.isDone() {
+			h.until = now.Add(h.d)
+			r.holds = append(r.holds, h)
+		}
+		r.lasts = max(r.lasts, now.Until(h.until))
+	}
+	if len(r.holds) > 0 || l.tooLong {
+		r.claim.Lasting = min(r.lasts+l.grace, MaxTTL)
+	}
+	if l.tooLong && !l.expiresAt.IsZero() {
+		r.claim.NoLonger = l.expiresAt.UnixMicro()
+		if deadline := trust.Deadline(now, r.lasts, r.lasts); deadline.Mono < l.deadline.Mono {
+			l.deadline = deadline
+			signal(l.client.deadlineWake)
+		}
+	}
+	return r
+}
+
+// renewed notes that the server has renewed the lease. A lease that lasts for longer than anybody needs, because a request to extend
+// it was late or because the expiry to undo was not known, is renewed again soon: its expiry is known now.
+func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, sooner float64) {
+	now := l.client.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended != nil {
+		return
+	}
+	for _, h := range r.holds {
+		if !h.isDone() {
+			close(h.done)
+		}
+	}
+	if !v.ExpiresAt.IsZero() {
+		l.expiresAt = v.ExpiresAt
+	}
+	l.failure = nil
+	l.tooLong = v.Remaining > l.needs(sent)+l.grace
+	l.trust(r.lasts, sent, v, sooner)
+	if l.tooLong {
+		l.due = now.Add(busyAgain)
+	}
+}
+
+// needs is for how long the lease has to last from then on, without the grace; as long as the server says is not too long where an
+// extension is wanted, whose end two clocks tell by a moment differently. The caller has the lease's mutex.
+func (l *Lease) needs(then trust.Instant) time.Duration {
+	need := l.ttl
+	for _, h := range l.holds {
+		if h.until == (trust.Instant{}) {
+			need = max(need, h.d+time.Second)
+		} else {
+			need = max(need, then.Until(h.until)+time.Second)
+		}
+	}
+	return need
+}
+
+// isUrgent reports whether the next renewal is not for the TTL's sake. The caller has the lease's mutex.
+func (l *Lease) isUrgent() bool {
+	return l.tooLong || slices.ContainsFunc(l.holds, func(h *hold) bool { return !h.isDone() })
+}

@@ -1,0 +1,170 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// handing holds the lock in one client, while b and c wait for it in two others.
+func handing(t *testing.T) (s *fakeServer, held *Lease, b, c chan acquired) {
+	t.Helper()
+	s = newFakeServer()
+	held = mustAcquire(t, s.client(t), "report", WithTTL(6*time.Second))
+	b = lined(t.Context(), s.client(t), WithHolder("b"))
+	c = lined(t.Context(), s.client(t), WithHolder("c"))
+	return s, held, b, c
+}
+
+// A renewal finds that the lock was handed over before the answer to that has come: the lease is released, and not lost.
+func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, held, _, c := handing(t)
+		s.set(func() {
+			s.fault = func(what string, done bool) error {
+				if what == "handOver" && done {
+					time.Sleep(5 * time.Second) // its answer takes longer than the time to the next renewal
+				}
+				return nil
+			}
+		})
+		began := time.Now()
+		if err := held.HandOver(t.Context(), "c"); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(began)
+		if err := held.Err(); err != ErrReleased || context.Cause(held.Context()) != ErrReleased {
+			t.Errorf("%v, %v after %v", err, context.Cause(held.Context()), took)
+		}
+		served(t, c)
+	})
+}
+
+// The answer is lost, and the repetition finds the lease gone.
+func TestHandOverWhoseAnswerIsLostIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, held, b, c := handing(t)
+		lost := 0
+		s.set(func() {
+			s.fault = func(what string, done bool) error {
+				if what == "handOver" && done && lost == 0 {
+					lost++
+					return errReset
+				}
+				return nil
+			}
+		})
+		if err := held.HandOver(t.Context(), "c"); err != nil || held.Err() != ErrReleased || len(s.of("handOver")) != 2 {
+			t.Errorf("%v, %v after %d requests", err, held.Err(), len(s.of("handOver")))
+		}
+		still(t, b)
+		served(t, c)
+	})
+}
+
+// The server is away from one moment on. What has become of the lock is told by the next renewal.
+func TestHandOverOfUnknownOutcomeIsSettledByTheNextRenewal(t *testing.T) {
+	for name, done := range map[string]bool{"it was handed over": true, "it was not": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, held, b, c := handing(t)
+				s.set(func() {
+					first := true
+					s.fault = func(what string, after bool) error {
+						if what == "handOver" && (after == done || !first) {
+							first = false
+							return errReset
+						}
+						return nil
+					}
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := held.HandOver(ctx, "c"); !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrLost) {
+					t.Fatalf("HandOver: %v", err)
+				}
+				time.Sleep(3 * time.Second)
+				if !done {
+					still(t, c)
+					if err := held.Err(); err != nil {
+						t.Errorf("the lease that goes on: %v", err)
+					}
+					if err := held.Release(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					served(t, b)
+					return
+				}
+				if err := held.Err(); err != ErrReleased {
+					t.Errorf("the lease that was handed over: %v", err)
+				}
+				still(t, b)
+				served(t, c)
+			})
+		})
+	}
+}
+
+// After a hand-over that found nobody the lease is as it was: a loss is one.
+func TestHandOverToNobodyHidesNoLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, held, _, _ := handing(t)
+		if err := held.HandOver(t.Context(), "nobody"); !errors.Is(err, ErrNoWaiter) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if !held.Valid() {
+			t.Fatal(held.Err())
+		}
+		s.locked(func() { s.over(s.row("report"), ReasonReleased, held.client.session) }) // whoever was given the grant
+		<-held.Context().Done()
+		var lost *LostError
+		if !errors.As(held.Err(), &lost) || lost.Reason != ReasonReleased {
+			t.Errorf("%v", held.Err())
+		}
+		if err := held.HandOver(t.Context(), "c"); !errors.Is(err, ErrLost) {
+			t.Errorf("of a lease that was lost: %v", err)
+		}
+	})
+}
+
+// A turn of a line is handed over with all of its block: the calls behind it queue again.
+func TestHandOverEndsTheBlockOfATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		c := s.client(t)
+		_, now, waiting := inTurn(t, s, c, 3)
+		named := lined(t.Context(), s.client(t), WithHolder("named"))
+		if err := now.HandOver(t.Context(), "nobody"); !errors.Is(err, ErrNoWaiter) || !now.Valid() {
+			t.Fatalf("%v, %v", err, now.Err())
+		}
+		if err := now.HandOver(t.Context(), "named"); err != nil {
+			t.Fatal(err)
+		}
+		still(t, waiting[0])
+		next := served(t, named)
+		if err := next.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serveAll(t, waiting)
+		s.wantEmpty(t, "report", c)
+	})
+}
+
+func TestHandOverOnAClosedClientSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, held, b, _ := handing(t)
+		if err := held.client.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := held.HandOver(t.Context(), "c"); err != ErrReleased {
+			t.Errorf("HandOver: %v", err)
+		}
+		if err := held.CanHandOver(t.Context(), "c"); err != ErrReleased {
+			t.Errorf("CanHandOver: %v", err)
+		}
+		served(t, b)
+	})
+}

@@ -1,0 +1,114 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+)
+
+// HandOver ends the lease and grants the lock, in the same step, to a call that waits for it under the label to
+// (WithHolder); of several such calls, to the one that queued first. Calls that queued before it keep their places,
+// and are served after it. Only an exclusive lease can be handed over, and only to a call that asks for an exclusive
+// one.
+//
+// Stop the work first: until HandOver returns, the lease counts as valid here, and its next holder may already be at
+// work. Context is done when the server has confirmed the hand-over, with cause ErrReleased.
+//
+// HandOver talks to the server for as long as ctx allows and at most the TTL; it has five seconds if ctx has already
+// ended or has no deadline. The server may hand the lock to a waiter that has died, if its session still counts as
+// alive (WithSessionTTL): the lock is then taken until that waiter's TTL has passed.
+//
+// Errors: ErrNoWaiter if nobody waits under that label: nothing has changed, and the lease goes on. ErrInvalid.
+// ErrLost or ErrReleased if the lease had already ended. ErrOutcomeUnknown if the server could not be reached after
+// the request was sent: the lock may have been handed over, and the lease ends here as soon as the heartbeat learns
+// that. Any other error is a failure to reach the server, and the lease goes on.
+func (l *Lease) HandOver(ctx context.Context, to string) error {
+	if err := l.checkHandOver(to); err != nil {
+		return err
+	}
+	if !l.client.calls.beginEnd() {
+		<-l.client.ended // Close releases it
+		return l.howEnded()
+	}
+	defer l.client.calls.ends.Done()
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if !l.makeKnown() {
+		return l.howEnded()
+	}
+	l.setHanding(true)
+	ctx, cancel := lastWords(ctx, l.ttl)
+	defer cancel()
+	for repeated := false; ; {
+		sent := l.client.now()
+		next, err := l.client.backend.HandOver(ctx, l.claim(), to, false)
+		switch {
+		case err == nil && (next.Outcome == protocol.HandedOver || repeated && next.Outcome == string(ReasonReleased)):
+			l.end(ErrReleased)
+			l.client.tell(ctx, l.name, next.Handed, sent)
+			return nil
+		case err == nil:
+			l.setHanding(false)
+			return l.notHandedOver(to, next.Outcome)
+		}
+		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
+		passes := protocol.ConnectionLost(err) || protocol.LockedOut(err)
+		if !passes || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain) {
+			err = errorFromSQL(err, l.name, l.token)
+			if repeated {
+				err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+			} else {
+				l.setHanding(false)
+			}
+			return fmt.Errorf("pglock: hand over lock %q to %q: %w", l.name, to, err)
+		}
+	}
+}
+
+// CanHandOver asks the server whether HandOver would find a call that waits under the label to, and changes nothing.
+// nil means yes; otherwise it returns HandOver's error. ctx bounds the call.
+func (l *Lease) CanHandOver(ctx context.Context, to string) error {
+	if err := l.checkHandOver(to); err != nil {
+		return err
+	}
+	var found protocol.Succession
+	err := l.ask(ctx, "hand over", func(ctx context.Context) (err error) {
+		found, err = l.client.backend.HandOver(ctx, l.claim(), to, true)
+		return err
+	})
+	if err == nil && found.Outcome != protocol.HandedOver {
+		err = l.notHandedOver(to, found.Outcome)
+	}
+	return err
+}
+
+func (l *Lease) checkHandOver(to string) error {
+	if err := checkText("to", to, MaxHolderBytes); err != nil {
+		return err
+	}
+	if l.mode != ModeExclusive {
+		return &ArgumentError{"mode", string(l.mode), "be " + string(ModeExclusive)}
+	}
+	return nil
+}
+
+// notHandedOver returns the error for an outcome. A lease that the server does not know any more ends.
+func (l *Lease) notHandedOver(to, outcome string) error {
+	if outcome == protocol.Nobody {
+		return fmt.Errorf("hand over lock %q to %q: %w", l.name, to, ErrNoWaiter)
+	}
+	l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(outcome)})
+	return l.howEnded()
+}
+
+// setHanding notes whether the lease may be handed over at the moment: a renewal that finds it gone was overtaken by that.
+func (l *Lease) setHanding(handing bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.handing = handing
+}

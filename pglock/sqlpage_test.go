@@ -1,0 +1,56 @@
+package pglock_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// The page of the SQL functions shows every function that users and operators may call, with its arguments in order.
+func TestThePageOfTheSQLFunctionsNamesEveryArgument(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/sql-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type function struct {
+		Name      string
+		Arguments []string
+	}
+	rows, err := pgtest.Database(t).Conn(t).Query(t.Context(), `
+		SELECT p.proname::text AS name, ARRAY(
+			SELECT substr(a.name, 3) FROM unnest(p.proargnames) WITH ORDINALITY a (name, n)
+			WHERE coalesce(p.proargmodes[a.n::int], 'i') = 'i' ORDER BY a.n) AS arguments
+		FROM pg_proc p
+		WHERE p.pronamespace = 'pglock'::regnamespace AND has_function_privilege('pglock_admin', p.oid, 'EXECUTE')
+			AND p.proname NOT IN ('guard_write', 'guard_triggers', 'key_column') -- for other functions`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions, err := pgx.CollectRows(rows, pgx.RowToStructByName[function])
+	if err != nil || len(functions) == 0 {
+		t.Fatalf("%d functions: %v", len(functions), err)
+	}
+	argument := regexp.MustCompile(`(?:^|, )(\w+)`) // its type and default come after the name
+	for _, f := range functions {
+		shown := regexp.MustCompile("`" + f.Name + "\\(([^`]*)\\)`").FindSubmatch(page)
+		if shown == nil {
+			t.Errorf("the page does not show %s(%s)", f.Name, strings.Join(f.Arguments, ", "))
+			continue
+		}
+		var names []string
+		for _, m := range argument.FindAllSubmatch(shown[1], -1) {
+			names = append(names, string(m[1]))
+		}
+		if !slices.Equal(names, f.Arguments) {
+			t.Errorf("the page shows %s(%s), want %s",
+				f.Name, strings.Join(names, ", "), strings.Join(f.Arguments, ", "))
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package cron_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/robfig/cron/v3"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/schedulers"
+	pglockcron "github.com/pglock-dev/pglock/schedulers/cron"
+	"github.com/pglock-dev/pglock/schedulers/internal/scene"
+)
+
+func TestMain(m *testing.M) { scene.Main(m, child) }
+
+// period is the time between two planned times.
+const period = time.Second
+
+// skewed is a schedule as a cron sees it whose clock is late or early.
+type skewed struct {
+	cron.Schedule
+	by time.Duration
+}
+
+func (s skewed) Next(t time.Time) time.Time { return s.Schedule.Next(t.Add(s.by)).Add(-s.by) }
+
+// clocks of four replicas: between the first and the last lies more than a period.
+var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond, 850 * time.Millisecond}
+
+func newSlots(t *testing.T, r scene.Replica, skew time.Duration) *schedulers.Slots {
+	t.Helper()
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
+		schedulers.WithNow(func() time.Time { return time.Now().Add(skew) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slots
+}
+
+// start starts a cron with the job, whose clock is skewed, and gives the function that stops it.
+func start(t *testing.T, slots *schedulers.Slots, skew time.Duration, job cron.Job) (stop func()) {
+	t.Helper()
+	c := cron.New()
+	c.Schedule(skewed{slots, skew}, job)
+	c.Start()
+	stop = func() { <-c.Stop().Done() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// after tells when a job has run.
+func after(job cron.Job, tell chan<- string) cron.Job {
+	return cron.FuncJob(func() {
+		job.Run()
+		tell <- "ran"
+	})
+}
+
+// errorLog is a cron.Logger that keeps errors.
+type errorLog struct {
+	cron.Logger
+	errors chan error
+}
+
+func newLog() errorLog { return errorLog{cron.DiscardLogger, make(chan error, 100)} }
+
+func (l errorLog) Error(err error, _ string, _ ...any) { l.errors <- err }
+
+func (l errorLog) wantNone(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-l.errors:
+		t.Error(err)
+	default:
+	}
+}
+
+func TestWorkOfEachSlotIsCommittedOnceInCronsWhoseClocksDiffer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	ran, log := make(chan string, 100), newLog()
+	var stops []func()
+	for i, r := range scene.Replicas(t, db, len(clocks)) {
+		slots := newSlots(t, r, clocks[i])
+		job := pglockcron.Job(t.Context(), slots, "report", r.Insert, log)
+		stops = append(stops, start(t, slots, clocks[i], after(job, ran)))
+	}
+	scene.Await(t, 4*len(clocks), ran) // each replica asks for each slot
+	for _, stop := range stops {
+		stop()
+	}
+	log.wantNone(t)
+	if slots := scene.WantOneRunPerSlot(t, db, period); len(slots) < 4 {
+		t.Errorf("%d slots", len(slots))
+	}
+}
+
+func TestOnceLetsEachSlotRunOnceInCronsWhoseClocksDiffer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var runs atomic.Int64
+	asked, log := make(chan string, 100), newLog()
+	var stops []func()
+	for i, r := range scene.Replicas(t, db, len(clocks)) {
+		slots := newSlots(t, r, clocks[i])
+		job := cron.NewChain(pglockcron.Once(t.Context(), slots, "mail", log)).Then(cron.FuncJob(func() { runs.Add(1) }))
+		stops = append(stops, start(t, slots, clocks[i], after(job, asked)))
+	}
+	scene.Await(t, 4*len(clocks), asked)
+	for _, stop := range stops {
+		stop()
+	}
+	log.wantNone(t)
+	var done int64
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done); err != nil {
+		t.Fatal(err)
+	}
+	if runs.Load() != done || done < 4 {
+		t.Errorf("%d runs of %d slots", runs.Load(), done)
+	}
+}
+
+// child is a replica whose job hangs in the middle until the process is killed.
+func child(ctx context.Context, r scene.Replica) error {
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0))
+	if err != nil {
+		return err
+	}
+	c := cron.New()
+	c.Schedule(slots, cron.NewChain(pglockcron.Once(ctx, slots, "mail", nil)).Then(cron.FuncJob(func() {
+		fmt.Println(scene.InTheMiddle)
+		<-ctx.Done()
+	})))
+	c.Start()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestTheSlotOfACronThatWasKilledInTheMiddleIsBegunByAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	kill := scene.Child(t, db)
+	late := -period / 2 // so that it asks for the slot that the child is in the middle of
+	r := scene.Replicas(t, db, 1)[0]
+	slots := newSlots(t, r, late)
+	var killed atomic.Bool
+	ran, log := make(chan string, 100), newLog()
+	job := cron.NewChain(pglockcron.Once(t.Context(), slots, "mail", log)).Then(cron.FuncJob(func() {
+		if !killed.Load() {
+			t.Error("a run has begun while another was under way")
+		}
+	}))
+	stop := start(t, slots, late, after(job, ran))
+	conn := db.Conn(t)
+	for waits := false; !waits; {
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters)").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+	killed.Store(true)
+	kill()
+	scene.Await(t, 2, ran)
+	stop()
+	log.wantNone(t)
+	var done int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done); err != nil || done < 1 {
+		t.Errorf("%d slots are done, %v", done, err)
+	}
+}
+
+func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	replicas := scene.Replicas(t, db, 2)
+	broken, log := errors.New("broken"), newLog()
+	noon := schedulers.WithNow(func() time.Time { return time.Now().Truncate(24 * time.Hour).Add(12 * time.Hour) }) // one slot for all
+	var slots []*schedulers.Slots
+	for _, r := range replicas {
+		s, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(24*time.Hour, 0), noon)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slots = append(slots, s)
+	}
+	pglockcron.Job(t.Context(), slots[0], "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+		return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
+	}, log).Run()
+	if err := <-log.errors; !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	for i := range slots {
+		pglockcron.Job(t.Context(), slots[i], "report", replicas[i].Insert, log).Run()
+	}
+	if all := scene.WantOneRunPerSlot(t, db, 0); len(all) != 1 {
+		t.Error(all)
+	}
+
+	var runs int
+	jobs := cron.NewChain(cron.Recover(log), pglockcron.Once(t.Context(), slots[0], "mail", log))
+	jobs.Then(cron.FuncJob(func() { panic(broken) })).Run()
+	if err := <-log.errors; !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	for i := range slots {
+		pglockcron.Once(t.Context(), slots[i], "mail", log)(cron.FuncJob(func() { runs++ })).Run()
+	}
+	if runs != 1 {
+		t.Errorf("%d runs after the panic", runs)
+	}
+	log.wantNone(t)
+}

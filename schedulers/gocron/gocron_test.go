@@ -1,0 +1,302 @@
+package gocron_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/jackc/pgx/v5"
+	"github.com/jonboulle/clockwork"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/leader"
+	"github.com/pglock-dev/pglock/schedulers"
+	pglockgocron "github.com/pglock-dev/pglock/schedulers/gocron"
+	"github.com/pglock-dev/pglock/schedulers/internal/scene"
+)
+
+func TestMain(m *testing.M) { scene.Main(m, child) }
+
+// period is the time between two planned times.
+const period = time.Second
+
+// skewed is a clock that is late or early.
+type skewed struct {
+	clockwork.Clock
+	by time.Duration
+}
+
+func (c skewed) Now() time.Time { return c.Clock.Now().Add(c.by) }
+
+// clocks of four replicas: between the first and the last lies more than a period.
+var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond, 850 * time.Millisecond}
+
+func newScheduler(t *testing.T, skew time.Duration, opts ...gocron.SchedulerOption) gocron.Scheduler {
+	t.Helper()
+	s, err := gocron.NewScheduler(append(opts, gocron.WithClock(skewed{clockwork.NewRealClock(), skew}), gocron.WithLocation(time.UTC))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Shutdown(); err != nil && !errors.Is(err, gocron.ErrStopSchedulerTimedOut) {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func newSlots(t *testing.T, r scene.Replica, skew time.Duration) *schedulers.Slots {
+	t.Helper()
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
+		schedulers.WithNow(func() time.Time { return time.Now().Add(skew) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slots
+}
+
+func addJob(t *testing.T, s gocron.Scheduler, task gocron.Task, opts ...gocron.JobOption) {
+	t.Helper()
+	if _, err := s.NewJob(gocron.CronJob("* * * * * *", true), task, append(opts, gocron.WithName("report"))...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWorkOfEachSlotIsCommittedOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	ran := make(chan string, 100)
+	var all []gocron.Scheduler
+	for i, r := range scene.Replicas(t, db, len(clocks)) {
+		s, slots := newScheduler(t, clocks[i]), newSlots(t, r, clocks[i])
+		addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
+			err := slots.Do(ctx, "report", r.Insert)
+			ran <- r.Name
+			return err
+		}))
+		all = append(all, s)
+	}
+	for _, s := range all {
+		s.Start()
+	}
+	scene.Await(t, 4*len(clocks), ran) // each replica asks for each slot
+	for _, s := range all {
+		if err := s.StopJobs(); err != nil {
+			t.Error(err)
+		}
+	}
+	if slots := scene.WantOneRunPerSlot(t, db, period); len(slots) < 4 {
+		t.Errorf("%d slots", len(slots))
+	}
+}
+
+func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var runs, refused atomic.Int64
+	asked := make(chan string, 100)
+	var all []gocron.Scheduler
+	for i, r := range scene.Replicas(t, db, len(clocks)) {
+		s := newScheduler(t, clocks[i])
+		addJob(t, s, gocron.NewTask(func() { runs.Add(1); asked <- r.Name }),
+			gocron.WithDistributedJobLocker(pglockgocron.NewLocker(newSlots(t, r, clocks[i]))),
+			gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
+				if !errors.Is(err, fencedstore.ErrDone) && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+				refused.Add(1)
+				asked <- r.Name
+			})))
+		all = append(all, s)
+	}
+	for _, s := range all {
+		s.Start()
+	}
+	scene.Await(t, 4*len(clocks), asked)
+	for _, s := range all {
+		if err := s.StopJobs(); err != nil { // it waits for jobs, and so for Unlock
+			t.Error(err)
+		}
+	}
+	var done int64
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done); err != nil {
+		t.Fatal(err)
+	}
+	if runs.Load() != done || done < 4 || refused.Load() == 0 {
+		t.Errorf("%d runs of %d slots, %d were refused", runs.Load(), done, refused.Load())
+	}
+}
+
+// child is a replica whose job hangs in the middle until the process is killed.
+func child(ctx context.Context, r scene.Replica) error {
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0))
+	if err != nil {
+		return err
+	}
+	s, err := gocron.NewScheduler()
+	if err != nil {
+		return err
+	}
+	_, err = s.NewJob(gocron.CronJob("* * * * * *", true), gocron.NewTask(func(ctx context.Context) error {
+		return slots.Do(ctx, "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+			if err := r.Insert(ctx, tx, slot); err != nil {
+				return err
+			}
+			fmt.Println(scene.InTheMiddle)
+			<-ctx.Done()
+			return ctx.Err()
+		})
+	}))
+	if err != nil {
+		return err
+	}
+	s.Start()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	kill := scene.Child(t, db)
+	var killed atomic.Bool
+	begun := make(chan time.Time, 100)
+	late := -period / 2 // so that it asks for the slot that the child is in the middle of
+	r := scene.Replicas(t, db, 1)[0]
+	s, slots := newScheduler(t, late), newSlots(t, r, late)
+	addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
+		return slots.Do(ctx, "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+			if !killed.Load() {
+				t.Error("a run has begun while another was under way")
+			}
+			begun <- slot
+			return r.Insert(ctx, tx, slot)
+		})
+	}))
+	s.Start()
+	waitForWaiter(t, db)
+	killed.Store(true)
+	kill()
+	scene.Await(t, 2, begun)
+	if err := s.StopJobs(); err != nil {
+		t.Error(err)
+	}
+	var children int
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM runs WHERE by = 'child'").Scan(&children); err != nil || children != 0 {
+		t.Errorf("%d runs of the child are left, %v", children, err)
+	}
+	var twice int
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) - count(DISTINCT slot) FROM runs").Scan(&twice); err != nil || twice != 0 {
+		t.Errorf("%d slots were run twice, %v", twice, err)
+	}
+}
+
+// waitForWaiter waits until a replica waits for the lock.
+func waitForWaiter(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	conn := db.Conn(t)
+	for waits := false; !waits; {
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters)").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	broken := errors.New("broken")
+	var first sync.Map // slots whose first run has failed
+	heard, committed := make(chan error, 100), make(chan string, 100)
+	var all []gocron.Scheduler
+	for i, r := range scene.Replicas(t, db, 2) {
+		s, slots := newScheduler(t, clocks[i]), newSlots(t, r, clocks[i])
+		addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
+			err := slots.Do(ctx, "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+				if _, again := first.LoadOrStore(slot.Unix(), true); !again {
+					return errors.Join(r.Insert(ctx, tx, slot), broken)
+				}
+				return r.Insert(ctx, tx, slot)
+			})
+			if err == nil {
+				committed <- r.Name
+			}
+			return err
+		}), gocron.WithEventListeners(gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { heard <- err })))
+		all = append(all, s)
+	}
+	for _, s := range all {
+		s.Start()
+	}
+	scene.Await(t, 3, committed)
+	for _, s := range all {
+		if err := s.StopJobs(); err != nil {
+			t.Error(err)
+		}
+	}
+	scene.WantOneRunPerSlot(t, db, period)
+	if err := <-heard; !errors.Is(err, broken) {
+		t.Error(err)
+	}
+}
+
+func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	replicas := scene.Replicas(t, db, 3)
+	ran := make(chan int, 100)
+	cancels, ended := make([]context.CancelFunc, len(replicas)), make(chan error, len(replicas))
+	for i, r := range replicas {
+		elector := pglockgocron.NewElector(r.Client, "scheduler")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancels[i] = cancel
+		go func() { ended <- elector.Run(ctx) }() // ended below
+		s := newScheduler(t, 0, gocron.WithDistributedElector(elector))
+		addJob(t, s, gocron.NewTask(func() {
+			if err := elector.IsLeader(t.Context()); err != nil {
+				t.Error(err)
+			}
+			ran <- i
+		}))
+		s.Start()
+		if err := elector.IsLeader(t.Context()); err != nil && !errors.Is(err, leader.ErrNotLeading) {
+			t.Error(err)
+		}
+	}
+	next := func() int {
+		select {
+		case i := <-ran:
+			return i
+		case <-time.After(20 * time.Second):
+			t.Fatal("nobody runs jobs")
+			return 0
+		}
+	}
+	one := next()
+	if again := next(); again != one {
+		t.Errorf("%d and %d run jobs", one, again)
+	}
+	cancels[one]()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for len(ran) > 0 { // runs that had begun
+		<-ran
+	}
+	if two := next(); two == one {
+		t.Errorf("%d runs jobs and does not lead", two)
+	}
+	for i, cancel := range cancels {
+		if cancel(); i != one {
+			<-ended
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package schedulers
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func mustParse(t *testing.T, spec string) Schedule {
+	t.Helper()
+	s, err := cron.ParseStandard(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestTheSlotIsTheLastPlannedTimeOrOneThatIsVeryNear(t *testing.T) {
+	t.Parallel()
+	daily := Every(24*time.Hour, 2*time.Hour)
+	for _, tc := range []struct {
+		schedule  Schedule
+		now, want string
+	}{
+		{daily, "2026-03-01T02:00:00Z", "2026-03-01T02:00:00Z"},
+		{daily, "2026-03-01T02:00:00.2Z", "2026-03-01T02:00:00Z"},
+		{daily, "2026-03-01T01:59:10Z", "2026-03-01T02:00:00Z"}, // a timer that fired early
+		{daily, "2026-03-01T01:58:50Z", "2026-02-28T02:00:00Z"},
+		{daily, "2026-03-01T20:00:00Z", "2026-03-01T02:00:00Z"}, // by hand: it must not take the next one's
+		{Every(time.Second, 0), "2026-03-01T02:00:00.85Z", "2026-03-01T02:00:00Z"},
+		{Every(time.Second, 0), "2026-03-01T02:00:00.95Z", "2026-03-01T02:00:01Z"},
+		{mustParse(t, "CRON_TZ=UTC 0 2 * * *"), "2026-03-01T02:00:00.2Z", "2026-03-01T02:00:00Z"},
+		{mustParse(t, "CRON_TZ=UTC 0 2 29 2 *"), "2027-06-01T00:00:00Z", "2024-02-29T02:00:00Z"},           // years back
+		{mustParse(t, "CRON_TZ=Europe/Berlin 30 2 * * *"), "2026-03-29T12:00:00Z", "2026-03-28T01:30:00Z"}, // 02:30 is left out on the 29th
+		{mustParse(t, "CRON_TZ=UTC */5 9-17 * * 1-5"), "2026-03-02T08:00:00Z", "2026-02-27T17:55:00Z"},
+	} {
+		now, err := time.Parse(time.RFC3339Nano, tc.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := slotAt(tc.schedule, now)
+		if err != nil || got.UTC().Format(time.RFC3339Nano) != tc.want {
+			t.Errorf("at %s: %v, %v; want %s", tc.now, got.UTC(), err, tc.want)
+		}
+	}
+}
+
+func TestASchedulePlansTheSameTimesWheneverAReplicaStarted(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 345, time.UTC)
+	for name, refused := range map[string]Schedule{
+		"counts from the start": mustParse(t, "@every 1h"), "nil": nil, "no times": Every(0, 0), "past": past{},
+	} {
+		var argument *pglock.ArgumentError
+		if err := checkSchedule(refused, now); !errors.As(err, &argument) || argument.Field != "schedule" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, spec := range []string{"@hourly", "0 2 * * *", "*/7 * * * *", "CRON_TZ=Asia/Kolkata 15 3 1 * *"} {
+		if err := checkSchedule(mustParse(t, spec), now); err != nil {
+			t.Errorf("%s: %v", spec, err)
+		}
+	}
+	if err := checkSchedule(Every(time.Hour, 10*time.Minute), now); err != nil {
+		t.Error(err)
+	}
+}
+
+type past struct{}
+
+func (past) Next(t time.Time) time.Time { return t.Add(-time.Hour) }

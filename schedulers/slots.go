@@ -1,0 +1,193 @@
+package schedulers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const (
+	// DefaultRetention is how long a slot is kept as done, unless WithRetention says otherwise.
+	DefaultRetention = 30 * 24 * time.Hour
+	// maxName leaves room for the slot in the key.
+	maxName = 400
+	// ending bounds what End says to the server.
+	ending = 10 * time.Second
+)
+
+// Slots runs jobs once for each planned time of a schedule. It is safe for concurrent use, and has no goroutines.
+type Slots struct {
+	client    *pglock.Client
+	store     *fencedstore.Store
+	schedule  Schedule
+	retention time.Duration
+	limit     time.Duration
+	now       func() time.Time
+}
+
+// Option configures Slots. A bad value makes NewSlots fail.
+type Option func(*Slots) error
+
+// WithRetention sets for how long a slot is remembered as done, from a minute to 100 years. A run that comes later fails with
+// fencedstore.ErrKeyTooOld. Defaults to DefaultRetention. All replicas must give the same.
+func WithRetention(d time.Duration) Option {
+	return func(s *Slots) error {
+		if d < time.Minute || d > 100*365*24*time.Hour {
+			return &pglock.ArgumentError{Field: "retention", Value: d.String(), Rule: "be from 1m to 100 years"}
+		}
+		s.retention = d
+		return nil
+	}
+}
+
+// WithTimeLimit sets how long the transaction of Do may take, as fencedstore.WithTimeLimit does. It is also how long the
+// other replicas wait when one dies in the middle. Defaults to what the lease has left.
+func WithTimeLimit(d time.Duration) Option {
+	return func(s *Slots) error {
+		if d < pglock.MinTTL || d > pglock.MaxTTL {
+			return &pglock.ArgumentError{Field: "time limit", Value: d.String(), Rule: fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL)}
+		}
+		s.limit = d
+		return nil
+	}
+}
+
+// WithNow gives the clock of the scheduler, where that is not time.Now, the default.
+func WithNow(now func() time.Time) Option {
+	return func(s *Slots) error {
+		if now == nil {
+			return &pglock.ArgumentError{Field: "now", Value: "nil", Rule: "be a function"}
+		}
+		s.now = now
+		return nil
+	}
+}
+
+// NewSlots makes Slots for a schedule. Every replica must give the same one. Nothing is sent. The client and the store stay the
+// caller's; they must lead to the same database. The error is pglock.ErrInvalid.
+func NewSlots(client *pglock.Client, store *fencedstore.Store, schedule Schedule, opts ...Option) (*Slots, error) {
+	if client == nil {
+		return nil, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
+	}
+	if store == nil {
+		return nil, &pglock.ArgumentError{Field: "store", Value: "nil", Rule: "be a *fencedstore.Store"}
+	}
+	s := &Slots{client: client, store: store, schedule: schedule, retention: DefaultRetention, now: time.Now}
+	for _, o := range opts {
+		if o == nil {
+			return nil, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
+		if err := o(s); err != nil {
+			return nil, err
+		}
+	}
+	return s, checkSchedule(schedule, s.now())
+}
+
+// Next is the schedule's, so that Slots can be given to a scheduler as its schedule.
+func (s *Slots) Next(t time.Time) time.Time { return s.schedule.Next(t) }
+
+// Slot is the planned time that a run which begins now is for.
+func (s *Slots) Slot() (time.Time, error) { return slotAt(s.schedule, s.now()) }
+
+// Do does the work of the job for the slot of now, unless that was done. Call it in every replica when the scheduler says so.
+// It waits while another replica is at work, and returns nil when the work is committed, by whichever replica. The work
+// must write in the given transaction, which fencedstore.Store.Once tells about. The job is the name of the lock and has 1
+// to 400 bytes.
+//
+// Errors: work's own, fencedstore.ErrKeyTooOld, and those of pglock.Client.Acquire. A lost lease and a lost answer are none:
+// Do asks again.
+func (s *Slots) Do(ctx context.Context, job string, work func(ctx context.Context, tx pgx.Tx, slot time.Time) error) error {
+	slot, err := s.slotOf(job)
+	if err != nil {
+		return err
+	}
+	if work == nil {
+		return &pglock.ArgumentError{Field: "work", Value: "nil", Rule: "be a function"}
+	}
+	var opts []fencedstore.FenceOption
+	if s.limit > 0 {
+		opts = append(opts, fencedstore.WithTimeLimit(s.limit))
+	}
+	for {
+		err := s.client.Do(ctx, job, func(ctx context.Context, lease *pglock.Lease) error {
+			return s.once(ctx, lease, job, slot, func(ctx context.Context, tx pgx.Tx) error { return work(ctx, tx, slot) }, opts...)
+		})
+		if errors.Is(err, fencedstore.ErrDone) {
+			return nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+			return err
+		}
+	}
+}
+
+// Run is a run of a job that has begun and not ended.
+type Run struct {
+	slots *Slots
+	job   string
+	slot  time.Time
+	lease *pglock.Lease
+}
+
+// errOpen rolls the question back whether a slot is done.
+var errOpen = errors.New("schedulers: the slot is open")
+
+// Begin begins the run of the job for the slot of now. It waits while another replica is at work, and fails with
+// fencedstore.ErrDone (DoneError) when the slot is done. End ends the run; until then the lock is held.
+//
+// Other errors are those of pglock.Client.Acquire and fencedstore.Store.Once.
+func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
+	slot, err := s.slotOf(job)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := s.client.Acquire(ctx, job)
+	if err != nil {
+		return nil, err
+	}
+	err = s.once(ctx, lease, job, slot, func(context.Context, pgx.Tx) error { return errOpen })
+	if !errors.Is(err, errOpen) {
+		_ = lease.Release(ctx) // at worst it ends with its TTL
+		return nil, err
+	}
+	return &Run{slots: s, job: job, slot: slot, lease: lease}, nil
+}
+
+// Slot is the planned time that the run is for.
+func (r *Run) Slot() time.Time { return r.slot }
+
+// Lease is the run's lease. Its context ends when the lease is lost: then another replica may begin the same slot, and the job
+// should stop.
+func (r *Run) Lease() *pglock.Lease { return r.lease }
+
+// End notes that the slot is done and releases the lock. It does so also when ctx has ended, for ten seconds at most. After an
+// error the slot may be begun again.
+func (r *Run) End(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+	defer cancel()
+	err := r.slots.once(ctx, r.lease, r.job, r.slot, func(context.Context, pgx.Tx) error { return nil })
+	return errors.Join(err, r.lease.Release(ctx))
+}
+
+// Cancel releases the lock and leaves the slot open, so that the next replica that waits begins it.
+func (r *Run) Cancel(ctx context.Context) error { return r.lease.Release(ctx) }
+
+func (s *Slots) slotOf(job string) (time.Time, error) {
+	if job == "" || len(job) > maxName {
+		return time.Time{}, &pglock.ArgumentError{Field: "job", Value: fmt.Sprint(len(job), " bytes"), Rule: fmt.Sprintf("have 1 to %d bytes", maxName)}
+	}
+	return s.Slot()
+}
+
+func (s *Slots) once(ctx context.Context, lease *pglock.Lease, job string, slot time.Time, fn func(context.Context, pgx.Tx) error,
+	opts ...fencedstore.FenceOption) error {
+	opts = append(opts, fencedstore.WithRetention(slot, s.retention))
+	return s.store.Once(ctx, lease, job+" "+slot.UTC().Format(time.RFC3339Nano), fn, opts...)
+}

@@ -1,0 +1,125 @@
+package schedulers_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+	"github.com/pglock-dev/pglock/schedulers"
+	"github.com/pglock-dev/pglock/schedulers/internal/scene"
+)
+
+func TestMain(m *testing.M) { scene.Main(m, nil) }
+
+var daily = schedulers.Every(24*time.Hour, 2*time.Hour)
+
+func newSlots(t *testing.T, r scene.Replica, opts ...schedulers.Option) *schedulers.Slots {
+	t.Helper()
+	slots, err := schedulers.NewSlots(r.Client, r.Store, daily, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slots
+}
+
+func TestWorkThatFailsLeavesItsSlotToTheNextReplica(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	replicas := scene.Replicas(t, db, 2)
+	broken := errors.New("broken")
+	err := newSlots(t, replicas[0]).Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+		return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
+	})
+	if !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := newSlots(t, replicas[1]).Do(t.Context(), "report", replicas[1].Insert); err != nil {
+			t.Error(err)
+		}
+	}
+	if slots := scene.WantOneRunPerSlot(t, db, 0); len(slots) != 1 {
+		t.Error(slots)
+	}
+}
+
+func TestARunThatWasEndedIsNotBegunAgainAndOneThatWasCancelledIs(t *testing.T) {
+	t.Parallel()
+	replicas := scene.Replicas(t, pgtest.Database(t), 2)
+	one, two := newSlots(t, replicas[0]), newSlots(t, replicas[1])
+	begin := func(s *schedulers.Slots) *schedulers.Run {
+		t.Helper()
+		run, err := s.Begin(t.Context(), "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return run
+	}
+	if err := begin(one).Cancel(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	run := begin(two)
+	if err := run.End(ended); err != nil { // the scheduler is shutting down, and the job has finished
+		t.Fatal(err)
+	}
+	for _, s := range []*schedulers.Slots{one, two} {
+		var done *fencedstore.DoneError
+		if _, err := s.Begin(t.Context(), "report"); !errors.As(err, &done) || done.Token != run.Lease().Token() {
+			t.Error(err)
+		}
+	}
+	if err := one.Do(t.Context(), "report", func(context.Context, pgx.Tx, time.Time) error { panic("done already") }); err != nil {
+		t.Error(err)
+	}
+	if slot, err := one.Slot(); err != nil || !slot.Equal(run.Slot()) {
+		t.Error(slot, err)
+	}
+}
+
+func TestWorkMayTakeLongerThanTheTTLWithinItsTimeLimit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	r := scene.Replicas(t, db, 1)[0]
+	err := newSlots(t, r, schedulers.WithTimeLimit(time.Minute)).Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", (scene.TTL + scene.TTL/2).Seconds()); err != nil {
+			return err
+		}
+		return r.Insert(ctx, tx, slot)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scene.WantOneRunPerSlot(t, db, 0)
+}
+
+func TestBadArgumentsAreNamed(t *testing.T) {
+	t.Parallel()
+	r := scene.Replicas(t, pgtest.Database(t), 1)[0]
+	for field, err := range map[string]error{
+		"client":     second(schedulers.NewSlots(nil, r.Store, daily)),
+		"store":      second(schedulers.NewSlots(r.Client, nil, daily)),
+		"schedule":   second(schedulers.NewSlots(r.Client, r.Store, nil)),
+		"option":     second(schedulers.NewSlots(r.Client, r.Store, daily, nil)),
+		"retention":  second(schedulers.NewSlots(r.Client, r.Store, daily, schedulers.WithRetention(time.Second))),
+		"time limit": second(schedulers.NewSlots(r.Client, r.Store, daily, schedulers.WithTimeLimit(0))),
+		"now":        second(schedulers.NewSlots(r.Client, r.Store, daily, schedulers.WithNow(nil))),
+		"job":        second(newSlots(t, r).Begin(t.Context(), strings.Repeat("x", 401))),
+		"work":       newSlots(t, r).Do(t.Context(), "report", nil),
+	} {
+		var argument *pglock.ArgumentError
+		if !errors.As(err, &argument) || argument.Field != field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
