@@ -3,6 +3,7 @@ package advisory_test
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"net"
 	"strings"
@@ -55,6 +56,7 @@ func TestBadArgumentsAreRefusedBeforeAnythingIsSent(t *testing.T) {
 	invalid("nil fn of Write", h.Write(t.Context(), nil))
 	invalid("nil tx", h.Guard(t.Context(), nil))
 	invalid("nil sql tx", h.GuardSQL(t.Context(), nil))
+	invalid("nil *sql.Tx", h.GuardSQL(t.Context(), (*sql.Tx)(nil)))
 }
 
 // pooledConn names another backend than the one that answers, as a pooler does.

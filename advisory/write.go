@@ -26,7 +26,8 @@ import (
 //
 // It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT.
 // An error or a panic of fn rolls back. The errors are those of these, ErrLost (LostError), and
-// pglock.ErrOutcomeUnknown when COMMIT was not answered. The options are those of fencedstore.Guard.
+// pglock.ErrOutcomeUnknown when COMMIT was not answered: fencedstore.WithReceipt finds out later. The options are those
+// of fencedstore.Guard.
 func (h *Held) Write(
 	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption,
 ) error {
@@ -97,12 +98,20 @@ func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 }
 
 // GuardSQL is Guard for a transaction of database/sql.
-func (h *Held) GuardSQL(ctx context.Context, tx *sql.Tx) error {
-	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+func (h *Held) GuardSQL(ctx context.Context, tx fencedstore.SQLTx) error {
+	if t, ok := tx.(*sql.Tx); tx == nil || ok && t == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx, or what wraps one"}
 	}
-	return h.guard(func(sql string, args []any, holds *bool) error {
-		return tx.QueryRowContext(ctx, sql, args...).Scan(holds)
+	return h.guard(func(query string, args []any, holds *bool) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		if rows.Next() {
+			err = rows.Scan(holds)
+		}
+		return errors.Join(err, rows.Err())
 	})
 }
 

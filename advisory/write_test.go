@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -72,6 +73,45 @@ func TestAWriteIsUnderTheFence(t *testing.T) {
 	}
 	if !s.ask("SELECT count(*) = 1 FROM written") {
 		t.Error("a refused write is there")
+	}
+}
+
+func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	var receipt fencedstore.Receipt
+	err := h.Write(t.Context(), insert, fencedstore.WithResource("y"), fencedstore.WithTimeLimit(time.Second),
+		fencedstore.WithReceipt(&receipt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcome, err := fencedstore.New(s.pool).Outcome(t.Context(), receipt)
+	if err != nil || outcome != fencedstore.OutcomeCommitted {
+		t.Errorf("the receipt says %v, %v", outcome, err)
+	}
+	if err := h.Write(t.Context(), insert, fencedstore.WithResource("y")); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("a second write to the resource: %v, want ErrStaleToken", err)
+	}
+	if err := h.Write(t.Context(), insert); err != nil {
+		t.Errorf("a write to another resource: %v", err)
+	}
+}
+
+func TestGuardSQLLooksFromADatabaseSQLTransaction(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Ints(-1, 1))
+	db := stdlib.OpenDBFromPool(s.pool)
+	defer db.Close()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if err := h.GuardSQL(t.Context(), tx); err != nil {
+		t.Error(err)
 	}
 }
 
