@@ -76,8 +76,8 @@ func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
 // pg_advisory_lock_shared does; a limit is refused.
 //
 // Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error when the wait for the advisory lock
-// has ended; ErrLost when the lease was lost meanwhile; ErrPooler; or the failure to connect. After an error neither
-// lock is held.
+// has ended; ErrLost or ErrReleased when the lease ended meanwhile; ErrPooler; or the failure to connect. After an
+// error neither lock is held.
 func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
 	return b.acquire(ctx, name, key, opts, true)
 }

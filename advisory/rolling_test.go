@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -171,28 +172,40 @@ func TestAnOldProgramThatWaitsIsServedBeforeTheNextNewOne(t *testing.T) {
 	}
 }
 
-// A bridge that waits for longer than one round has not yet stood in the queue in vain.
+// The bridge steps back now and then, so that nothing waits for its snapshot, in each of pgx's ways to send a statement.
 func TestAWaitGoesOnForManyRounds(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	o, b := s.old("1"), s.bridge()
-	if !o.try() {
-		t.Fatal("the lock is not free")
-	}
-	got := make(chan error, 1)
-	go func() {
-		got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { return nil })
-	}()
-	const waiting = "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted"
-	for range 3 { // the bridge's backend steps back now and then, so that nothing waits for its snapshot
-		s.eventually("the bridge to wait", waiting)
-		s.eventually("the bridge to step back", "SELECT NOT ("+waiting+")")
-	}
-	if err := o.unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := await(t, "the bridge", got); err != nil {
-		t.Error(err)
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			config := s.config(func(conn net.Conn) net.Conn { return conn })
+			config.DefaultQueryExecMode = mode
+			o, b := s.old("1"), s.bridge(advisory.WithConnConfig(config))
+			if !o.try() {
+				t.Fatal("the lock is not free")
+			}
+			got := make(chan error, 1)
+			go func() {
+				got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
+					return h.Write(ctx, func(context.Context, pgx.Tx) error { return nil })
+				})
+			}()
+			const waiting = "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted"
+			for range 3 {
+				s.eventually("the bridge to wait", waiting)
+				s.eventually("the bridge to step back", "SELECT NOT ("+waiting+")")
+			}
+			if err := o.unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := await(t, "the bridge", got); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
