@@ -121,7 +121,7 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(4*time.Second))
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -189,7 +189,7 @@ func TestAWriteThatHangsFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(time.Second))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
 	got := s.old("1").waiting()
 	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if err := insert(ctx, tx); err != nil {
