@@ -40,7 +40,8 @@
 // sent is the local time at which the request was sent, not that of its answer. The client reads both the monotonic
 // and the wall clock and uses the one that has moved further: one may stop while a machine sleeps, the other can be
 // set back. So a wrongly set clock ends trust too early, never too late; the margin is for clocks that run slowly.
-// Renewals are sent after a third of the TTL, less up to a tenth of that.
+// Renewals are sent after a third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend), the
+// length of the extension stands in the formula instead of the TTL.
 //
 // # The life of a lease
 //
@@ -55,8 +56,8 @@
 //	 └───────────────────────────────┘
 //
 // A free lock keeps its row, and the row keeps the last token. Breaking a lease replaces its token by a greater one.
-// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL, once. If
-// requests are queued, a release or a break grants the lock to the next one in the same step.
+// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL: the
+// heartbeat goes on renewing it and does not shorten it, and the deadline follows. If requests are queued, a release or a break grants the lock to the next one in the same step.
 //
 // In the process:
 //

@@ -38,7 +38,8 @@ func fromDocs(t *testing.T, file string) string {
 	return blocks(t, "sql "+file)[0] + "\n"
 }
 
-// byHand runs a script as somebody would type it, where pglock-admin and report are programs. It gives how often report ran.
+// byHand runs a script as somebody would type it, where pglock-admin and report are programs. It gives how often report
+// ran.
 func byHand(t *testing.T, url, script string) (reports int, output string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -104,7 +105,7 @@ func TestTheUnitAndTheCronJobOfTheDocsRunOnceEach(t *testing.T) {
 	for _, script := range []string{strings.NewReplacer("$$", "$", "%%", "%").Replace(unit), job[2]} {
 		db := pgtest.Database(t)
 		script = "(" + script + "); (" + script + ") || test $? = 118"
-		if n, out := byHand(t, db.URL(), script); n != 1 || strings.Count(out, "is done since") != 1 {
+		if n, out := byHand(t, db.URL(), script); n != 1 || strings.Count(out, "was done at") != 1 {
 			t.Errorf("%d reports of %s\n%s", n, script, out)
 		}
 	}

@@ -32,8 +32,9 @@ func newShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show everything about one lock",
-		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its end,
-the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry). Events need the role pglock_admin.
+		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
+end, the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry).
+Events need the role pglock_admin.
 
 For a holder it also shows the processes of the server that work for it: the one of its heartbeat, and open transactions that have
 passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is
@@ -66,7 +67,7 @@ passed a fence of the lock. They lead to the program: by its address, and by its
 	return cmd
 }
 
-// noSuchLock says which lock does not exist, and gives every other error back.
+// noSuchLock names the lock that does not exist. It returns other errors as they are.
 func (o *options) noSuchLock(name string, err error) error {
 	if !errors.Is(err, lockadmin.ErrNotFound) {
 		return err
@@ -112,7 +113,7 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	return view, nil
 }
 
-// heldViews are the leases that are held.
+// heldViews gives the leases that are held.
 func heldViews(infos []pglock.LockInfo) []lockView {
 	views := []lockView{}
 	for _, i := range infos {
@@ -158,7 +159,7 @@ func drawShow(w *page, o *options, v showView) {
 	}
 }
 
-// drawLease tells all of one lease, or of a free lock.
+// drawLease draws one lease, or a free lock, with all that is known.
 func drawLease(w *page, i pglock.LockInfo) {
 	fields := [][2]string{{"lock", shellName(i.Name)}}
 	if i.Held {
@@ -194,7 +195,7 @@ func drawHolders(w *page, holders []lockView) {
 	drawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
 }
 
-// drawQueue pictures the queue, from who holds the lock down to the last.
+// drawQueue draws the queue, from the holder of the lock to the last waiter.
 func drawQueue(w *page, o *options, v showView) {
 	if len(v.Waiters) == 0 {
 		return
@@ -234,7 +235,7 @@ func drawQueue(w *page, o *options, v showView) {
 	}
 }
 
-// tell is an event in words.
+// tell writes an event in words.
 func tell(e lockadmin.Event) string {
 	switch e.Kind {
 	case lockadmin.EventBreak:
