@@ -20,6 +20,7 @@ import (
 	_ "github.com/pglock-dev/pglock/fencedstore" // so that a change of what the examples use is a change of these tests
 	"github.com/pglock-dev/pglock/internal/pgserver"
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	_ "github.com/pglock-dev/pglock/leader"
 	_ "github.com/pglock-dev/pglock/lockadmin"
 	_ "github.com/pglock-dev/pglock/migrations"
 	_ "github.com/pglock-dev/pglock/pglock"
@@ -39,10 +40,10 @@ var told = map[string][]string{
 		"C         puts message-7 aside", "messages handled: 6", "handled twice: 0", "SHOWN: each message was handled once"},
 	"ledger": {"A         has taken 30 from account 1", "A         is KILLED", "psql      UPDATE", "REFUSED", "has made 20 transfers",
 		"sum of all accounts: 400", "transfers: 60", "differ from their transfers: 0", "SHOWN: no money was lost or made"},
+	"leader": {"A         leads", `queue     of "planner": 3`, "A         is KILLED", "B         leads", "D         leads", "C         leads",
+		"in this order: A B D C", "after the next one began: 0", "SHOWN: one process led at a time"},
 	"limit": {"is called for item-1", "3 callers", "A         is KILLED", "3 callers", "has the answer to item-1", "answers: 12",
 		"SHOWN: three processes of six"},
-	"leader": {"observer  sees that A leads", "A         is in the middle of tick", "A         is KILLED", "B         ticks for the 2nd time",
-		"C         ticks for the 2nd time", "leaders, in this order: A B C", "not in order: 0", "SHOWN: one process at a time led"},
 	"outside": {`A         writes "Monday, token `, `A         puts "Monday, token `, "operator  breaks the lease of A", `B         writes "Tuesday`,
 		`A         writes "late Monday, token 1" into the file: REFUSED by the fence`,
 		`A         puts "late Monday, token 1" on the page: REFUSED with 409`, "operator  breaks the lease of C",

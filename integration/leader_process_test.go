@@ -27,8 +27,8 @@ const (
 
 func init() { roles["candidate"] = candidate }
 
-// candidate campaigns for the lock x. While it leads it writes to the guarded table acts, as fast as it can. SIGUSR1 makes it
-// resign, SIGTERM end. After a loss it tries to write all the same, past every check of its own.
+// candidate campaigns for the lock x. While it leads it writes to the guarded table acts, as fast as it can. SIGUSR1
+// makes it resign, SIGTERM end. After a loss it tries to write all the same, past every check of its own.
 func candidate(ctx context.Context, url string, say func(report)) error {
 	var saying sync.Mutex
 	tell := func(r report) {
@@ -100,7 +100,8 @@ func lateWrite(ctx context.Context, url string, lease *pglock.Lease) string {
 			}
 			defer func() { _ = conn.Close(ctx) }()
 			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3)`, lease.Name(), int64(lease.Token()), exported(lease).String())
+				_, err := tx.Exec(ctx, `SELECT FROM pglock.fence($1, $2, $3)`, lease.Name(), int64(lease.Token()),
+					exported(lease).String())
 				if err == nil {
 					_, err = tx.Exec(ctx, `INSERT INTO acts (token) VALUES ($1)`, int64(lease.Token()))
 				}
@@ -114,7 +115,8 @@ func lateWrite(ctx context.Context, url string, lease *pglock.Lease) string {
 	}
 }
 
-// watchPauses watches for moments in which this process does not run. What it returns tells the longest of the last two seconds.
+// watchPauses watches for moments in which this process does not run. What it returns tells the longest of the last
+// two seconds.
 func watchPauses() func() time.Duration {
 	var longest, since atomic.Int64
 	last := atomic.Int64{}

@@ -159,7 +159,7 @@ func TestI9_TicketsStandInOrder(t *testing.T) {
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
-	p.exec(t, `UPDATE pglock.locks SET ticket = 5000 WHERE name = 'x'`) // as after a failover that set the sequence back
+	p.exec(t, `UPDATE pglock.locks SET served = 5000 WHERE name = 'x'`) // as after a failover that set the sequence back
 	var tickets []queued
 	for n := range 3 {
 		q := newHastyPeer(t, db.URL())

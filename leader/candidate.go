@@ -83,7 +83,7 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 //   - fn returned before its context had ended: Run releases the lock and returns fn's result. nil means to resign
 //     for good.
 //   - Leadership was lost, or somebody asked to step down: Run campaigns again, at the end of the queue. What fn
-//     returned is in Status.
+//     returned is in Status. It may return the error of a fence that refused it before its context ended.
 //   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's where that says something else.
 //
 // A panic of fn goes through Run, which releases the lock on its way. fn must return soon after its context has
@@ -95,7 +95,7 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 // at most 5 s later, and Status tells the error.
 //
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's
-// error, fn's. An error of the release is joined: pglock.ErrLost says that leadership was lost before fn returned.
+// error, fn's. An error of the release is joined: pglock.ErrLost says that leadership was lost before fn returned nil.
 func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease *pglock.Lease) error) error {
 	if err := c.check(fn != nil); err != nil {
 		return err
@@ -198,13 +198,13 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 	}()
 	for ctx.Err() == nil {
 		told, err := c.call(ctx, lease, fn)
-		if !told {
-			return true, joined(err, release())
-		}
 		var end error
 		w := c.takeWish()
 		if w == nil || w.to == "" {
 			end = release()
+			if lost := err != nil && errors.Is(end, pglock.ErrLost); !told && !lost {
+				return true, joined(err, end)
+			}
 		} else if end = lease.HandOver(context.WithoutCancel(ctx), w.to); end == nil {
 			given = true
 		} else if errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil && lease.Valid() {

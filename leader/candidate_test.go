@@ -162,6 +162,21 @@ func TestRunSaysWhenLeadershipWasLostBeforeFnReturned(t *testing.T) {
 	}
 }
 
+// A fence refuses the work before its context ends, and fn returns that error: it is a loss, and no end of Run.
+func TestAnErrorOfALeaderThatHasLostItsLeaseIsALoss(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", false, leader.WithTTL(time.Hour))
+	now := m.leads()
+	e.breaks()
+	refused := errors.New("refused by a fence")
+	now.returns <- refused
+	again := m.leads()
+	if again.lease.Token() <= now.lease.Token() || !again.lease.Valid() || m.Status().Err != nil {
+		t.Errorf("%v leads after %v: %+v", again.lease, now.lease, m.Status())
+	}
+}
+
 func TestAPanicOfFnReleasesTheLockAndGoesOn(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(){"panic": func() { panic("fn") }, "Goexit": runtime.Goexit} {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -114,22 +117,23 @@ func TestObserverIsToldOneLastErrorWhenItsClientIsClosed(t *testing.T) {
 // Current needs one connection, of the pool: it opens none that listens.
 func TestCurrentOpensNoConnection(t *testing.T) {
 	t.Parallel()
-	e := newElection(t)
-	client := e.client()
-	if _, err := leader.Current(t.Context(), client, "x"); err != nil {
-		t.Fatal(err)
-	}
-	if n := connections(t, e.pool); n != int(e.pool.Stat().TotalConns()) {
-		t.Errorf("%d connections, of which the pool has %d", n, e.pool.Stat().TotalConns())
-	}
-}
-
-func connections(t *testing.T, pool *pgxpool.Pool) (n int) {
-	t.Helper()
-	err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
-		WHERE datname = current_database() AND backend_type = 'client backend'`).Scan(&n)
+	var opened atomic.Int64 // by the pool, and by the client as the pool does it
+	pool := pgtest.Database(t).Pool(t, func(config *pgxpool.Config) {
+		config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error { opened.Add(1); return nil }
+	})
+	client, err := pglock.New(t.Context(), pool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
+	for range 10 {
+		if _, err := leader.Current(t.Context(), client, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := client.Close(t.Context()); err != nil { // what it began to open is open now
+		t.Fatal(err)
+	}
+	if of := pool.Stat().NewConnsCount(); opened.Load() != of {
+		t.Errorf("%d connections were opened, %d of them by the pool", opened.Load(), of)
+	}
 }

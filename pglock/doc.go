@@ -40,7 +40,8 @@
 // sent is the local time at which the request was sent, not that of its answer. The client reads both the monotonic
 // and the wall clock and uses the one that has moved further: one may stop while a machine sleeps, the other can be
 // set back. So a wrongly set clock ends trust too early, never too late; the margin is for clocks that run slowly.
-// Renewals are sent after a third of the TTL, less up to a tenth of that.
+// Renewals are sent after a third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend), the
+// length of the extension stands in the formula instead of the TTL.
 //
 // # The life of a lease
 //
@@ -55,8 +56,8 @@
 //	 └───────────────────────────────┘
 //
 // A free lock keeps its row, and the row keeps the last token. Breaking a lease replaces its token by a greater one.
-// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL, once. If
-// requests are queued, a release or a break grants the lock to the next one in the same step.
+// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL: the
+// heartbeat goes on renewing it and does not shorten it, and the deadline follows. If requests are queued, a release or a break grants the lock to the next one in the same step.
 //
 // In the process:
 //
@@ -118,13 +119,12 @@
 //   - The tokens of one lock strictly increase, across crashes, restarts, and failovers that lose no commit.
 //   - Only whoever knows the grant ID renews or releases a lease. A second release changes nothing and says so.
 //   - A request whose answer was lost is repeated with the same grant ID and yields the same grant and token. A
-//     grant
-//     that nobody waits for any more is given back.
+//     grant that nobody waits for any more is given back.
 //   - A holder learns of a loss by its deadline at the latest, with no message from the server.
-//   - A live waiter is granted the lock in the order of tickets, unless a holder names another (Lease.HandOver).
-//     Calls
-//     that share a ticket pass its grant on for at most 20 ms. No release is missed: a lost notification costs the
-//     time until the next look. A release wakes one waiter if it grants to one.
+//   - A live waiter is granted the lock in the order of tickets; calls that share a ticket pass its grant on for at
+//     most 20 ms. Only a holder that hands the lock to a waiter it names (Lease.HandOver) changes that order. No
+//     release is missed: a lost notification costs the time until the next look. A release wakes one waiter if it
+//     grants to one.
 //   - A waiting call holds no connection, and an abandoned wait leaves no lock held.
 //   - A lease that Break has ended stays ended.
 //   - A refused call changes nothing and says why.

@@ -18,7 +18,8 @@ func handing(t *testing.T) (s *fakeServer, held *Lease, b, c chan acquired) {
 	return s, held, b, c
 }
 
-// A renewal finds that the lock was handed over before the answer to that has come: the lease is released, and not lost.
+// A renewal finds that the lock was handed over before the answer to that has come: the lease is released, and not
+// lost.
 func TestHandOverThatARenewalOvertakesIsARelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, held, _, c := handing(t)
@@ -145,6 +146,32 @@ func TestHandOverEndsTheBlockOfATurn(t *testing.T) {
 		}
 		still(t, waiting[0])
 		next := served(t, named)
+		if err := next.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serveAll(t, waiting)
+		s.wantEmpty(t, "report", c)
+	})
+}
+
+// A turn is released while it is being handed over: its turn is not passed on in memory, as the server may have given
+// the lock to the waiter that was named.
+func TestReleaseDuringAHandOverPassesNothingOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		c := s.client(t)
+		_, now, waiting := inTurn(t, s, c, 3)
+		named := lined(t.Context(), s.client(t), WithHolder("named"))
+		s.locked(func() { s.trip = 5 * time.Millisecond }) // turns are passed on for 20 ms
+		handed := make(chan error, 1)
+		go func() { handed <- now.HandOver(t.Context(), "named") }()
+		time.Sleep(7 * time.Millisecond) // the server has done it, and its answer is on its way
+		released := now.Release(t.Context())
+		next := served(t, named)
+		still(t, waiting[0])
+		if err := <-handed; err != nil {
+			t.Errorf("HandOver: %v, Release: %v", err, released)
+		}
 		if err := next.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}

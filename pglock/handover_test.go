@@ -201,7 +201,8 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 	}
 }
 
-// Only whoever knows the grant ID hands over, with the token of the lease, while it lasts. Everybody else changes nothing.
+// Only whoever knows the grant ID hands over, with the token of the lease, while it lasts. Everybody else changes
+// nothing.
 func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -11,28 +11,22 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Scheduler ticks in one process of many: in the leader. When that dies or resigns, another one leads and goes on.
-type Scheduler struct {
-	Candidate *leader.Candidate // leader.New(client, "scheduler")
-	Store     *fencedstore.Store
-	Every     time.Duration
-	// Tick does the leader's work in the given transaction, which is refused when this process does not lead any more.
-	Tick func(context.Context, pgx.Tx) error
-}
-
-// Run campaigns, and ticks while this process leads. Call it in every process. It returns when ctx ends or a tick fails.
-func (s *Scheduler) Run(ctx context.Context) error {
-	return s.Candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
-		ticker := time.NewTicker(s.Every)
-		defer ticker.Stop()
+// Lead runs step again and again in the process that leads, until ctx ends. Call it in every process. The others wait
+// in a queue; the first of them leads when the leader dies, is cut off, resigns or ends.
+func Lead(ctx context.Context, candidate *leader.Candidate, store *fencedstore.Store, every time.Duration,
+	step func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error) error {
+	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		for {
-			select {
-			case <-ticker.C:
-			case <-ctx.Done(): // somebody else leads from now on, or this process ends
-				return context.Cause(ctx)
+			err := store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+				return step(ctx, tx, lease)
+			}, fencedstore.WithSameToken()) // a term has many steps
+			if err != nil {
+				return err // Run campaigns again if leadership was lost
 			}
-			if err := s.Store.Write(ctx, lease, s.Tick, fencedstore.WithSameToken()); err != nil {
-				return err
+			select {
+			case <-time.After(every):
+			case <-ctx.Done():
+				return nil
 			}
 		}
 	})

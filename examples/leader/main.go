@@ -1,5 +1,5 @@
-// Command leader shows three processes of which one leads. The first leader is killed in the middle of its work, the second
-// resigns.
+// Command leader shows four processes of which one leads. The first leader is killed, the second hands over to the
+// last in the queue, and that one ends in an orderly way.
 //
 //	go run ./examples/leader
 package main
@@ -16,132 +16,91 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-const every = 30 * time.Millisecond
+const (
+	lock = "planner"
+	pace = 20 * time.Millisecond
+)
 
 func main() {
 	stage.Main(stage.Play{
 		Name: "leader",
-		Tables: `CREATE TABLE clock (ticks int NOT NULL); INSERT INTO clock VALUES (0);
-			CREATE TABLE ticks (at timestamptz NOT NULL DEFAULT clock_timestamp(), number int NOT NULL, by text NOT NULL)`,
+		Tables: `CREATE TABLE plans (number int GENERATED ALWAYS AS IDENTITY, token bigint NOT NULL, by text NOT NULL,
+			at timestamptz NOT NULL DEFAULT clock_timestamp())`,
 		Story:  story,
-		Worker: candidate,
+		Worker: planner,
 	})
 }
 
-func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
-	client, err := pglock.New(ctx, s.Pool, pglock.WithSchema(s.Schema))
-	if err != nil {
-		return "", err
-	}
-	observing, stop := context.WithCancel(ctx)
-	observed := make(chan error, 1)
-	go func() { observed <- observe(observing, s, client) }()
-	defer func() {
-		stop()
-		err = errors.Join(err, <-observed, client.Close(ctx))
-	}()
-
-	if _, err := s.Start("A"); err != nil {
-		return "", err
-	}
-	a, err := s.Await(ctx, "ticks for the 2nd time")
-	if err != nil {
-		return "", err
-	}
-	for i, name := range []string{"B", "C"} {
-		if _, err := s.Start(name); err != nil {
+func story(ctx context.Context, s *stage.Stage) (string, error) {
+	processes := make(map[string]*stage.Process)
+	for i, name := range []string{"A", "B", "C", "D"} {
+		p, err := s.Start(name)
+		if err != nil {
 			return "", err
 		}
-		if err := s.AwaitQueue(ctx, "scheduler", i+1); err != nil {
+		processes[name] = p
+		if i == 0 {
+			_, err = s.Await(ctx, "leads", p)
+		} else {
+			err = s.AwaitQueue(ctx, lock, i)
+		}
+		if err != nil {
 			return "", err
 		}
 	}
-	if err := a.Tell("hang"); err != nil {
-		return "", err
-	}
-	if _, err := s.Await(ctx, "in the middle", a); err != nil {
-		return "", err
-	}
+	a, b, c, d := processes["A"], processes["B"], processes["C"], processes["D"]
 	if err := a.Kill(); err != nil {
 		return "", err
 	}
-	b, err := s.Await(ctx, "ticks for the 2nd time")
-	if err != nil {
+	if _, err := s.Await(ctx, "leads", b); err != nil { // when the lease of A has ended
 		return "", err
 	}
-	if err := b.Tell("resign"); err != nil {
+	if err := b.Tell("D"); err != nil {
 		return "", err
 	}
-	if _, err := s.Await(ctx, "has resigned", b); err != nil {
+	if _, err := s.Await(ctx, "leads", d); err != nil { // before C, which keeps its place
 		return "", err
 	}
-	if _, err := s.Await(ctx, "ticks for the 2nd time"); err != nil {
+	if err := d.Stop(ctx); err != nil {
 		return "", err
 	}
-	return "one process at a time led; another followed the one that was killed and the one that resigned, and no tick was lost or made twice.",
+	if _, err := s.Await(ctx, "leads", c); err != nil {
+		return "", err
+	}
+	return "one process led at a time, and the next one followed whether the leader died, handed over or ended.",
 		errors.Join(
-			s.Check(ctx, "leaders, in this order", "A B C",
-				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM ticks GROUP BY by) AS each"),
-			s.Check(ctx, "ticks that are missing, there twice, or not in order", 0,
-				"SELECT count(*) FROM (SELECT number, row_number() OVER (ORDER BY at) AS place FROM ticks) AS each WHERE number <> place"),
+			s.Check(ctx, "leaders, in this order", "A B D C",
+				"SELECT string_agg(by, ' ' ORDER BY first) FROM (SELECT by, min(at) AS first FROM plans GROUP BY by) AS each"),
+			s.Check(ctx, "plans of a leader after the next one began", 0,
+				"SELECT count(*) FROM plans p WHERE token < (SELECT max(token) FROM plans o WHERE o.number < p.number)"),
 		)
 }
 
-// observe tells who leads, as any process can see it.
-func observe(ctx context.Context, s *stage.Stage, client *pglock.Client) error {
-	for info, err := range leader.Observe(ctx, client, "scheduler") {
-		switch {
-		case err != nil:
-			return err
-		case info.Led:
-			s.Say("observer", "sees that %s leads, token %d", info.Holder, info.Token)
-		default:
-			s.Say("observer", "sees that nobody leads")
+// planner campaigns, and hands over to whomever the story names.
+func planner(ctx context.Context, w *stage.Worker) error {
+	candidate := leader.New(w.Client, lock, leader.WithHolder(w.Name))
+	handing := make(chan error, 1)
+	go func() {
+		for to := range w.Orders { // until the story lets go of the process
+			if err := candidate.HandOver(ctx, to); err != nil {
+				handing <- err
+			}
 		}
-	}
-	return nil
-}
-
-func candidate(ctx context.Context, w *stage.Worker) error {
-	hang, mine := make(chan struct{}), 0
-	me := leader.New(w.Client, "scheduler")
-	scheduler := &Scheduler{Candidate: me, Store: w.Store, Every: every, Tick: func(ctx context.Context, tx pgx.Tx) error {
-		var number int
-		if err := tx.QueryRow(ctx, "UPDATE clock SET ticks = ticks + 1 RETURNING ticks").Scan(&number); err != nil {
+		handing <- nil
+	}()
+	var led pglock.Token
+	var plans int // of this term
+	err := Lead(ctx, candidate, w.Store, pace, func(ctx context.Context, tx pgx.Tx, lease *pglock.Lease) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO plans (token, by) VALUES ($1, $2)", lease.Token(), w.Name); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, "INSERT INTO ticks (number, by) VALUES ($1, $2)", number, w.Name); err != nil {
-			return err
+		if lease.Token() != led {
+			led, plans = lease.Token(), 0
 		}
-		select {
-		case <-hang:
-			return w.Hang(ctx, "is in the middle of tick %d", number)
-		default:
-		}
-		if mine++; mine == 2 {
-			w.Say("ticks for the 2nd time: tick %d", number)
+		if plans++; plans == 2 { // the first one is committed
+			w.Say("leads with token %d", led)
 		}
 		return nil
-	}}
-	ended := make(chan error, 1)
-	go func() { ended <- scheduler.Run(ctx) }()
-	for {
-		select {
-		case order, more := <-w.Orders:
-			if !more {
-				return <-ended
-			}
-			switch order {
-			case "hang":
-				close(hang)
-			case "resign":
-				if err := me.Resign(ctx); err != nil {
-					return errors.Join(err, <-ended)
-				}
-				w.Say("has resigned and queues again")
-			}
-		case err := <-ended:
-			return err
-		}
-	}
+	})
+	return errors.Join(err, <-handing)
 }
