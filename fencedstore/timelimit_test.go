@@ -131,7 +131,12 @@ func guardedSQL(t *testing.T, b *bench, l *pglock.Lease, do work, guard func(*sq
 // warm opens the heartbeat's connection: on a busy machine that may take as long as a third of a short TTL.
 func (b *bench) warm(t *testing.T) *bench {
 	t.Helper()
-	if _, err := b.acquire(t, "warm").Extend(t.Context(), pglock.MinTTL); err != nil {
+	l := b.acquire(t, "warm")
+	_, err := l.Extend(t.Context(), pglock.MinTTL)
+	if err == nil {
+		err = l.Release(t.Context())
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	return b
