@@ -3,6 +3,7 @@ package pglock_test
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -74,4 +75,37 @@ func ExampleLease_Export() {
 	})
 	fmt.Println("under the fence of", grant.Resource, err)
 	// Output: under the fence of exported <nil>
+}
+
+// The next step takes longer than the TTL and must not depend on a renewal, as the network may be away meanwhile.
+func ExampleLease_Extend() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+	lease, err := client.Acquire(ctx, "firmware", pglock.WithTTL(10*time.Second))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer lease.Release(ctx)
+
+	end, err := lease.Extend(ctx, 5*time.Minute)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer end() // the lease has its TTL again
+	fmt.Println("more than four minutes:", time.Until(lease.Deadline()) > 4*time.Minute)
+	// Output:
+	// more than four minutes: true
 }
