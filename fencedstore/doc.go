@@ -24,7 +24,7 @@
 //	Store.Write   this package                         a *pgxpool.Pool
 //	WriteSQL      this package                         a *sql.DB of any driver, such as lib/pq or pgx's stdlib
 //	Guard         the application                      a pgx.Tx
-//	GuardSQL      the application                      a *sql.Tx, or what GORM, ent or bun make of one (SQLTx)
+//	GuardSQL      the application                      a *sql.Tx, or what GORM makes of one (SQLTx)
 //
 // Store.Write and WriteSQL take all five steps. Store.Write sends BEGIN together with the fence, and the last check
 // together with COMMIT: a fenced write has as many round trips as a plain transaction. WriteSQL has two more. Guard and

@@ -8,8 +8,17 @@ import (
 	"testing"
 	"time"
 
+	"gorm.io/driver/postgres"
+	"gorm.io/gorm"
+
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
+)
+
+// What GORM has for a connection inside Transaction is a transaction of database/sql, with prepared statements or without.
+var (
+	_ fencedstore.SQLTx = (*sql.Tx)(nil)
+	_ fencedstore.SQLTx = (*gorm.PreparedStmtTX)(nil)
 )
 
 // sqlDrivers are the drivers of database/sql, with what their URLs have.
@@ -271,5 +280,35 @@ func TestWriteReplacesDeadConnectionsWhateverTheDriver(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A guard takes what GORM has for a connection inside Transaction, and refuses none of its writes.
+func TestGuardTakesTheTransactionOfGORM(t *testing.T) {
+	t.Parallel()
+	for _, prepares := range []bool{false, true} {
+		s := newScene(t)
+		db, err := gorm.Open(postgres.New(postgres.Config{Conn: openSQL(t, "pgx", s.url)}), &gorm.Config{PrepareStmt: prepares})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lease := s.lease(t)
+		err = db.WithContext(t.Context()).Transaction(func(tx *gorm.DB) error {
+			inner, ok := tx.Statement.ConnPool.(fencedstore.SQLTx)
+			if !ok {
+				t.Fatalf("GORM has a %T", tx.Statement.ConnPool)
+			}
+			if err := fencedstore.GuardSQL(t.Context(), inner, lease, fencedstore.WithTimeLimit(time.Hour)); err != nil {
+				return err
+			}
+			if err := tx.Exec("UPDATE accounts SET balance = balance + 60").Error; err != nil {
+				return err
+			}
+			return fencedstore.SealSQL(t.Context(), inner, lease)
+		})
+		if err != nil {
+			t.Errorf("prepared statements %v: %v", prepares, err)
+		}
+		s.has(t, 60)
 	}
 }
