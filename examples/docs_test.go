@@ -52,6 +52,6 @@ func TestTheRecipesInTheDocumentationAreTheFilesThatAreTested(t *testing.T) {
 		return
 	}
 	if after != string(before) {
-		t.Errorf("%s shows other code than the files have: go test ./examples -run Recipes -update", page)
+		t.Errorf("%s shows other code than the files have: go test ./examples -run TheRecipes -update", page)
 	}
 }

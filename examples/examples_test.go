@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"maps"
 	"os"
@@ -26,31 +27,42 @@ import (
 	_ "github.com/pglock-dev/pglock/pglock"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "5") // the programs wait more than they work; -parallel still counts
+	pgtest.Main(m)
+}
 
 // told is what each recipe's program must say, in this order.
 var told = map[string][]string{
-	"nightly": {"A         has written the orders: half way", `queue     of "nightly": 7`, "A         is KILLED", "made the report of",
-		"finds the report of", "made the report of", "reports: 2", "parts of reports: 4", "SHOWN: eight replicas made one report for each night"},
-	"singleton": {"A         is in the middle of order 5", "A         is KILLED", "B         ships order 5", "B         is KILLED",
-		"C         ships order 12", "in this order: 1 2 3 4 5 6 7 8 9 10 11 12", "SHOWN: one process at a time"},
-	"migrate": {"A         makes 0001", "A         has filled 500", "A         is KILLED", "makes 0002", "makes 0003", "serves",
-		"migrations made: 1 2 3", "customers with an address: 1000", "SHOWN: each migration was made once"},
-	"consumer": {"A         is in the middle of message-4", "A         is KILLED", "B         handles message-4", "C         acknowledges message-6",
-		"C         puts message-7 aside", "messages handled: 6", "handled twice: 0", "SHOWN: each message was handled once"},
-	"ledger": {"A         has taken 30 from account 1", "A         is KILLED", "psql      UPDATE", "REFUSED", "has made 20 transfers",
-		"sum of all accounts: 400", "transfers: 60", "differ from their transfers: 0", "SHOWN: no money was lost or made"},
-	"leader": {"A         leads", `queue     of "planner": 3`, "A         is KILLED", "B         leads", "D         leads", "C         leads",
-		"in this order: A B D C", "after the next one began: 0", "SHOWN: one process led at a time"},
-	"limit": {"is called for item-1", "3 callers", "A         is KILLED", "3 callers", "has the answer to item-1", "answers: 12",
-		"SHOWN: three processes of six"},
-	"outside": {`A         writes "Monday, token `, `A         puts "Monday, token `, "operator  breaks the lease of A", `B         writes "Tuesday`,
+	"nightly": {"A         has written the orders: half way", `queue     of "nightly": 7`,
+		"A         is KILLED", "made the report of", "finds the report of", "made the report of", "reports: 2",
+		"parts of reports: 4", "SHOWN: eight replicas made one report for each night"},
+	"singleton": {"A         is in the middle of order 5", "A         is KILLED", "B         ships order 5",
+		"B         is KILLED", "C         ships order 12", "in this order: 1 2 3 4 5 6 7 8 9 10 11 12",
+		"SHOWN: one process at a time"},
+	"migrate": {"A         makes 0001", "A         has filled 500", "A         is KILLED", "makes 0002",
+		"makes 0003", "serves", "migrations made: 1 2 3", "customers with an address: 1000",
+		"SHOWN: one of six replicas made each migration"},
+	"consumer": {"A         is in the middle of message-4", "A         is KILLED",
+		"B         handles message-4", "C         acknowledges message-6", "C         puts message-7 aside",
+		"messages handled: 6", "handled twice: 0", "SHOWN: each message was handled once"},
+	"ledger": {"A         has taken 30 from account 1", "A         is KILLED", "psql      UPDATE", "REFUSED",
+		"has made 20 transfers", "sum of all accounts: 400", "transfers: 60", "differ from their transfers: 0",
+		"SHOWN: no money was lost or made"},
+	"limit": {"is called for item-1", "3 callers", "A         is KILLED", "3 callers",
+		"has the answer to item-1", "answers: 12", "SHOWN: three processes of six"},
+	"leader": {"A         leads", `queue     of "planner": 3`, "A         is KILLED", "B         leads",
+		"D         leads", "C         leads", "in this order: A B D C", "after the next one began: 0",
+		"SHOWN: one process led at a time"},
+	"outside": {`A         writes "Monday, token `, `A         puts "Monday, token `,
+		"operator  breaks the lease of A", `B         writes "Tuesday`,
 		`A         writes "late Monday, token 1" into the file: REFUSED by the fence`,
-		`A         puts "late Monday, token 1" on the page: REFUSED with 409`, "operator  breaks the lease of C",
-		`C         finds its lease lost after it wrote "Wednesday, token`, "UNDONE", `C         puts "Wednesday`, "NOT SENT",
-		"operator  breaks the lease of D", `E         writes "Friday, token `, "D         finds its lease lost after it wrote", "LEFT ALONE",
-		"F         is in the middle", "F         is KILLED", `G         writes "Sunday, token `, "file      Sunday, token ",
-		"page      Sunday, token ", "SHOWN: the last good write stands"},
+		`A         puts "late Monday, token 1" on the page: REFUSED with 409`,
+		"operator  breaks the lease of C", `C         finds its lease lost after it wrote "Wednesday, token`,
+		"UNDONE", `C         puts "Wednesday`, "NOT SENT", "operator  breaks the lease of D",
+		`E         writes "Friday, token `, "D         finds its lease lost after it wrote", "LEFT ALONE",
+		"F         is in the middle", "F         is KILLED", `G         writes "Sunday, token `,
+		"file      Sunday, token ", "page      Sunday, token ", "SHOWN: the last good write stands"},
 }
 
 // build builds the examples' programs as go run does.
@@ -58,17 +70,21 @@ func build(t *testing.T, names []string) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
 	args := []string{"build", "-ldflags=-s -w", "-o", folder + string(filepath.Separator)}
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, racing) {
 		args = append(args, "-race")
 	}
 	for _, name := range names {
 		args = append(args, "./"+name)
 	}
-	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil { //nolint:gosec // the examples
+	//nolint:gosec // the examples
+	if out, err := exec.CommandContext(t.Context(), "go", args...).CombinedOutput(); err != nil {
 		t.Fatalf("go %v: %v\n%s", args, err, out)
 	}
 	return folder
 }
+
+// racing is what a test program knows that was built with the race detector.
+var racing = debug.BuildSetting{Key: "-race", Value: "true"}
 
 // command is an example's program. A process of it that outlived it would keep its output open: WaitDelay tells.
 func command(t *testing.T, path string, args ...string) (*exec.Cmd, *bytes.Buffer) {
@@ -98,7 +114,8 @@ func wantStory(t *testing.T, name, story string) {
 func wantNoSchema(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	var left string
-	err := conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(nspname, ' '), '') FROM pg_namespace WHERE nspname LIKE 'pglock%'").Scan(&left)
+	const schemas = "SELECT coalesce(string_agg(nspname, ' '), '') FROM pg_namespace WHERE nspname LIKE 'pglock%'"
+	err := conn.QueryRow(t.Context(), schemas).Scan(&left)
 	if err != nil || left != "" {
 		t.Errorf("schemas are left: %s, %v", left, err)
 	}
@@ -151,7 +168,8 @@ func bringsItsOwnServer(t *testing.T, path string) {
 			t.Error(err)
 		}
 	})
-	if err := os.Chmod(temporary, 0o755); err != nil { //nolint:gosec // where root runs this, the server runs as another user
+	//nolint:gosec // where root runs this, the server runs as another user
+	if err := os.Chmod(temporary, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	cmd, out := command(t, path)
@@ -192,7 +210,8 @@ func leavesNothing(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out.String(), "interrupted") {
+	err = cmd.Wait()
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(out.String(), "interrupted") {
 		t.Errorf("%v\n%s%s", err, said.String(), out.String())
 	}
 	wantNoSchema(t, db.Conn(t))

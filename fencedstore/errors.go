@@ -15,15 +15,15 @@ import (
 // Refusals, for errors.Is. Others come from package pglock: ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
 // ErrPermission, ErrReadOnly, ErrOutcomeUnknown.
 var (
-	// ErrStaleToken: a greater token has written to the resource, or, without WithSameToken, this very one.
+	// ErrStaleToken: a greater token has written to the resource. Without WithSameToken also: this token has written.
 	// errors.As with **StaleTokenError tells which.
 	ErrStaleToken = errors.New("fencedstore: stale fencing token")
-	// ErrLeftFence: the transaction was left inside the write, by a COMMIT, a ROLLBACK, or a ROLLBACK TO a savepoint
-	// from before the fence. What it wrote after leaving was not protected.
+	// ErrLeftFence: the callback left the transaction, by COMMIT, by ROLLBACK, or by ROLLBACK TO a savepoint from
+	// before the fence. What it wrote after that was not protected.
 	ErrLeftFence = errors.New("fencedstore: transaction has left the fence")
 )
 
-// StaleTokenError says which token was refused, and which one stands at the fence. It is an ErrStaleToken.
+// StaleTokenError says which token the fence refused, and which one has passed it last. It is an ErrStaleToken.
 type StaleTokenError struct {
 	Resource  string
 	Token     pglock.Token
@@ -32,18 +32,19 @@ type StaleTokenError struct {
 
 func (e *StaleTokenError) Error() string {
 	if e.Token == e.LastToken {
-		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: one grant writes once, unless WithSameToken is given",
-			e.Token, e.Resource)
+		return fmt.Sprintf("fencedstore: token %d has already written to resource %q: "+
+			"a grant writes once, unless WithSameToken is given", e.Token, e.Resource)
 	}
-	return fmt.Sprintf("fencedstore: stale fencing token %d: token %d has written to resource %q", e.Token, e.LastToken, e.Resource)
+	return fmt.Sprintf("fencedstore: stale fencing token %d: token %d has written to resource %q",
+		e.Token, e.LastToken, e.Resource)
 }
 
 // Is reports whether target is ErrStaleToken.
 func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken }
 
-// OutcomeUnknownError says that the connection ended at COMMIT and that the server could not say what became of the
-// transaction, or that the server committed but did not wait for its standby. It is a pglock.ErrOutcomeUnknown. Ask
-// again with Store.Outcome.
+// OutcomeUnknownError says that the connection ended at COMMIT and nobody could say what became of the transaction, or
+// that the server committed without waiting for its standby. It is a pglock.ErrOutcomeUnknown. Ask again with
+// Store.Outcome or OutcomeSQL.
 type OutcomeUnknownError struct {
 	Receipt Receipt
 	Err     error
@@ -58,8 +59,9 @@ func (e *OutcomeUnknownError) Is(target error) bool { return target == pglock.Er
 
 func (e *OutcomeUnknownError) Unwrap() error { return e.Err }
 
-// translated are what translate makes of the server's errors and keeps them in: once is enough.
-var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld, pglock.ErrPermission, pglock.ErrReadOnly, pglock.ErrSchema, pglock.ErrInvalid}
+// translated are the errors that translate wraps around the server's. An error that has one of them is left alone.
+var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld,
+	pglock.ErrPermission, pglock.ErrReadOnly, pglock.ErrSchema, pglock.ErrInvalid}
 
 // translate turns the server's refusals into the errors of this package and of pglock.
 func translate(err error, lease *pglock.Lease, resource string) error {
@@ -71,7 +73,8 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 		last, _ := strconv.ParseInt(protocol.Detail(err, "last_token"), 10, 64)
 		return &StaleTokenError{Resource: resource, Token: lease.Token(), LastToken: pglock.Token(last)}
 	case protocol.StateUnfenced:
-		return &UnfencedError{Table: protocol.Field(err, protocol.FieldSchema) + "." + protocol.Field(err, protocol.FieldTable), Resource: protocol.Detail(err, "resource"), Err: err}
+		table := protocol.Field(err, protocol.FieldSchema) + "." + protocol.Field(err, protocol.FieldTable)
+		return &UnfencedError{Table: table, Resource: protocol.Detail(err, "resource"), Err: err}
 	case protocol.StateKeyTooOld:
 		return fmt.Errorf("%w: %w", ErrKeyTooOld, err)
 	case protocol.StateLeftFence:
@@ -80,7 +83,12 @@ func translate(err error, lease *pglock.Lease, resource string) error {
 	return hooks.ErrorFromSQL(err, lease.Name(), int64(lease.Token()))
 }
 
-// checkText refuses a text that is empty, longer than most bytes, no UTF-8, or that PostgreSQL cannot store.
+// invalid says what is wrong with an argument. It is a pglock.ErrInvalid.
+func invalid(field, value, rule string) error {
+	return &pglock.ArgumentError{Field: field, Value: value, Rule: rule}
+}
+
+// checkText refuses a text that is empty, has more bytes than most, is not UTF-8, or has a NUL.
 func checkText(name, value string, most int) error {
 	if p := argument.Text(name, value, most); p != nil {
 		return (*pglock.ArgumentError)(p)

@@ -12,17 +12,17 @@ import (
 )
 
 // Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
-// that the write depends on. The server checks the token and the lease now, and the lease again inside the COMMIT, which
-// fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
+// that the write depends on. The server checks the token and the lease now, and the lease again inside the COMMIT,
+// which fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
 // transaction is aborted: roll it back.
 //
-// The transaction may take as long as the lease has left now, or as long as WithTimeLimit says: the server ends one that hangs for so
-// long, and from PostgreSQL 17 on any. SET CONSTRAINTS ALL IMMEDIATE after Guard uses up the check inside COMMIT, and ROLLBACK TO a
-// savepoint from before Guard takes the fence back: end the transaction with Seal where its code may do such things. Store.Write does
-// so by itself.
+// The transaction may take as long as the lease has left now, or as long as WithTimeLimit says: the server ends one
+// that hangs for so long, and from PostgreSQL 17 on any. SET CONSTRAINTS ALL IMMEDIATE after Guard uses up the check
+// inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence back: end the transaction with Seal
+// where its code may do such things. Store.Write does so by itself.
 //
-// Options: WithResource, WithSameToken, WithTimeLimit, WithReceipt. Errors: ErrStaleToken (StaleTokenError), ErrTimeLimit
-// (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
+// Options: WithResource, WithSameToken, WithTimeLimit, WithReceipt. Errors: ErrStaleToken (StaleTokenError),
+// ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
 func Guard(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	c, o, err := openGuard(checkPgxTx(tx), lease, opts)
 	if err != nil {
@@ -40,9 +40,10 @@ func GuardSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceO
 	return c.guard(ctx, o, inSQLTx(ctx, tx))
 }
 
-// GuardOnce is Guard for a transaction that does the work of a key, as Store.Once does: the key is noted in the transaction. Where the
-// work was done before, the error is ErrDone (DoneError); the transaction is as it was, so roll it back. WithRetention applies, and the
-// same grant may do the work of many keys. Other errors are those of Guard, and ErrKeyTooOld.
+// GuardOnce is Guard for a transaction that does the work of a key, as Store.Once does: the key is noted in the
+// transaction. Where the work was done before, the error is ErrDone (DoneError); the transaction is as it was, so roll
+// it back. WithRetention applies, and the same grant may do the work of many keys. Other errors are those of Guard, and
+// ErrKeyTooOld.
 func GuardOnce(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, key string, opts ...FenceOption) error {
 	if err := checkPgxTx(tx); err != nil {
 		return err
@@ -68,14 +69,14 @@ func GuardOnceSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, key string
 
 func checkPgxTx(tx pgx.Tx) error {
 	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
+		return invalid("tx", "nil", "be a pgx.Tx")
 	}
 	return nil
 }
 
 func checkSQLTx(tx SQLTx) error {
 	if plain, is := tx.(*sql.Tx); tx == nil || is && plain == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx, or what wraps one"}
+		return invalid("tx", "nil", "be a *sql.Tx, or what wraps one")
 	}
 	return nil
 }
@@ -131,8 +132,8 @@ func (r *sqlRow) Scan(into ...any) error {
 	return r.rows.Close()
 }
 
-// guard puts a transaction of the application's own under its fences. The extensions of the leases end by themselves: nobody hears
-// of the end of the transaction.
+// guard puts a transaction of the application's own under its fences. The extensions of the leases end by themselves:
+// nobody hears of the end of the transaction.
 func (c config) guard(ctx context.Context, o opening, send query) (err error) {
 	holds, err := o.extend(ctx)
 	defer func() {
@@ -156,8 +157,8 @@ func (c config) guard(ctx context.Context, o opening, send query) (err error) {
 	p := o.passage()
 	left, err := o.read(send(o.sql, o.arguments(receipt)))
 	if err == nil && left >= 0 && left+time.Since(p.at) < o.limit-o.limit/10 {
-		return &pglock.ArgumentError{Field: "time limit", Value: o.limit.String(),
-			Rule: "be given to the first statement of the transaction: its snapshot is older than the extension of the lease"}
+		return invalid("time limit", o.limit.String(),
+			"be given to the first statement of the transaction: its snapshot is older than the extension of the lease")
 	}
 	if err == nil {
 		p.remember(o.fences)
@@ -170,8 +171,10 @@ func (c config) guard(ctx context.Context, o opening, send query) (err error) {
 	return fmt.Errorf("fencedstore: guard %s: %w", o, translate(err, f.Lease, f.Resource))
 }
 
-// Explain turns the error of a guarded transaction's own COMMIT or statements into the errors of this package and of
-// pglock; others come back as they are. Of the options only WithResource matters.
+// Explain turns an error of a guarded transaction, of its COMMIT or of one of its statements, into the errors of this
+// package and of pglock. It also finds out that a time limit of the latest Guard with this lease has ended the
+// transaction, where the driver only says that the connection is bad. It returns other errors as they are. Of the
+// options only WithResource matters.
 func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
 	if err == nil || lease == nil {
 		return err

@@ -16,21 +16,23 @@ import (
 // maxFences is how many fences one transaction may pass at once.
 const maxFences = 1000
 
-// Fence names a fence to pass, among several: a lease, and what it protects.
+// Fence is one of several fences to pass: a lease, and what it protects.
 type Fence struct {
 	Lease    *pglock.Lease
 	Resource string // 1 to 512 bytes; defaults to Lease.Resource()
 }
 
-// WriteAll is Write under several fences at once: of several leases, or several resources of one. All of them are passed or
-// none, and COMMIT checks every lease. The server takes the fences in the byte order of their resources, and at COMMIT the
-// leases in the order of their names, so that transactions which name them in any order do not wait for each other in a
-// circle; passing one fence after the other with Guard leaves the order to you. Of the options WithResource is refused:
-// each Fence has its own. A resource may be named once, and all leases must be of one schema of one database.
+// WriteAll is Write under several fences at once: of several leases, or of several resources of one. The transaction
+// passes all of them or none, and COMMIT checks every lease. The server takes the fences in the byte order of their
+// resources, and at COMMIT the leases in the order of their names. So transactions that name them in any order do not
+// wait for each other in a circle; with one Guard after the other the order is yours. WithResource is refused: each
+// Fence has its own. Name a resource once. All leases must be of one schema of one database.
 //
-// The time limits are those of the lease that ends first. Errors are those of Write, of the fence that
-// was refused.
-func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...FenceOption) error {
+// Without WithTimeLimit the transaction may take as long as the lease has left that ends first. With it every lease is
+// extended. Errors are those of Write, of the fence that was refused.
+func (s *Store) WriteAll(
+	ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
+) error {
 	if err := s.check(fn); err != nil {
 		return err
 	}
@@ -41,8 +43,8 @@ func (s *Store) WriteAll(ctx context.Context, fences []Fence, fn func(context.Co
 	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
 }
 
-// GuardAll is Guard for several fences at once, as WriteAll is Write. SealAll is its last statement, which also takes the leases
-// in the order of their names; ExplainAll explains the errors that come later.
+// GuardAll is Guard for several fences at once, as WriteAll is Write. End the transaction with SealAll, which takes the
+// leases in the order of their names. ExplainAll explains the errors that come later.
 func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...FenceOption) error {
 	if err := checkPgxTx(tx); err != nil {
 		return err
@@ -64,6 +66,13 @@ func GuardAllSQL(ctx context.Context, tx SQLTx, fences []Fence, opts ...FenceOpt
 		return err
 	}
 	return c.guard(ctx, o, inSQLTx(ctx, tx))
+}
+
+func checkCount(fences []Fence) error {
+	if len(fences) == 0 || len(fences) > maxFences {
+		return invalid("fences", fmt.Sprint(len(fences), " long"), fmt.Sprint("have 1 to ", maxFences, " elements"))
+	}
+	return nil
 }
 
 // ExplainAll is Explain for a transaction of GuardAll.
@@ -97,10 +106,10 @@ func (f Fence) withDefault() Fence {
 	return f
 }
 
-// openAll refuses what can be known to be wrong without asking the server.
+// openAll is the opening of a transaction under several fences. It refuses what is wrong in any database.
 func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o opening, err error) {
-	if len(fences) == 0 || len(fences) > maxFences {
-		return c, o, &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " long"), Rule: fmt.Sprint("have 1 to ", maxFences, " elements")}
+	if err := checkCount(fences); err != nil {
+		return c, o, err
 	}
 	var names, grantIDs []string
 	var resources []*string
@@ -116,19 +125,22 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
 		}
 		if one.resource != f.Lease.Resource() {
-			return c, o, &pglock.ArgumentError{Field: "WithResource", Value: one.resource, Rule: "not be given with several fences: each Fence has its Resource"}
+			return c, o, invalid("WithResource", one.resource,
+				"not be given with several fences: each Fence has its Resource")
 		}
 		f = f.withDefault()
-		if err := checkText("resource", f.Resource, pglock.MaxNameBytes); err != nil && f.Resource != f.Lease.Resource() {
+		err = checkText("resource", f.Resource, pglock.MaxNameBytes)
+		if err != nil && f.Resource != f.Lease.Resource() {
 			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
 		}
 		first := hooks.Home(fences[0].Lease)
 		home := hooks.Home(f.Lease)
 		switch {
 		case seen[f.Resource]:
-			return c, o, &pglock.ArgumentError{Field: fmt.Sprintf("fences[%d].Resource", i), Value: f.Resource, Rule: "be named once"}
+			return c, o, invalid(fmt.Sprintf("fences[%d].Resource", i), f.Resource, "be named once")
 		case home != first:
-			return c, o, fmt.Errorf("fences[%d]: %w: lock %q is of schema %q, lock %q of schema %q, and a transaction is of one database",
+			return c, o, fmt.Errorf("fences[%d]: %w: lock %q is of schema %q, and lock %q of schema %q: "+
+				"a transaction is of one database",
 				i, pglock.ErrWrongDatabase, f.Lease.Name(), home.Schema, fences[0].Lease.Name(), first.Schema)
 		}
 		seen[f.Resource] = true
@@ -136,7 +148,8 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 		c = one
 		o.fences = append(o.fences, f)
 		names, tokens = append(names, f.Lease.Name()), append(tokens, int64(f.Lease.Token()))
-		grantIDs, resources, slots = append(grantIDs, hooks.Export(f.Lease).ID.String()), append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
+		grantIDs = append(grantIDs, hooks.Export(f.Lease).ID.String())
+		resources, slots = append(resources, one.named(f.Lease)), append(slots, f.Lease.Slot())
 	}
 	o.sql = protocol.FenceAll(o.schema())
 	for _, list := range []any{names, tokens, grantIDs, resources} { // as text, which every driver can send

@@ -19,8 +19,8 @@ import (
 
 // Refusals of guarded tables, for errors.Is.
 var (
-	// ErrUnfenced: a guarded table was written by a transaction that has not passed its fence. errors.As with
-	// **UnfencedError tells which.
+	// ErrUnfenced: a transaction that has not passed the fence wrote to a guarded table. errors.As with **UnfencedError
+	// tells which table and which fence.
 	ErrUnfenced = errors.New("fencedstore: guarded table was written without its fence")
 	// ErrOtherGuard: the table is under another guard already; nothing was changed.
 	ErrOtherGuard = errors.New("fencedstore: table is under another guard")
@@ -42,7 +42,7 @@ func (e *UnfencedError) Is(target error) bool { return target == ErrUnfenced }
 
 func (e *UnfencedError) Unwrap() error { return e.Err }
 
-// DB is what the guards are made with: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx.
+// DB runs the statements that make and list guards: a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx.
 type DB interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -56,8 +56,8 @@ type tableConfig struct {
 	resource, key *string
 }
 
-// WithTableResource names what the table's fence protects, 1 to 512 bytes: the resource that writers must name with
-// WithResource, or the name of their lock. Defaults to the table's name, without its schema.
+// WithTableResource names what the table's fence protects, in 1 to 512 bytes. Writers must name the same resource with
+// WithResource, or hold a lock of that name. Defaults to the table's name, without its schema.
 func WithTableResource(name string) TableOption {
 	return func(c *tableConfig) error {
 		c.resource = &name
@@ -65,13 +65,13 @@ func WithTableResource(name string) TableOption {
 	}
 }
 
-// WithTableKey gives each row a resource of its own: the table's, '/', and the value of this column, as in accounts/42. It must
-// be of an integer type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written, and
-// TRUNCATE needs the fence of the resource without a key.
+// WithTableKey gives each row its own resource: the table's, '/', and the value of this column, as in accounts/42. The
+// column's type must be an integer type, numeric, text, varchar, uuid, bool, date or an enum. Nobody can write a row
+// whose key is NULL. TRUNCATE needs the fence of the resource without a key.
 func WithTableKey(column string) TableOption {
 	return func(c *tableConfig) error {
 		if column == "" {
-			return &pglock.ArgumentError{Field: "key", Value: `""`, Rule: "name a column"}
+			return invalid("key", `""`, "name a column")
 		}
 		c.key = &column
 		return nil
@@ -90,14 +90,14 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 	c := tableConfig{schema: "pglock"}
 	pool, isPool := db.(*pgxpool.Pool)
 	if db == nil || isPool && pool == nil {
-		return c, &pglock.ArgumentError{Field: "db", Value: "nil", Rule: "be a pool, a connection or a transaction"}
+		return c, invalid("db", "nil", "be a pool, a connection or a transaction")
 	}
 	if table == "" {
-		return c, &pglock.ArgumentError{Field: "table", Value: `""`, Rule: "name a table, as in public.accounts"}
+		return c, invalid("table", `""`, "name a table, as in public.accounts")
 	}
 	for _, o := range opts {
 		if o == nil {
-			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+			return c, invalid("option", "nil", "be an option of this package")
 		}
 		if err := o(&c); err != nil {
 			return c, err
@@ -106,22 +106,24 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 	return c, nil
 }
 
-// GuardTable puts a table under guard: every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of it, by whatever program,
-// fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource; Explain makes that an
-// ErrUnfenced. The proof is the fence's own row, which no client can write. Names are as in SQL: public.accounts,
-// public."Accounts".
+// GuardTable puts a table under guard. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of it, by whatever
+// program, then fails with SQLSTATE LK011 unless its transaction has passed the fence of the table's resource. Explain
+// makes that an ErrUnfenced. The proof is the row of the fence, which no client can write. Names are as in SQL:
+// public.accounts, public."Accounts".
 //
-// Partitions and children are guarded too; a partition that is made later guards its rows by itself, and against TRUNCATE
-// when GuardTable is called again. Guarding twice in the same way changes nothing. The user must own the table. It is one
-// statement, which waits for the table's writers and locks them out while it runs: set a lock_timeout.
+// GuardTable also guards partitions and children. A partition that is made later has the guard of its rows at once;
+// call GuardTable again to guard it against TRUNCATE. Guarding twice in the same way changes nothing. The user must own
+// the table. GuardTable sends one statement. It waits for the table's writers and locks them out while it runs: set a
+// lock_timeout.
 //
-// A table with one resource has a trigger for statements, which costs the same for a million rows as for one; WithTableKey, and
-// a partitioned table, have one for rows.
+// A table with one resource has a trigger for statements, which costs the same for a million rows as for one. A table
+// with a key (WithTableKey), and a partitioned table, have a trigger for rows.
 //
-// The owner of the table can take the guard away, or the table. Operators may write past it with the SQL function bypass_guards,
-// which is audited.
+// The owner of the table can take the guard away, or the table. Operators can write past it with the SQL function
+// bypass_guards, which leaves a note in the audit.
 //
-// Errors: ErrOtherGuard, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission, ErrSchema.
+// Errors: ErrOtherGuard, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission,
+// ErrSchema.
 func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
 	c, err := newTableConfig(db, table, opts)
 	if err != nil {
@@ -133,8 +135,8 @@ func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) e
 	return tableError("guard", table, c.schema, err)
 }
 
-// UnguardTable takes the guard of a table away. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid (no such
-// table), ErrPermission, ErrSchema.
+// UnguardTable takes the guard of a table away. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid
+// (no such table), ErrPermission, ErrSchema.
 func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
 	c, err := newTableConfig(db, table, opts)
 	if err != nil {
@@ -154,7 +156,7 @@ type TableGuard struct {
 	Problem  string // what is missing, "" when nothing is; GuardTable again adds it
 }
 
-// TableGuards lists the guarded tables of the database. Of the options WithSchema matters.
+// TableGuards lists the guarded tables of the database. Of the options only WithSchema matters.
 func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard, error) {
 	c, err := newTableConfig(db, "any", opts)
 	if err != nil {
@@ -181,7 +183,8 @@ func tableError(what, table, schema string, err error) error {
 			err = fmt.Errorf("%w: %w", ErrOtherGuard, err)
 		case "42704": // undefined_object
 			err = fmt.Errorf("%w: %w", ErrNotGuarded, err)
-		case "42P01", "42809", "42703", "42804", "42602", "42601", "0A000": // no table, not a table, no column, its type, no name
+		// No table, not a table, no column, its type, no name.
+		case "42P01", "42809", "42703", "42804", "42602", "42601", "0A000":
 			err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
 		case "3F000": // of the table, or of pglock itself
 			if strings.Contains(pgErr.Message, strconv.Quote(schema)) {
@@ -190,7 +193,8 @@ func tableError(what, table, schema string, err error) error {
 				err = fmt.Errorf("%w: %w", pglock.ErrInvalid, err)
 			}
 		case "42501":
-			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w", pglock.ErrPermission, err)
+			err = fmt.Errorf("%w: the user must own the table and have the role pglock_user: %w",
+				pglock.ErrPermission, err)
 		default:
 			err = hooks.ErrorFromSQL(err, "", 0)
 		}

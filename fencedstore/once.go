@@ -17,8 +17,8 @@ import (
 var (
 	// ErrDone: the work of this key was committed before. errors.As with **DoneError tells when, and under which token.
 	ErrDone = errors.New("fencedstore: already done")
-	// ErrKeyTooOld: the key belongs to a moment that is longer ago than keys are kept. Whether its work was done is not
-	// known any more, so it is not done again.
+	// ErrKeyTooOld: the key's retention is over. Nobody knows any more whether its work was done, so it is not done
+	// again.
 	ErrKeyTooOld = errors.New("fencedstore: key is too old")
 )
 
@@ -31,40 +31,44 @@ type DoneError struct {
 }
 
 func (e *DoneError) Error() string {
-	return fmt.Sprintf("fencedstore: %q was done at %s under token %d of lock %q", e.Key, e.At.Format(time.RFC3339), e.Token, e.Lock)
+	return fmt.Sprintf("fencedstore: %q was done at %s under token %d of lock %q",
+		e.Key, e.At.Format(time.RFC3339), e.Token, e.Lock)
 }
 
 // Is reports whether target is ErrDone.
 func (e *DoneError) Is(target error) bool { return target == ErrDone }
 
-// WithRetention gives a key of Once an end: it belongs to the moment of, such as a slot of a schedule or the time at which a message
-// was written, and is kept until d after it, from 1 s to 100 years. Once refuses a key that is older (ErrKeyTooOld), so
-// that forgetting it does not let its work be done again. Everybody who uses the key must give the same moment and d.
-// Without WithRetention a key is kept for ever, and takes about a hundred bytes.
+// WithRetention gives a key of Once an end. The key belongs to the moment of, such as a slot of a schedule or the time
+// at which a message was written, and the server keeps it until d after that, from 1 s to 100 years. Once refuses a key
+// that is older (ErrKeyTooOld): the server has forgotten it, and would let its work be done again. Everybody who uses
+// the key must give the same moment and d. Without WithRetention the server keeps a key for ever, in about a hundred
+// bytes.
 func WithRetention(of time.Time, d time.Duration) FenceOption {
 	return func(c *config) error {
 		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
-			return &pglock.ArgumentError{Field: "of", Value: of.String(), Rule: "be the moment that the key belongs to, in the years 1 to 9999"}
+			return invalid("of", of.String(), "be the moment that the key belongs to, in the years 1 to 9999")
 		}
 		if d < time.Second || d > 100*365*24*time.Hour {
-			return &pglock.ArgumentError{Field: "retention", Value: d.String(), Rule: "be from 1s to 100 years"}
+			return invalid("retention", d.String(), "be from 1s to 100 years")
 		}
 		c.of, c.keep = of, d
 		return nil
 	}
 }
 
-// Once runs fn's writes at most once for each key, a job, a message, a slot of a schedule, whichever process asks and
-// however often: the key is noted in the transaction that does the work, under the fence of the lease's resource, so that
-// both are committed or neither is. A key has 1 to 512 bytes and belongs to the whole schema, whatever the lock.
+// Once runs fn's writes at most once for each key, whichever process asks and however often. A key is a job, a message,
+// a slot of a schedule. The transaction that does the work notes the key, under the fence of the lease's resource: both
+// are committed or neither is. A key has 1 to 512 bytes and belongs to the whole schema, whatever the lock.
 //
-// Whoever asks again gets ErrDone (DoneError); fn is not called and nothing is changed. Whoever asks while another does the
-// work waits for the end of that transaction, and does it if that one was rolled back. The same grant may do the work
-// of many keys, as with WithSameToken. A lost answer is no matter: ask again, with any lease.
+// Whoever asks again gets ErrDone (DoneError). fn is not called then, and nothing is changed. Whoever asks while
+// another does the work waits for that transaction, and does the work if it was rolled back. The same grant may do the
+// work of many keys, as with WithSameToken. A lost answer does no harm: ask again, with any lease.
 //
-// Other errors are those of Write, and ErrKeyTooOld. Keys whose retention has been over for a day are removed by and by, by
-// clients that have a heartbeat and by pglock-admin prune.
-func (s *Store) Once(ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...FenceOption) error {
+// Options are those of Write, and WithRetention. Other errors are those of Write, and ErrKeyTooOld. A day after the
+// retention of a key is over, clients that have a heartbeat and pglock-admin prune remove it.
+func (s *Store) Once(
+	ctx context.Context, lease *pglock.Lease, key string, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
+) error {
 	if err := s.check(fn); err != nil {
 		return err
 	}
@@ -90,12 +94,14 @@ func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction b
 	var of, keep *string
 	if c.keep > 0 {
 		// PostgreSQL 14 reads no interval of more than 2^31 of any unit.
-		moment, seconds := c.of.UTC().Format("2006-01-02T15:04:05.999999Z"), fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
+		moment := c.of.UTC().Format("2006-01-02T15:04:05.999999Z")
+		seconds := fmt.Sprintf("%d.%06d", c.keep/time.Second, c.keep%time.Second/time.Microsecond)
 		of, keep = &moment, &seconds
 	}
 	grant := hooks.Export(lease)
 	o.sql = protocol.Once(grant.Schema)
-	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep, grant.DatabaseID.String(), lease.Slot()}
+	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep,
+		grant.DatabaseID.String(), lease.Slot()}
 	o.read = func(row pgx.Row) (time.Duration, error) {
 		var first bool
 		var at int64
@@ -111,7 +117,7 @@ func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction b
 
 func validateKey(key string) error {
 	if key == "" || len(key) > 512 {
-		return &pglock.ArgumentError{Field: "key", Value: fmt.Sprint(len(key), " bytes"), Rule: "have 1 to 512 bytes"}
+		return invalid("key", fmt.Sprint(len(key), " bytes"), "have 1 to 512 bytes")
 	}
 	return nil
 }

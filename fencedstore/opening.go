@@ -13,13 +13,16 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// opening is the statement that puts a transaction under its fences. Its last three parameters are a receipt's and the time limit.
+// opening is the statement that puts a transaction under its fences. Its last three parameters are a receipt's and the
+// time limit.
 type opening struct {
 	fences []Fence // one or more, of one schema of one database
 	sql    string
-	args   []any                                         // but for those three
-	limit  time.Duration                                 // how long the transaction may take; 0: as long as the lease has left
-	read   func(pgx.Row) (left time.Duration, err error) // less than 0: the answer does not say
+	args   []any         // but for those three
+	limit  time.Duration // how long the transaction may take; 0: as long as the lease has left
+
+	// read reads the answer. left is what the lease has left, and less than 0 where the answer does not say.
+	read func(pgx.Row) (left time.Duration, err error)
 }
 
 // arguments are all arguments. Without a receipt somebody else sends the COMMIT and does not ask what became of it.
@@ -60,7 +63,7 @@ func (o opening) String() string {
 	return "resources " + strings.Join(names, ", ")
 }
 
-// lost is why one of the leases has ended, by the local clock, or nil.
+// lost says why one of the leases has ended, by the local clock. It is nil while none has.
 func (o opening) lost() error {
 	for _, f := range o.fences {
 		if err := f.Lease.Err(); err != nil {
@@ -77,13 +80,14 @@ func (o opening) longestTTL() (longest time.Duration) {
 	return longest
 }
 
-// blamed is the fence that the server's refusal is about: it names the token, and the lock or the resource.
+// blamed finds the fence that the server has refused: the error names the token, and the lock or the resource.
 func (o opening) blamed(err error) Fence {
 	for _, f := range o.fences {
-		if name := protocol.Field(err, protocol.FieldConstraint); protocol.Field(err, protocol.FieldColumn) == strconv.FormatInt(int64(f.Lease.Token()), 10) && (name == f.Resource || name == f.Lease.Name()) {
-			if protocol.State(err) != protocol.StateStaleToken || name == f.Resource {
-				return f
-			}
+		name, token := protocol.Field(err, protocol.FieldConstraint), protocol.Field(err, protocol.FieldColumn)
+		isStale := protocol.State(err) == protocol.StateStaleToken
+		if token == strconv.FormatInt(int64(f.Lease.Token()), 10) &&
+			(name == f.Resource || name == f.Lease.Name() && !isStale) {
+			return f
 		}
 	}
 	return o.fences[0]
@@ -107,13 +111,14 @@ func (c config) openOne(lease *pglock.Lease) opening {
 	return opening{
 		fences: []Fence{{Lease: lease, Resource: c.resource}},
 		sql:    protocol.Fence(grant.Schema),
-		args:   []any{lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), c.sameToken, grant.DatabaseID.String(), lease.Slot()},
-		limit:  c.limit,
-		read:   readLeft,
+		args: []any{lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), c.sameToken,
+			grant.DatabaseID.String(), lease.Slot()},
+		limit: c.limit,
+		read:  readLeft,
 	}
 }
 
-// named is the resource for the server, NULL for the one that it knows by itself.
+// named is the resource as the server needs it: NULL where the server knows it by itself.
 func (c config) named(lease *pglock.Lease) *string {
 	if c.resource == lease.Resource() {
 		return nil

@@ -23,8 +23,8 @@ type config struct {
 	receipt       *Receipt // WithReceipt
 }
 
-// WithResource names what the fence protects, 1 to 512 bytes. Every writer of the resource must use the same name.
-// Defaults to the lock's name, and for a slot of a shared or limited lock to the name, '#', and the slot (Lease.Resource).
+// WithResource names what the fence protects, in 1 to 512 bytes. All writers of the resource must use the same name.
+// Defaults to Lease.Resource: the lock's name, and for a slot of a shared or limited lock the name, '#', and the slot.
 func WithResource(name string) FenceOption {
 	return func(c *config) error {
 		c.resource = name
@@ -32,8 +32,8 @@ func WithResource(name string) FenceOption {
 	}
 }
 
-// WithSameToken lets one grant write to the resource any number of times. Without it a grant writes once, which makes a
-// retried write harmless.
+// WithSameToken lets one grant write to the resource any number of times. Without it a grant writes once, so repeating
+// a write does no harm.
 func WithSameToken() FenceOption {
 	return func(c *config) error {
 		c.sameToken = true
@@ -41,35 +41,36 @@ func WithSameToken() FenceOption {
 	}
 }
 
-// WithTxOptions sets the isolation level and the access mode of the transaction; BeginQuery and CommitQuery must be
-// empty. Defaults to the session's. Under REPEATABLE READ and SERIALIZABLE a write that outlives the expiry which its
-// snapshot shows is refused, also when the lease was renewed meanwhile.
+// WithTxOptions sets the isolation level and the access mode of the transaction. BeginQuery and CommitQuery must be
+// empty. Defaults to the session's. Under REPEATABLE READ and SERIALIZABLE the server refuses a write that takes longer
+// than the lease had left in the transaction's snapshot, also when the heartbeat has renewed the lease meanwhile; give
+// WithTimeLimit then.
 func WithTxOptions(o pgx.TxOptions) FenceOption {
 	return func(c *config) error {
 		if o.BeginQuery != "" || o.CommitQuery != "" {
-			return &pglock.ArgumentError{Field: "transaction options", Value: "with a BeginQuery or CommitQuery", Rule: "have neither"}
+			return invalid("transaction options", "with a BeginQuery or CommitQuery", "have neither")
 		}
 		levels := []pgx.TxIsoLevel{"", pgx.ReadUncommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
 		if !slices.Contains(levels, o.IsoLevel) {
-			return &pglock.ArgumentError{Field: "isolation level", Value: string(o.IsoLevel), Rule: "be one of pgx's"}
+			return invalid("isolation level", string(o.IsoLevel), "be one of pgx's")
 		}
 		if o.AccessMode == pgx.ReadOnly {
-			return &pglock.ArgumentError{Field: "access mode", Value: string(o.AccessMode), Rule: "be read write: passing a fence writes"}
+			return invalid("access mode", string(o.AccessMode), "be read write: passing a fence writes")
 		}
 		c.transactionOp, c.inTransaction = o, true
 		return nil
 	}
 }
 
-// newConfig refuses what can be known to be wrong without asking the server.
+// newConfig refuses what is wrong in any database.
 func newConfig(lease *pglock.Lease, opts []FenceOption) (config, error) {
 	if lease == nil || lease.Token() == 0 {
-		return config{}, &pglock.ArgumentError{Field: "lease", Value: "nil or zero", Rule: "be a *pglock.Lease that a Client was granted"}
+		return config{}, invalid("lease", "nil or zero", "be a *pglock.Lease that a Client was granted")
 	}
 	c := config{resource: lease.Resource()}
 	for _, o := range opts {
 		if o == nil {
-			return config{}, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+			return config{}, invalid("option", "nil", "be an option of this package")
 		}
 		if err := o(&c); err != nil {
 			return config{}, err
@@ -78,28 +79,31 @@ func newConfig(lease *pglock.Lease, opts []FenceOption) (config, error) {
 	return c, lease.Err()
 }
 
-// WithReceipt makes Guard, GuardOnce, GuardAll and their forms for database/sql leave a receipt, which they write to *r: where the
-// COMMIT that the application sends is not answered, Store.Outcome or OutcomeSQL says what became of it. Each receipt is a row of its own
-// that is kept for a week. Store.Write and its relatives leave receipts without this option, and use their rows again.
+// WithReceipt is for Guard and its relatives, whose COMMIT the application sends. The transaction leaves a receipt, and
+// the call writes its name to *r. When nobody answers the COMMIT, Store.Outcome or OutcomeSQL says what became of it.
+// Each receipt takes a row for a week. Store.Write and its relatives leave receipts without this option, in rows that
+// they use again.
 func WithReceipt(r *Receipt) FenceOption {
 	return func(c *config) error {
 		if r == nil {
-			return &pglock.ArgumentError{Field: "receipt", Value: "nil", Rule: "be a *Receipt to write to"}
+			return invalid("receipt", "nil", "be a *Receipt to write to")
 		}
 		c.receipt = r
 		return nil
 	}
 }
 
-// refuse names an option that the call has no use for.
+// refuse refuses options that the call has no use for.
 func (c config) refuse(transaction, key bool) error {
 	switch {
 	case c.inTransaction && !transaction:
-		return &pglock.ArgumentError{Field: "WithTxOptions", Value: "given", Rule: "be left out: the transaction has begun already, or is none of the caller's"}
+		return invalid("WithTxOptions", "given",
+			"be left out: the transaction has begun already, or the caller has none")
 	case c.receipt != nil && transaction:
-		return &pglock.ArgumentError{Field: "WithReceipt", Value: "given", Rule: "be given to Guard and its relatives only: this call leaves a receipt by itself"}
+		return invalid("WithReceipt", "given",
+			"be given to Guard and its relatives alone: this call leaves a receipt by itself")
 	case c.keep > 0 && !key:
-		return &pglock.ArgumentError{Field: "WithRetention", Value: "given", Rule: "be given to Once and its relatives only"}
+		return invalid("WithRetention", "given", "be given to Once and its relatives alone")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,8 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// answered reports whether the server itself refused the COMMIT: then it was rolled back. A server that ends the
-// connection instead, for an administrator or in a crash, may have committed before.
+// answered reports whether the server itself refused the COMMIT, which was then rolled back. A server that ends the
+// connection instead, for an administrator or in a crash, may have committed before that.
 func answered(err error) bool {
 	return errors.Is(err, pgx.ErrTxCommitRollback) || !protocol.ConnectionLost(err)
 }
@@ -42,9 +43,10 @@ const (
 // outcomeLook is how long one look at an outcome waits for a transaction that is still open.
 const outcomeLook = 500 * time.Millisecond
 
-// Outcome asks what became of the write of an OutcomeUnknownError, waiting until it is final or ctx ends. The answer is on disk
-// when it is given, and on a synchronous standby where there is one. A write that the server does not know, as after a failover
-// that lost it, was rolled back there: and so it is after a week, so ask sooner.
+// Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction that was guarded WithReceipt. It
+// waits until the answer is final or ctx ends. The answer is then on disk, and on a synchronous standby where there is
+// one. A write that the server does not know was rolled back: for instance one that a failover has lost. The server
+// forgets receipts after a week, so ask sooner.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	if s == nil || s.pool == nil {
 		return "", errNilPool
@@ -60,7 +62,7 @@ func outcome(ctx context.Context, db database, receipt Receipt) (Outcome, error)
 			return OutcomeCommitted, nil
 		case err == nil:
 			return OutcomeRolledBack, nil
-		case ctx.Err() != nil || protocol.State(err) == "42501" || protocol.State(err) == "3F000" || protocol.State(err) == "42883":
+		case ctx.Err() != nil, slices.Contains(hopeless, protocol.State(err)):
 			return "", fmt.Errorf("fencedstore: outcome of write %s: %w", receipt.Write, err)
 		}
 		timer := time.NewTimer(20 * time.Millisecond)
@@ -74,6 +76,12 @@ func outcome(ctx context.Context, db database, receipt Receipt) (Outcome, error)
 
 // errUnconfirmed says that an answer may not be on the synchronous standby.
 var errUnconfirmed = errors.New("the wait for the synchronous standby was cancelled")
+
+// hopeless are the SQLSTATEs of an answer that asking again does not change: no right, no schema, no function.
+var hopeless = []string{"42501", "3F000", "42883"}
+
+// lookOptions are those of the transaction of a look.
+var lookOptions = pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
 
 // setLockTimeout bounds a look; its argument is lookWait.
 const setLockTimeout = "SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)"

@@ -34,7 +34,7 @@ func (d pgxDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 	}
 	defer conn.Release()
 	_ = protocol.Unconfirmed(conn.Conn())
-	err = pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, conn, lookOptions, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, setLockTimeout, lookWait()); err != nil {
 			return err
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/hooks"
 )
 
-// Receipt names what a fenced write leaves of itself on the server, in its own transaction. Whoever did not hear the answer to
-// its COMMIT asks for it with Store.Outcome: the receipt is there if the transaction was committed, on the server that is the
-// primary now, and no other write takes its place before the outcome was asked for. Receipts are kept for a week.
+// Receipt names the row that a fenced write leaves in its own transaction. Whoever got no answer to the COMMIT asks for
+// it with Store.Outcome or OutcomeSQL. The row is there if the transaction was committed, on the server that is the
+// primary now. No other write uses the row before somebody has asked. The server keeps receipts for a week.
 type Receipt struct {
 	Schema string    `json:"schema"`
 	ID     uuid.UUID `json:"id"`
@@ -21,8 +21,8 @@ type Receipt struct {
 // String is for logs.
 func (r Receipt) String() string { return fmt.Sprintf("%s/%s/%s", r.Schema, r.ID, r.Write) }
 
-// rows are the receipts' rows that the writes of this process may use: of each database as many as there ever were writes at once. A
-// row is free when it is known what became of the write that used it last.
+// rows are the rows of receipts that the writes of this process may use again. Of each database there are as many as
+// there ever were writes at once. A row is free when it is known what became of the write that used it last.
 var rows freeRows
 
 type freeRows struct {
@@ -52,7 +52,7 @@ func (rs *freeRows) putBack(home hooks.Grant, r Receipt) {
 	rs.free[home] = append(rs.free[home], r.ID)
 }
 
-// newReceipt names a row that nobody has used.
+// newReceipt names a row that nobody has used yet.
 func newReceipt(schema string) (r Receipt, err error) {
 	r.Schema = schema
 	if r.ID, err = uuid.NewRandom(); err == nil {

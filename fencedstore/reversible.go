@@ -22,22 +22,22 @@ const (
 	longestPause = 500 * time.Millisecond
 )
 
-// What became of an operation that Run does not let stand, for errors.Is. An error that is none of these says that Apply
-// was not called.
+// What became of an operation that Run does not let stand, for errors.Is. An error that is none of these says that
+// Apply was not called.
 var (
 	// ErrUndone: Apply was called, and Restore has undone it.
 	ErrUndone = errors.New("fencedstore: operation was undone")
 	// ErrNotRestored: Apply was called, and Restore failed. errors.As with **RestoreError tells how.
 	ErrNotRestored = errors.New("fencedstore: operation was not undone")
-	// ErrOvertaken is for Restore to return, wrapped or not, when somebody else has written since Apply: nothing that could
-	// be undone is left of ours. Run returns it beside the reason for undoing.
+	// ErrOvertaken is for Restore to return, wrapped or not, when somebody else has written since Apply: nothing that
+	// could be undone is left of ours. Run returns it beside the reason for undoing.
 	ErrOvertaken = errors.New("fencedstore: somebody has written since: not undone")
 	// ErrUnconfirmed is a reason for undoing: the server could not be asked in time whether the lease was still held.
 	ErrUnconfirmed = errors.New("fencedstore: the server did not confirm the lease")
 )
 
-// RestoreError says that an operation had to be undone, and that Restore failed: its resource may be left with what Apply
-// did, or with a part of it. It is an ErrNotRestored, and unwraps to both errors.
+// RestoreError says that an operation had to be undone, and that Restore failed: its resource may be left with what
+// Apply did, or with a part of it. It is an ErrNotRestored, and unwraps to both errors.
 type RestoreError struct {
 	Resource string
 	Token    pglock.Token
@@ -46,7 +46,8 @@ type RestoreError struct {
 }
 
 func (e *RestoreError) Error() string {
-	return fmt.Sprintf("fencedstore: operation of token %d on resource %q was not undone: %v; it had to be, because: %v",
+	return fmt.Sprintf("fencedstore: operation of token %d on resource %q was not undone: %v; "+
+		"it had to be undone, because: %v",
 		e.Token, e.Resource, e.Err, e.Cause)
 }
 
@@ -62,12 +63,12 @@ func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
 // this very moment: a Restore that puts back blindly what Capture saw destroys the next holder's work. So:
 //
 //   - Restore must be conditional. It undoes only what is still as Apply left it, in one step with the comparison: an
-//     object by If-Match, a file under the lock that all its writers take, a service by the token (fencedhttp.ContextWithToken,
-//     as the lease has ended). Otherwise it changes nothing and returns ErrOvertaken.
+//     object by If-Match, a file under the lock that all its writers take, a service by the token
+//     (fencedhttp.ContextWithToken, as the lease has ended). Otherwise it changes nothing and returns ErrOvertaken.
 //   - What Apply leaves must differ from what any other writer leaves, by the token or a version in it; equal contents
 //     would be taken for ours.
-//   - Apply should be conditional too: it replaces what Capture saw and fails otherwise. A holder that has captured what a
-//     predecessor is just undoing would otherwise build on it.
+//   - Apply should be conditional too: it replaces what Capture saw and fails otherwise. A holder that has captured
+//     what a predecessor is just undoing would otherwise build on it.
 //   - Apply must be over when it returns. A request that was given up, but may still arrive, cannot be undone.
 //   - Restore must bear that Apply has done nothing, or a part: it is called after a failed Apply as well.
 type Reversible struct {
@@ -75,8 +76,8 @@ type Reversible struct {
 	Capture func(ctx context.Context) error
 	// Apply does the operation. Required.
 	Apply func(ctx context.Context) error
-	// Restore undoes it, on its condition. Required. Its context has the values of Run's, but ends neither with it nor with
-	// the lease: only with RestoreTimeout. Run waits for it to return.
+	// Restore undoes it, on its condition. Required. Its context has the values of Run's, but ends neither with it nor
+	// with the lease: only with RestoreTimeout. Run waits for it to return.
 	Restore func(ctx context.Context) error
 	// RestoreTimeout bounds Restore. Defaults to DefaultRestoreTimeout, 30 s.
 	RestoreTimeout time.Duration
@@ -85,11 +86,11 @@ type Reversible struct {
 func (op Reversible) check() error {
 	switch {
 	case op.Apply == nil:
-		return &pglock.ArgumentError{Field: "Apply", Value: "nil", Rule: "be a function"}
+		return invalid("Apply", "nil", "be a function")
 	case op.Restore == nil:
-		return &pglock.ArgumentError{Field: "Restore", Value: "nil", Rule: "be a function"}
+		return invalid("Restore", "nil", "be a function")
 	case op.RestoreTimeout < 0:
-		return &pglock.ArgumentError{Field: "RestoreTimeout", Value: op.RestoreTimeout.String(), Rule: "not be negative"}
+		return invalid("RestoreTimeout", op.RestoreTimeout.String(), "not be negative")
 	}
 	return nil
 }
@@ -98,16 +99,16 @@ func (op Reversible) check() error {
 // second one fails:
 //
 //  1. It passes the fence of the lease's resource, in a short transaction of its own. So a holder with a lower token is
-//     refused from now on, and this one is refused if a greater token has passed. The same token may pass again, as with
-//     WithSameToken: one grant can run many operations. A Write under the same token needs WithSameToken after it.
+//     refused from now on, and this one is refused if a greater token has passed. The same token may pass again, as
+//     with WithSameToken: one grant can run many operations. A Write under the same token needs WithSameToken after it.
 //  2. Capture, and a look at the local deadline of the lease.
 //  3. Apply.
-//  4. The server is asked whether the lease is still held. It answers yes: Apply ran while it was held from beginning to
-//     end, and the operation stands. It answers no: Restore. Where it does not answer, Run asks again until the local
-//     deadline that the lease had when Apply returned, which comes before its end on the server, and then undoes.
+//  4. The server is asked whether the lease is still held. It answers yes: Apply ran while it was held from beginning
+//     to end, and the operation stands. It answers no: Restore. Where it does not answer, Run asks again until the
+//     local deadline that the lease had when Apply returned, which comes before its end on the server, and then undoes.
 //
-// The contexts of Capture and Apply end with ctx and with the lease. Apply's error, its panic, and the end of ctx before
-// the check was answered also lead to Restore; the panic goes on after it.
+// The contexts of Capture and Apply end with ctx and with the lease. Apply's error, its panic, and the end of ctx
+// before the check was answered also lead to Restore; the panic goes on after it.
 //
 // This is weaker than Write. The database refuses a late write; what is outside has seen it, between Apply and Restore,
 // and a process that dies in between undoes nothing. Where the receiver can compare tokens by itself, as with package
@@ -115,13 +116,14 @@ func (op Reversible) check() error {
 //
 // WithResource applies. WithTxOptions is refused with pglock.ErrInvalid: there is no transaction for the caller.
 //
-// A nil return means that the operation stands. Errors that match ErrUndone, ErrNotRestored (RestoreError) or ErrOvertaken
-// tell what became of an operation that was begun, beside the reason: Apply's error, pglock.ErrLost, pglock.ErrReleased or
-// ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's error, ErrStaleToken, pglock.ErrLost,
-// ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of the fence; it is safe to run again).
+// A nil return means that the operation stands. Errors that match ErrUndone, ErrNotRestored (RestoreError) or
+// ErrOvertaken tell what became of an operation that was begun, beside the reason: Apply's error, pglock.ErrLost,
+// pglock.ErrReleased or ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's
+// error, ErrStaleToken, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of
+// the fence; it is safe to run again).
 func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opts ...FenceOption) error {
 	if s == nil || s.pool == nil {
-		return &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
+		return invalid("pool", "nil", "be a *pgxpool.Pool")
 	}
 	if err := op.check(); err != nil {
 		return err
@@ -134,7 +136,8 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 		return err
 	}
 	if c.limit > 0 || c.receipt != nil {
-		return &pglock.ArgumentError{Field: "WithTimeLimit or WithReceipt", Value: "given", Rule: "be left out: Run has no transaction for the caller. Lease.Extend makes the lease last for longer"}
+		return invalid("WithTimeLimit or WithReceipt", "given",
+			"be left out: Run has no transaction for the caller. Lease.Extend makes a lease last for longer")
 	}
 	pass := func(context.Context, pgx.Tx) error { return nil }
 	err = s.Write(ctx, lease, pass, WithResource(c.resource), WithSameToken(),
@@ -147,7 +150,8 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 	defer stop()
 	if op.Capture != nil {
 		if err := op.Capture(working); err != nil {
-			return fmt.Errorf("fencedstore: operation on resource %q was not begun: %w", c.resource, withLoss(err, lease))
+			err = withLoss(err, lease)
+			return fmt.Errorf("fencedstore: operation on resource %q was not begun: %w", c.resource, err)
 		}
 	}
 	if err := ended(working, lease); err != nil {
@@ -194,7 +198,8 @@ func (r *reversal) run(ctx, working context.Context) error {
 	returned := false
 	defer func() {
 		if !returned {
-			_ = r.undo(ctx, errors.New("the function Apply did not return")) // nobody takes the error: the panic goes on
+			// Nobody takes the error: the panic goes on.
+			_ = r.undo(ctx, errors.New("the function Apply did not return"))
 		}
 	}()
 	err := r.op.Apply(working)
@@ -208,9 +213,9 @@ func (r *reversal) run(ctx, working context.Context) error {
 	return nil
 }
 
-// confirm asks the server whether the lease is held until it answers, or until the local deadline that the lease has now: the
-// heartbeat may move that, and an operation that may have to be undone does not wait for it. Nil means that the lease was held
-// after the call began.
+// confirm asks the server whether the lease is held until it answers, or until the local deadline that the lease has
+// now: the heartbeat may move that, and an operation that may have to be undone does not wait for it. Nil means that
+// the lease was held after the call began.
 func confirm(ctx context.Context, lease *pglock.Lease) error {
 	by := lease.Deadline()
 	var last error
@@ -238,7 +243,8 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 	if end := ended(ctx, lease); end != nil {
 		return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, last)
 	}
-	return fmt.Errorf("%w: it did not say so by the deadline that the lease had when Apply returned: %w", ErrUnconfirmed, last)
+	return fmt.Errorf("%w: it did not say so by the deadline that the lease had when Apply returned: %w",
+		ErrUnconfirmed, last)
 }
 
 // undo restores, and returns what to tell the caller: never nil. Neither ctx nor the lease ends it.

@@ -91,7 +91,8 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 	wantCalls(t, calls, "capture apply restore")
 }
 
-// The heartbeat goes on over a connection of its own while no check gets one of the pool: the operation does not wait for that.
+// The heartbeat goes on over a connection of its own while no check gets one of the pool: the operation does not wait
+// for that.
 func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, func(c *pgxpool.Config) { c.MaxConns = 1 }, pglock.WithTTL(3*time.Second))

@@ -15,7 +15,8 @@ import (
 
 var errPrecondition = errors.New("precondition failed")
 
-// object is an object of a store outside the database: a put succeeds only if the version is still the one that is named.
+// object is an object of a store outside the database: a put succeeds only if the version is still the one that is
+// named.
 type object struct {
 	mu      sync.Mutex
 	body    string

@@ -11,10 +11,10 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Seal is the last statement of a guarded transaction whose own code may have moved its constraints or rolled back to a
-// savepoint: it refuses a transaction that is not under the fence any more (ErrLeftFence), checks the lease, and holds the lock
-// until the COMMIT, also where SET CONSTRAINTS ALL IMMEDIATE has used up the check inside it. Of the options only WithResource
-// matters. Store.Write does it by itself.
+// Seal is the last statement of a guarded transaction whose code may have moved its constraints or rolled back to a
+// savepoint. It refuses a transaction that is no longer under the fence (ErrLeftFence), checks the lease, and holds the
+// lock until COMMIT, also where SET CONSTRAINTS ALL IMMEDIATE has used up the check inside COMMIT. Of the options only
+// WithResource matters. Store.Write and WriteSQL do this by themselves.
 func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	return sealTx(checkPgxTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
 		_, err := tx.Exec(ctx, sql, resources)
@@ -50,8 +50,8 @@ func sealTx(bad error, fences []Fence, opts []FenceOption, exec func(sql string,
 	if bad != nil {
 		return bad
 	}
-	if len(fences) == 0 || len(fences) > maxFences {
-		return &pglock.ArgumentError{Field: "fences", Value: fmt.Sprint(len(fences), " long"), Rule: fmt.Sprint("have 1 to ", maxFences, " elements")}
+	if err := checkCount(fences); err != nil {
+		return err
 	}
 	var o opening
 	for _, f := range fences {
@@ -71,7 +71,7 @@ func sealTx(bad error, fences []Fence, opts []FenceOption, exec func(sql string,
 	return nil
 }
 
-// arrayText is an array of texts as PostgreSQL reads it, for drivers that take no arrays.
+// arrayText writes an array of texts as PostgreSQL reads it, for drivers that take no arrays.
 func arrayText(texts []string) string {
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	quoted := make([]string, len(texts))

@@ -7,8 +7,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// SQLTx is a transaction of database/sql: a *sql.Tx, or what wraps one, as bun's Tx, ent's Tx with the feature sql/execquery, and the
-// ConnPool that GORM has inside Transaction. A *sql.DB is none: each of its statements would be a transaction.
+// SQLTx is a transaction of database/sql: a *sql.Tx, or what wraps one, as bun's Tx, ent's Tx with the feature
+// sql/execquery, and the ConnPool that GORM has inside Transaction. A *sql.DB is none: each of its statements would be
+// a transaction.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -16,16 +17,18 @@ type SQLTx interface {
 	Rollback() error
 }
 
-// WriteSQL is Store.Write through database/sql, with any driver for PostgreSQL whose errors have a method SQLState, as lib/pq and
-// pgx's stdlib have. db must lead to the database that granted the lock. fn may give the *sql.Tx to whatever takes one; it must neither
-// commit nor roll back, and must not keep it.
+// WriteSQL is Store.Write through database/sql, with any driver for PostgreSQL whose errors have a method SQLState, as
+// lib/pq and pgx's stdlib have. db must lead to the database that granted the lock. fn may give the *sql.Tx to whatever
+// takes one; it must neither commit nor roll back, and must not keep it.
 //
-// Options, promises and errors are those of Store.Write, with three differences. The fence follows BEGIN, and COMMIT follows the last
-// check, each with a round trip of its own. Where fn commits by itself, COMMIT still checks the lease, but ErrLeftFence comes without
-// the last check. And where a COMMIT hangs because the network was cut, a driver that does not heed contexts, such as lib/pq, keeps its
-// goroutine and its connection until the operating system gives the connection up; WriteSQL itself returns in time. Ask for what became
-// of an OutcomeUnknownError with OutcomeSQL.
-func WriteSQL(ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(context.Context, *sql.Tx) error, opts ...FenceOption) error {
+// Options, promises and errors are those of Store.Write, with three differences. The fence follows BEGIN, and COMMIT
+// follows the last check, each with a round trip of its own. Where fn commits by itself, COMMIT still checks the lease,
+// but ErrLeftFence comes without the last check. And where a COMMIT hangs because the network was cut, a driver that
+// does not heed contexts, such as lib/pq, keeps its goroutine and its connection until the operating system gives the
+// connection up; WriteSQL itself returns in time. Ask for what became of an OutcomeUnknownError with OutcomeSQL.
+func WriteSQL(
+	ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(context.Context, *sql.Tx) error, opts ...FenceOption,
+) error {
 	if err := checkSQL(db, fn); err != nil {
 		return err
 	}
@@ -37,7 +40,9 @@ func WriteSQL(ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(cont
 }
 
 // WriteAllSQL is Store.WriteAll through database/sql, as WriteSQL is Store.Write.
-func WriteAllSQL(ctx context.Context, db *sql.DB, fences []Fence, fn func(context.Context, *sql.Tx) error, opts ...FenceOption) error {
+func WriteAllSQL(
+	ctx context.Context, db *sql.DB, fences []Fence, fn func(context.Context, *sql.Tx) error, opts ...FenceOption,
+) error {
 	if err := checkSQL(db, fn); err != nil {
 		return err
 	}
@@ -49,7 +54,10 @@ func WriteAllSQL(ctx context.Context, db *sql.DB, fences []Fence, fn func(contex
 }
 
 // OnceSQL is Store.Once through database/sql, as WriteSQL is Store.Write.
-func OnceSQL(ctx context.Context, db *sql.DB, lease *pglock.Lease, key string, fn func(context.Context, *sql.Tx) error, opts ...FenceOption) error {
+func OnceSQL(
+	ctx context.Context, db *sql.DB, lease *pglock.Lease, key string, fn func(context.Context, *sql.Tx) error,
+	opts ...FenceOption,
+) error {
 	if err := checkSQL(db, fn); err != nil {
 		return err
 	}
@@ -68,7 +76,7 @@ func OutcomeSQL(ctx context.Context, db *sql.DB, receipt Receipt) (Outcome, erro
 	return outcome(ctx, sqlDatabase{db: db}, receipt)
 }
 
-var errNilDB = &pglock.ArgumentError{Field: "db", Value: "nil", Rule: "be a *sql.DB"}
+var errNilDB = invalid("db", "nil", "be a *sql.DB")
 
 func checkSQL(db *sql.DB, fn func(context.Context, *sql.Tx) error) error {
 	if db == nil {

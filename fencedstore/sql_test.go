@@ -227,7 +227,8 @@ func TestWorkOfAKeyIsDoneOnceThroughWhateverAsks(t *testing.T) {
 	}
 }
 
-// A transaction of the application's own leaves a receipt when it is asked to, and whoever has it learns what became of it.
+// A transaction of the application's own leaves a receipt when it is asked to, and whoever has it learns what became of
+// it.
 func TestI17_TransactionOfTheApplicationsOwnLeavesAReceipt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -300,36 +301,6 @@ func TestPanicInAWriteThroughDatabaseSQLRollsBack(t *testing.T) {
 	}
 	if err := b.write(t, l, "job", `INSERT INTO done VALUES (2)`); err != nil {
 		t.Errorf("the fence is still taken: %v", err)
-	}
-}
-
-// The connections of the pool may all have died while nobody used them.
-func TestWriteThroughDatabaseSQLReplacesDeadConnections(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	l := b.acquire(t, "job")
-	db := b.sqlDB(t)
-	db.SetMaxIdleConns(10)
-	conns := make([]*sql.Conn, 10)
-	for i := range conns {
-		var err error
-		if conns[i], err = db.Conn(t.Context()); err == nil {
-			err = conns[i].PingContext(t.Context())
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range conns {
-		pid := 0
-		if err := c.QueryRowContext(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.Close()
-		b.exec(t, `SELECT pg_terminate_backend($1, 10000)`, pid)
-	}
-	if err := fencedstore.WriteSQL(t.Context(), db, l, func(context.Context, *sql.Tx) error { return nil }); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -28,8 +29,28 @@ func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
 
 func (d sqlDatabase) idle() int { return d.db.Stats().Idle }
 
-// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
+// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did. It returns in time whatever
+// the driver does: what goes on without it gives its connection back by itself.
 func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
+	type answer struct {
+		committed bool
+		err       error
+	}
+	answered := make(chan answer, 1)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		committed, err := d.ask(ctx, r)
+		answered <- answer{committed, err}
+	}()
+	if !inTime(ctx, finished, func() {}) {
+		return false, ctx.Err()
+	}
+	a := <-answered
+	return a.committed, a.err
+}
+
+func (d sqlDatabase) ask(ctx context.Context, r Receipt) (committed bool, err error) {
 	lent, err := d.lend(ctx)
 	if err != nil {
 		return false, err
@@ -37,16 +58,13 @@ func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err e
 	c := lent.(*sqlConn)
 	defer c.giveBack()
 	_ = c.unconfirmed()
-	c.options = pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}
-	err = c.within(ctx, func() error {
-		if err := c.beginTx(ctx); err != nil {
-			return err
-		}
-		if _, err := c.tx.ExecContext(ctx, setLockTimeout, lookWait()); err != nil {
-			return err
-		}
-		return c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
-	})
+	c.options = lookOptions
+	if err = c.beginTx(ctx); err == nil {
+		_, err = c.tx.ExecContext(ctx, setLockTimeout, lookWait())
+	}
+	if err == nil {
+		err = c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
+	}
 	if err != nil {
 		c.rollback(ctx)
 		return false, err
@@ -72,10 +90,16 @@ type sqlConn struct {
 }
 
 // isolation is what database/sql calls an isolation level.
-var isolation = map[pgx.TxIsoLevel]sql.IsolationLevel{"": sql.LevelDefault, pgx.ReadUncommitted: sql.LevelReadUncommitted,
-	pgx.ReadCommitted: sql.LevelReadCommitted, pgx.RepeatableRead: sql.LevelRepeatableRead, pgx.Serializable: sql.LevelSerializable}
+var isolation = map[pgx.TxIsoLevel]sql.IsolationLevel{
+	"":                  sql.LevelDefault,
+	pgx.ReadUncommitted: sql.LevelReadUncommitted,
+	pgx.ReadCommitted:   sql.LevelReadCommitted,
+	pgx.RepeatableRead:  sql.LevelRepeatableRead,
+	pgx.Serializable:    sql.LevelSerializable,
+}
 
-// beginTx begins a transaction whose context is its own: database/sql would end the transaction behind our back together with ctx.
+// beginTx begins a transaction whose context is its own: database/sql would end the transaction behind our back
+// together with ctx.
 func (c *sqlConn) beginTx(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, end)
@@ -139,8 +163,8 @@ func (c *sqlConn) rollback(ctx context.Context) {
 	}
 }
 
-// within calls f and returns its error. When ctx ends it ends the transaction's context, which makes drivers give up, and waits a
-// little longer. A driver that does not heed contexts, as lib/pq where nobody answers, goes on in a goroutine of its own and keeps the
+// within calls f and returns its error. When ctx ends it ends the transaction's context, which makes drivers give up. A
+// driver that does not heed contexts, as lib/pq where nobody answers, goes on in a goroutine of its own and keeps the
 // connection until the operating system gives that up.
 func (c *sqlConn) within(ctx context.Context, f func() error) error {
 	var err error
@@ -149,22 +173,28 @@ func (c *sqlConn) within(ctx context.Context, f func() error) error {
 		defer close(done)
 		err = f()
 	}()
-	select {
-	case <-done:
-		return err
-	case <-ctx.Done():
-	}
-	if c.end != nil {
-		c.end()
-	}
-	giveUp, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
-	defer cancel()
-	select {
-	case <-done:
-		return err
-	case <-giveUp.Done():
+	if !inTime(ctx, done, c.end) {
 		c.hanging, c.dead = done, true
 		return ctx.Err()
+	}
+	return err
+}
+
+// inTime waits until done, or for a little longer than ctx, at whose end it gives up. False says that it is not done.
+func inTime(ctx context.Context, done <-chan struct{}, giveUp func()) bool {
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+	}
+	giveUp()
+	timer := time.NewTimer(rollingBack)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
 	}
 }
 

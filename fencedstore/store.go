@@ -9,28 +9,33 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Store makes fenced writes over the application's pool, which stays the caller's. It is safe for concurrent use and has
-// no goroutines.
+// Store makes fenced writes through the application's pool. The pool stays the caller's. A store is safe for concurrent
+// use and has no goroutines.
 type Store struct{ pool *pgxpool.Pool }
 
-// New makes a store. Its pool must lead to the database that grants the locks. A nil pool is refused by Write.
+// New makes a store. Its pool must lead to the database that grants the locks. Write refuses a nil pool.
 func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
 
-// Write runs fn in a transaction under the fence of the lease's resource, and commits it only if the lease still holds
-// by the server's clock, checked inside the COMMIT. BEGIN and the fence travel together, and the last check travels with
-// COMMIT: no round trip is added to a plain transaction.
+// Write runs fn in a transaction under the fence of the lease's resource. It commits only if the lease still holds by
+// the server's clock, checked inside COMMIT. BEGIN and the fence travel together, and so do the last check and COMMIT:
+// a fenced write has as many round trips as a plain transaction.
 //
-// First the fence row is taken, which may wait for a predecessor's open transaction; then the token must be greater than
-// every one that has passed; then the lease is checked; then fn runs. fn must neither commit nor roll back, and its
-// transaction should last no longer than the lease has left when it begins: the server ends one that hangs for so long, and
-// from PostgreSQL 17 on any. fn's context ends with ctx and with the lease.
+// The server first takes the row of the fence, which may have to wait for a predecessor's open transaction. Then it
+// compares the token, checks the lease, and fn runs. fn must neither commit nor roll back. The transaction may take as
+// long as the lease has left when it passes the fence, or as long as WithTimeLimit says. fn's context ends with ctx and
+// with the lease.
 //
-// An error or a panic of fn, or the end of ctx, rolls back; fn's error is returned as it is, joined with the loss when
-// the lease is lost by then. A nil return means committed. Errors: ErrStaleToken (StaleTokenError), ErrLeftFence, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, and
-// pglock.ErrOutcomeUnknown (OutcomeUnknownError) when the answer to COMMIT was lost and nobody could be asked. Retrying
-// with the same lease is safe: had the first attempt been committed, the second is refused as stale, unless
-// WithSameToken is given.
-func (s *Store) Write(ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...FenceOption) error {
+// An error or a panic of fn, and the end of ctx, roll back. Write returns fn's error as it is, joined with the loss
+// when the lease is lost by then. A nil return means committed.
+//
+// Options: WithResource, WithSameToken, WithTimeLimit, WithTxOptions. Errors: ErrStaleToken (StaleTokenError),
+// ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
+// ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) when the answer to COMMIT was lost and nobody could
+// say what became of it. It is safe to try again with the same lease and without WithSameToken: if the first attempt
+// was committed, the second is refused as stale.
+func (s *Store) Write(
+	ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
+) error {
 	if err := s.check(fn); err != nil {
 		return err
 	}
@@ -52,8 +57,8 @@ func (s *Store) check(fn func(context.Context, pgx.Tx) error) error {
 }
 
 var (
-	errNilPool = &pglock.ArgumentError{Field: "pool", Value: "nil", Rule: "be a *pgxpool.Pool"}
-	errNilFn   = &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
+	errNilPool = invalid("pool", "nil", "be a *pgxpool.Pool")
+	errNilFn   = invalid("fn", "nil", "be a function")
 )
 
 func inPgx(fn func(context.Context, pgx.Tx) error) func(context.Context, connection) error {

@@ -17,18 +17,18 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ErrTimeLimit says that a fenced transaction was ended because it took too long. errors.As with **TimeLimitError tells which limit
-// ended it, and how long that was.
+// ErrTimeLimit says that a fenced transaction was ended because it took too long. errors.As with **TimeLimitError tells
+// which limit ended it, and how long that was.
 var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 
 // TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
 type TimeLimitError struct {
-	// Setting is PostgreSQL's name of the limit: statement_timeout, lock_timeout, idle_in_transaction_session_timeout or
-	// transaction_timeout. It is "" where the connection was closed and the driver did not say why, and where the callback's context
-	// ended first.
+	// Setting is PostgreSQL's name of the limit: statement_timeout, lock_timeout, idle_in_transaction_session_timeout
+	// or transaction_timeout. It is "" where the connection was closed and the driver did not say why, and where the
+	// callback's context ended first.
 	Setting string
-	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as the lease had left
-	// when the transaction passed the fence.
+	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as
+	// the lease had left when the transaction passed the fence.
 	Limit time.Duration
 	Given bool // WithTimeLimit was given
 	Err   error
@@ -37,11 +37,11 @@ type TimeLimitError struct {
 func (e *TimeLimitError) Error() string {
 	by := cmp.Or(e.Setting, "the connection was closed or the context ended")
 	if e.Given {
-		return fmt.Sprintf("fencedstore: the transaction took longer than its time limit of %v (%s): give WithTimeLimit a longer one: %v",
-			e.Limit, by, e.Err)
+		return fmt.Sprintf("fencedstore: the transaction took longer than its time limit of %v (%s): "+
+			"give WithTimeLimit a longer one: %v", e.Limit, by, e.Err)
 	}
-	return fmt.Sprintf("fencedstore: the transaction took longer than its lease had left when it began, %v (%s): give WithTimeLimit for longer work: %v",
-		e.Limit.Round(time.Millisecond), by, e.Err)
+	return fmt.Sprintf("fencedstore: the transaction took longer than its lease had left when it began, %v (%s): "+
+		"give WithTimeLimit for longer work: %v", e.Limit.Round(time.Millisecond), by, e.Err)
 }
 
 // Is reports whether target is ErrTimeLimit.
@@ -49,42 +49,50 @@ func (e *TimeLimitError) Is(target error) bool { return target == ErrTimeLimit }
 
 func (e *TimeLimitError) Unwrap() error { return e.Err }
 
-// WithTimeLimit says how long the fenced transaction may take, from the fence to the end of COMMIT, waiting at the fence included.
-// d is from pglock.MinTTL (100 ms) to pglock.MaxTTL (24 h), less the grace of the lease. Without the option the transaction may take
-// as long as the lease has left when it passes the fence.
+// WithTimeLimit says how long the fenced transaction may take, from the fence to the end of COMMIT, waiting at the
+// fence included. d is from pglock.MinTTL (100 ms) to pglock.MaxTTL (24 h), less the grace of the lease. Without the
+// option the transaction may take as long as the lease has left when it passes the fence.
 //
-// Where d is more than the lease has left, the lease is first extended by pglock.Lease.Extend, before BEGIN. The heartbeat
-// goes on renewing it, and its deadline, Valid and Context follow. Where d is less, the lease stays as it is and the transaction may
-// take d. Several leases are extended together; if one of them is lost meanwhile, nothing is written.
+// Where d is more than the lease has left, the lease is first extended by pglock.Lease.Extend, before BEGIN. The
+// heartbeat goes on renewing it, and its deadline, Valid and Context follow. Where d is less, the lease stays as it is
+// and the transaction may take d. Several leases are extended together; if one of them is lost meanwhile, nothing is
+// written.
 //
-// The server ends a transaction that takes longer (TimeLimitError), with the exceptions before PostgreSQL 17 that the package
-// documentation names; there the callback's context ends a little after d. So d is also how long a holder that hangs can keep the next
-// one waiting: give the longest time that the work needs, and not more.
+// The server ends a transaction that takes longer (TimeLimitError), with the exceptions before PostgreSQL 17 that the
+// package documentation names; there the callback's context ends two seconds after d. So d is also how long a holder
+// that hangs can keep the next one waiting: give the longest time that the work needs, and not more.
 //
-// After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once, and a crash in the moment
-// between leaves the lock taken for d. After Guard and its forms, which do not hear of the end of the transaction, it goes back when d
-// has passed or the lease is released. To end it sooner, call Lease.Extend before BEGIN and its end after COMMIT instead.
+// After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once, and a crash in
+// the moment between leaves the lock taken for d. After Guard and its forms, which do not hear of the end of the
+// transaction, it goes back when d has passed or the lease is released. To end it sooner, call Lease.Extend before
+// BEGIN and its end after COMMIT instead.
 //
-// Under REPEATABLE READ and SERIALIZABLE give it to Guard only where Guard is the transaction's first statement: an older snapshot
-// does not show the extension, and Guard then refuses (ErrInvalid).
+// Under REPEATABLE READ and SERIALIZABLE give it to Guard only where Guard is the transaction's first statement: an
+// older snapshot does not show the extension, and Guard then refuses (ErrInvalid).
 func WithTimeLimit(d time.Duration) FenceOption {
 	return func(c *config) error {
 		if d < pglock.MinTTL || d > pglock.MaxTTL {
-			return &pglock.ArgumentError{Field: "time limit", Value: d.String(), Rule: fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL)}
+			return invalid("time limit", d.String(), fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL))
 		}
 		c.limit = d
 		return nil
 	}
 }
 
+// lateBy is how long after the time limit the callback's context ends: the server is first, and says why.
+const lateBy = 2 * time.Second
+
 // slack is what a lease lasts longer than the time limit, so that it is the limit that ends the transaction.
 func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second) }
 
-// extend makes every lease last for the time limit, at the same time. What it returns ends the extensions, also when it fails.
+// extend makes every lease last for the time limit, at the same time. What it returns ends the extensions, also when it
+// fails.
 func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 	var short []*pglock.Lease
 	for _, f := range o.fences {
-		if o.limit > time.Until(f.Lease.Deadline()) && !slices.Contains(short, f.Lease) {
+		// What an extension of another write has given may go with that write; the TTL stays.
+		stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))
+		if o.limit > stays && !slices.Contains(short, f.Lease) {
 			short = append(short, f.Lease)
 		}
 	}
@@ -121,11 +129,12 @@ func (o opening) passage() passage {
 	return p
 }
 
-// explain makes a TimeLimitError of what ended the transaction, if it was one of the limits that the fence has set. A lower limit of
-// the user's own ends a transaction sooner, and so does whoever cancels a statement.
+// explain makes a TimeLimitError of what ended the transaction, if it was one of the limits that the fence has set. A
+// lower limit of the user's own ends a transaction sooner, and so does whoever cancels a statement.
 func (p passage) explain(err error, isDead bool) error {
 	limit := limitOf(err)
-	if limit == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) || time.Since(p.at) < p.limit-p.limit/100 {
+	if limit == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||
+		time.Since(p.at) < p.limit-p.limit/100 {
 		return nil
 	}
 	return p.error(limit, err)
@@ -153,8 +162,9 @@ func limitOf(err error) string {
 // saysClosed reports whether an error of an unknown driver says that the connection has ended.
 func saysClosed(err error) bool {
 	var network net.Error
-	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) ||
-		errors.As(err, &network) || protocol.State(err) != "" && protocol.ConnectionLost(err)
+	return errors.Is(err, driver.ErrBadConn) || errors.Is(err, net.ErrClosed) || errors.As(err, &network) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		protocol.State(err) != "" && protocol.ConnectionLost(err)
 }
 
 // remember notes with the leases that a transaction of the application's own has passed, for Explain.

@@ -36,11 +36,13 @@ type database interface {
 type connection interface {
 	// begin sends BEGIN and the opening. Where it fails no transaction is open.
 	begin(ctx context.Context, o opening, r Receipt) error
-	// commit sends the last check and COMMIT. With sent false there was no COMMIT. Where it fails no transaction is open.
+	// commit sends the last check and COMMIT. With sent false there was no COMMIT. Where it fails no transaction is
+	// open.
 	commit(ctx context.Context, o opening) (sent bool, err error)
 	// rollback ends the transaction, also when ctx has ended. A connection that cannot roll back is closed, which does.
 	rollback(ctx context.Context)
-	// unconfirmed reports whether a COMMIT since the last call was answered without the synchronous standby's confirmation.
+	// unconfirmed reports whether a COMMIT since the last call was answered without the synchronous standby's
+	// confirmation.
 	unconfirmed() bool
 	// isDead reports whether the connection has ended.
 	isDead() bool
@@ -82,7 +84,8 @@ func write(ctx context.Context, db database, o opening, fn func(context.Context,
 	switch {
 	case err == nil && conn.unconfirmed():
 		known = false
-		return &OutcomeUnknownError{Receipt: receipt, Err: errors.New("committed, but the wait for the synchronous standby was cancelled")}
+		err = errors.New("committed, but the wait for the synchronous standby was cancelled")
+		return &OutcomeUnknownError{Receipt: receipt, Err: err}
 	case err == nil:
 		return nil
 	case errors.Is(err, errEnded):
@@ -116,10 +119,11 @@ func (w *writing) dropHolds() {
 	}
 }
 
-// open gives a connection with a transaction that has passed its fences. A connection that was dead, or died before anything was
-// done, is replaced by another one. A serialization failure of the fence is tried again: under REPEATABLE READ every wait for a
-// predecessor ends in one.
+// open gives a connection with a transaction that has passed its fences. A connection that was dead, or died before
+// anything was done, is replaced by another one. A serialization failure of the fence is tried again: under REPEATABLE
+// READ every wait for a predecessor ends in one.
 func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error) {
+	most := openingAgain + w.db.idle()
 	conn, err := w.db.lend(ctx)
 	for dead, again := 0, 0; ; {
 		if err != nil {
@@ -136,8 +140,11 @@ func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error)
 		}
 		isDead := conn.isDead()
 		conn.giveBack()
-		if !isDead || dead >= openingAgain+w.db.idle() || ctx.Err() != nil || w.lost() != nil {
-			return nil, w.explain(err, isDead)
+		if late := w.pass.explain(err, isDead); late != nil {
+			return nil, late
+		}
+		if !isDead || dead >= most || ctx.Err() != nil || w.lost() != nil {
+			return nil, w.explain(err)
 		}
 		dead++
 		conn, err = w.db.lend(ctx)
@@ -155,8 +162,8 @@ func (w *writing) begin(ctx context.Context, conn connection, receipt Receipt) e
 	return conn.begin(ctx, w.opening, receipt)
 }
 
-// call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the leases and,
-// where a time limit was given, shortly after it.
+// call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the
+// leases and, where a time limit was given, after that.
 func (w *writing) call(ctx context.Context, conn connection, fn func(context.Context, connection) error) error {
 	done := false
 	defer func() {
@@ -172,11 +179,12 @@ func (w *writing) call(ctx context.Context, conn connection, fn func(context.Con
 	}
 	if w.limit > 0 {
 		var stop context.CancelFunc
-		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.at.Add(w.limit+slack(w.limit)), w.pass.error("", context.DeadlineExceeded))
+		late := w.pass.error("", context.DeadlineExceeded)
+		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.at.Add(w.limit+lateBy), late)
 		defer stop()
 	}
 	err := fn(fnCtx, conn)
-	if late := (*TimeLimitError)(nil); err != nil && errors.As(context.Cause(fnCtx), &late) && !errors.Is(err, ErrTimeLimit) {
+	if err != nil && errors.Is(context.Cause(fnCtx), ErrTimeLimit) && !errors.Is(err, ErrTimeLimit) {
 		return w.pass.error(limitOf(err), err)
 	}
 	if err != nil {
@@ -192,22 +200,20 @@ func (w *writing) call(ctx context.Context, conn connection, fn func(context.Con
 	return nil
 }
 
-// explain makes an error of this package or of pglock of what the server, or the end of the connection, says about the opening.
-func (w *writing) explain(err error, isDead bool) error {
-	if err := w.pass.explain(err, isDead); err != nil {
-		return err
-	}
+// explain makes an error of this package or of pglock of what the server says about one of the fences.
+func (w *writing) explain(err error) error {
 	f := w.blamed(err)
 	return translate(err, f.Lease, f.Resource)
 }
 
-// explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the server
-// ends a fenced transaction when its lease ends. What the application's own statements were refused for is left as it is.
+// explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the
+// server ends a fenced transaction when its lease ends. What the application's own statements were refused for is left
+// as it is.
 func (w *writing) explainFailure(err error, conn connection) error {
 	if late := w.pass.explain(err, conn.isDead()); late != nil {
 		err = late
 	} else if strings.HasPrefix(protocol.State(err), "LK") {
-		err = w.explain(err, false)
+		err = w.explain(err)
 	}
 	if lost := w.lost(); lost != nil && !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrReleased) {
 		return errors.Join(err, lost)

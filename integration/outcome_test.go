@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -72,6 +74,18 @@ func writeBy(store *fencedstore.Store, lease *pglock.Lease) chan error {
 	return done
 }
 
+// writeSQL is write through database/sql.
+func writeSQL(db *sql.DB, lease *pglock.Lease) chan error {
+	done := make(chan error, 1)
+	go func() {
+		done <- fencedstore.WriteSQL(context.Background(), db, lease, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO ledger (token) VALUES ($1)`, int64(lease.Token()))
+			return err
+		})
+	}()
+	return done
+}
+
 // The answer to COMMIT is lost: Write asks the server what became of the transaction, and says what is true.
 func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 	t.Parallel()
@@ -119,6 +133,48 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 	}
 }
 
+// The same through database/sql, where the last check and COMMIT are two round trips: the line is cut while COMMIT is under way.
+func TestI17_LostAnswerToCommitOfWriteSQLIsResolved(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	look, gate := newPeer(t, db.URL()), newPeer(t, db.URL())
+	look.exec(t, `CREATE TABLE gate AS SELECT 1 AS n`)
+	look.exec(t, `CREATE FUNCTION wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM FROM gate FOR UPDATE; RETURN NULL; END $$`)
+	look.exec(t, `CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_at_gate()`)
+	line := newLine(t, db.URL())
+	c := newClient(t, newPool(t, db.URL()))
+	config, err := pgx.ParseConfig(line.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	through := stdlib.OpenDB(*config)
+	defer through.Close()
+	const under = `FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query ILIKE 'commit%'`
+	for what, rows := range map[string]int{"committed": 1, "rolled back": 0} {
+		t.Run(what, func(t *testing.T) {
+			look.exec(t, `DELETE FROM ledger`)
+			gate.exec(t, `BEGIN`)
+			gate.exec(t, `SELECT FROM gate FOR UPDATE`)
+			done := writeSQL(through, mustTry(t, c, what))
+			eventually(t, "COMMIT to wait at the gate", func() bool { return one[int](t, look, `SELECT count(*) `+under) == 1 })
+			line.cut(t, "downstream")
+			if what == "rolled back" {
+				look.exec(t, `SELECT pg_terminate_backend(pid) `+under)
+			}
+			gate.exec(t, `ROLLBACK`)
+			eventually(t, "the COMMIT to be cut off", func() bool {
+				return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'commit%'`) == 0
+			})
+			line.mend()
+			err := <-done
+			if n := one[int](t, look, `SELECT count(*) FROM ledger`); n != rows || (err == nil) != (rows == 1) || errors.Is(err, pglock.ErrOutcomeUnknown) {
+				t.Errorf("I17: WriteSQL answered %v and the ledger has %d rows, want %d", err, n, rows)
+			}
+		})
+	}
+}
+
 // A COMMIT that waits for its standby when the wait is cancelled, or its backend terminated, is committed here and
 // maybe nowhere else: that is unknown, not success and not failure.
 func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
@@ -129,34 +185,45 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 	look.exec(t, `CREATE TABLE ledger (token bigint)`)
 	pool := newPool(t, server.URL(), func(c *pgxpool.Config) { pglock.ObserveCommits(c.ConnConfig) })
 	c, store := newClient(t, pool), fencedstore.New(pool)
-	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
-		t.Run(end, func(t *testing.T) {
-			lease, err := c.TryAcquire(t.Context(), end, pglock.WithTTL(time.Minute))
-			if err != nil {
-				t.Fatal(err)
-			}
-			syncStandby(t, look, "nobody")
-			done := writeBy(store, lease)
-			eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
-			look.exec(t, `SELECT `+end+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
-			err = <-done
-			var unknown *fencedstore.OutcomeUnknownError
-			if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
-				t.Fatalf("I17: Write answered %v", err)
-			}
-			syncStandby(t, look, "")
-			// Later writes of the same store leave the receipt alone.
-			for range 3 {
-				next := mustTry(t, c, end+" and on")
-				if err := <-writeBy(store, next); err != nil {
+	db := stdlib.OpenDB(*pool.Config().ConnConfig)
+	defer db.Close()
+	ways := map[string]func(*pglock.Lease) chan error{
+		"Write":    func(l *pglock.Lease) chan error { return writeBy(store, l) },
+		"WriteSQL": func(l *pglock.Lease) chan error { return writeSQL(db, l) },
+	}
+	for how, write := range ways {
+		for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
+			t.Run(how+", "+end, func(t *testing.T) {
+				lease, err := c.TryAcquire(t.Context(), how+end, pglock.WithTTL(time.Minute))
+				if err != nil {
 					t.Fatal(err)
 				}
-				mustRelease(t, next)
-			}
-			if outcome, err := store.Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
-				t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
-			}
-		})
+				syncStandby(t, look, "nobody")
+				done := write(lease)
+				eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+				look.exec(t, `SELECT `+end+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+				err = <-done
+				var unknown *fencedstore.OutcomeUnknownError
+				if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
+					t.Fatalf("I17: %s answered %v", how, err)
+				}
+				syncStandby(t, look, "")
+				// Later writes leave the receipt alone.
+				for range 3 {
+					next := mustTry(t, c, how+end+" and on")
+					if err := <-write(next); err != nil {
+						t.Fatal(err)
+					}
+					mustRelease(t, next)
+				}
+				if outcome, err := store.Outcome(t.Context(), unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
+					t.Errorf("I17: the write of %v resolves to %q, %v", unknown, outcome, err)
+				}
+				if outcome, err := fencedstore.OutcomeSQL(t.Context(), db, unknown.Receipt); outcome != fencedstore.OutcomeCommitted {
+					t.Errorf("I17: the write of %v resolves to %q, %v through database/sql", unknown, outcome, err)
+				}
+			})
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func TestOneCandidateLeadsAtATimeAndTheNextFollowsWhenItResigns(t *testing.T) {
 func TestLossEndsTheWorkAndTheCandidateCampaignsAgain(t *testing.T) {
 	t.Parallel()
 	e := newElection(t)
-	m := e.join("a", false, leader.WithTTL(time.Second))
+	m := e.join("a", false, leader.WithTTL(3*time.Second))
 	now := m.leads()
 	halfDone := errors.New("half of it is done")
 	now.whenTold <- halfDone
@@ -88,14 +88,14 @@ func TestNobodyElseLeadsBeforeTheWorkHasStopped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newElection(t)
-			m := e.join("a", true, leader.WithTTL(600*time.Millisecond))
+			m := e.join("a", true, leader.WithTTL(3*time.Second))
 			now := m.leads()
 			next := e.queue("b")[0]
 			stop(m)
 			now.told(t)
 			renewed := now.lease.Deadline()
 			e.eventually("the lease to be renewed twice", func() bool {
-				return now.lease.Deadline().After(renewed.Add(600 * time.Millisecond))
+				return now.lease.Deadline().After(renewed.Add(1500 * time.Millisecond))
 			})
 			if s := m.Status(); len(next.terms) != 0 || s.State != leader.StateStopping || s.Token != now.lease.Token() {
 				t.Errorf("while the work has not stopped: %d others, %+v", len(next.terms), s)

@@ -23,6 +23,8 @@
 // A lease alone protects nothing: its holder may be paused for longer than the lease lasts, and wake up in the middle
 // of a write. Package fencedstore uses lease and token to refuse such a write, as in the program above.
 //
+// A program that uses database/sql, an ORM or another driver has no such pool: Open makes a client with a small one.
+//
 // The schema must exist: run `pglock-admin migrate up`, or use package migrations.
 //
 // # Who decides
@@ -38,7 +40,8 @@
 // sent is the local time at which the request was sent, not that of its answer. The client reads both the monotonic
 // and the wall clock and uses the one that has moved further: one may stop while a machine sleeps, the other can be
 // set back. So a wrongly set clock ends trust too early, never too late; the margin is for clocks that run slowly.
-// Renewals are sent after a third of the TTL, less up to a tenth of that.
+// Renewals are sent after a third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend), the
+// length of the extension stands in the formula instead of the TTL.
 //
 // # The life of a lease
 //
@@ -53,8 +56,8 @@
 //	 └───────────────────────────────┘
 //
 // A free lock keeps its row, and the row keeps the last token. Breaking a lease replaces its token by a greater one.
-// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL, once. If
-// requests are queued, a release or a break grants the lock to the next one in the same step.
+// A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL: the
+// heartbeat goes on renewing it and does not shorten it, and the deadline follows. If requests are queued, a release or a break grants the lock to the next one in the same step.
 //
 // In the process:
 //
@@ -185,12 +188,13 @@
 // Connections outside the pool: at most two. One is for renewals and looks, while the client waits or holds leases
 // for longer than a third of their TTL; it is made as the pool makes its own. The other listens, while any call waits
 // or watches; it is made likewise, or by WithListenConfig. Both are closed after 30 s without use, the first after a
-// minute at the latest where leases come and go.
+// minute at the latest where leases come and go. If the pool's configuration has no application_name, both appear in
+// pg_stat_activity as "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. It talks to the server for as long as ctx allows, as Release
 // does: five seconds if ctx has no deadline or has already ended. Its error says what it could not give back. The
-// pool stays the caller's: close it after the client.
+// pool stays the caller's: close it after the client. A pool that Open made is the client's, and Close ends it too.
 //
 // Only listening needs session state, so the client works behind a pooler that shares connections between
 // transactions.

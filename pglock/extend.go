@@ -11,7 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// hold is one wish that a lease last for longer than its TTL. The lease's mutex guards until and the place in lease.holds.
+// hold is one wish that a lease last for longer than its TTL. The lease's mutex guards until and the place in
+// lease.holds.
 type hold struct {
 	d     time.Duration
 	until trust.Instant // the lease has to last until then; counted from the attempt that was sent last
@@ -27,18 +28,19 @@ func (h *hold) isDone() bool {
 	}
 }
 
-// Extend makes the lease last for d from now on, at least. The heartbeat goes on renewing the lease and does not shorten it; so the
-// work of the next d does not depend on a renewal. The deadline, Valid and Context follow. Extend returns when the server has
-// confirmed, and it needs no connection of the pool.
+// Extend makes the lease last for d from now on, at least. The heartbeat goes on renewing the lease and does not
+// shorten it; so the work of the next d does not depend on a renewal. The deadline, Valid and Context follow. Extend
+// returns when the server has confirmed, and it needs no connection of the pool.
 //
-// Call end when the work is over. The lease then goes back to its TTL with a renewal that the heartbeat sends at once; end does not
-// wait for it. Where nobody calls end, the lease goes back when d has passed. A second call of end does nothing. Of several
-// extensions the one that lasts longest counts.
+// Call end when the work is over. The lease then goes back to its TTL with a renewal that the heartbeat sends at once;
+// end does not wait for it. Where nobody calls end, the lease goes back when d has passed. A second call of end does
+// nothing. Of several extensions the one that lasts longest counts.
 //
-// Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less the grace of
-// the lease. An extended lease is not passed on in memory (WithTurns).
+// Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less
+// the grace of the lease. An extended lease is not passed on in memory (WithTurns).
 //
-// Errors: ErrInvalid (ArgumentError), ErrLost (LostError), ErrReleased, ErrClosed, or ctx's error and with it why the renewals failed.
+// Errors: ErrInvalid (ArgumentError), ErrLost (LostError), ErrReleased, ErrClosed, or ctx's error and with it why the
+// renewals failed.
 func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err error) {
 	if most := MaxTTL - l.grace; d < MinTTL || d > most {
 		return nil, &ArgumentError{"extension", d.String(), fmt.Sprintf("be from %v to %v", MinTTL, most)}
@@ -105,7 +107,8 @@ type renewal struct {
 	holds []*hold       // that the server confirms with it
 }
 
-// renewal plans an attempt that is sent now. One that makes the lease shorter on the server first makes the trust in it shorter.
+// renewal plans an attempt that is sent now. One that makes the lease shorter on the server first makes the trust in it
+// shorter.
 func (l *Lease) renewal(now trust.Instant) renewal {
 	r := renewal{claim: l.claim(), lasts: l.ttl}
 	l.mu.Lock()
@@ -134,8 +137,9 @@ func (l *Lease) renewal(now trust.Instant) renewal {
 	return r
 }
 
-// renewed notes that the server has renewed the lease. A lease that lasts for longer than anybody needs, because a request to extend
-// it was late or because the expiry to undo was not known, is renewed again soon: its expiry is known now.
+// renewed notes that the server has renewed the lease. A lease that lasts for longer than anybody needs, because a
+// request to extend it was late or because the expiry to undo was not known, is renewed again soon: its expiry is known
+// now.
 func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, sooner float64) {
 	now := l.client.now()
 	l.mu.Lock()
@@ -159,8 +163,9 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	}
 }
 
-// needs is for how long the lease has to last from then on, without the grace; as long as the server says is not too long where an
-// extension is wanted, whose end two clocks tell by a moment differently. The caller has the lease's mutex.
+// needs is for how long the lease has to last from then on, without the grace; as long as the server says is not too
+// long where an extension is wanted, whose end two clocks tell by a moment differently. The caller has the lease's
+// mutex.
 func (l *Lease) needs(then trust.Instant) time.Duration {
 	need := l.ttl
 	for _, h := range l.holds {

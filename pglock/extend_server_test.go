@@ -14,7 +14,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// renewed is a call of renew_leases for one lease as it is: the microseconds that it then has left, and its expiry as SQL.
+// renewed is a call of renew_leases for one lease as it is: the microseconds that it then has left, and its expiry as
+// SQL.
 func renewed(t *testing.T, conn *pgx.Conn, l *pglock.Lease, lasting, noLonger string) (left time.Duration, expiry string) {
 	t.Helper()
 	g, err := l.Export()
@@ -102,7 +103,8 @@ func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
 	}
 }
 
-// Guard extends the lease inside a transaction, which has a connection of the pool: with every connection taken it must not wait.
+// Guard extends the lease inside a transaction, which has a connection of the pool: with every connection taken it must
+// not wait.
 func TestExtendNeedsNoConnectionOfThePool(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

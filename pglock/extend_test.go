@@ -193,7 +193,8 @@ func TestLongestOfSeveralExtensionsCounts(t *testing.T) {
 	})
 }
 
-// The answer to the extension is lost, and so is that to its undoing: the lease has its TTL again as soon as the server answers.
+// The answer to the extension is lost, and so is that to its undoing: the lease has its TTL again as soon as the server
+// answers.
 func TestExtensionWhoseAnswerWasLostIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
@@ -222,7 +223,8 @@ func TestExtensionWhoseAnswerWasLostIsUndone(t *testing.T) {
 	})
 }
 
-// A request to extend the lease that arrives after its undoing makes the lease long once more. The next renewal shows it.
+// A request to extend the lease that arrives after its undoing makes the lease long once more. The next renewal shows
+// it.
 func TestExtensionThatComesLateIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()

@@ -102,7 +102,8 @@ func (l *Lease) String() string {
 func (l *Lease) Context() context.Context { return l.ctx }
 
 // Deadline is the local time up to which the lease may be trusted unless it is renewed: the time at which the
-// last successful request was sent, plus the TTL, minus a margin of 1/20 of the TTL (at most a second).
+// last successful request was sent, plus the TTL, minus a margin of 1/20 of the TTL (at most a second). For an extended
+// lease (Extend) the length of the extension counts instead of the TTL.
 func (l *Lease) Deadline() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,7 +148,8 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 	return remaining, nil
 }
 
-// Renew extends the lease by its TTL now, without waiting for the heartbeat. Errors are those of Check.
+// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat. It does not shorten a lease that
+// Extend has made longer. Errors are those of Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
 	return l.ask(ctx, "renew", func(ctx context.Context) error {

@@ -136,8 +136,8 @@ const (
 )
 
 // WithTTL sets how long the lease lasts without a renewal, from MinTTL to MaxTTL. Defaults to the client's TTL.
-// It is also how long a lock stays taken after its holder has died, and how long one fenced transaction may
-// last.
+// It is also how long a lock stays taken after its holder has died, and without fencedstore.WithTimeLimit the most that
+// one fenced transaction may take.
 func WithTTL(ttl time.Duration) AcquireOption {
 	return func(r *request) error {
 		r.TTL = ttl

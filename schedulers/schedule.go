@@ -7,14 +7,14 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Schedule plans times: Next gives the first that is later than t, or the zero time. cron.Schedule of github.com/robfig/cron/v3
-// is one.
+// Schedule plans times: Next gives the first that is later than t, or the zero time. cron.Schedule of
+// github.com/robfig/cron/v3 is one.
 type Schedule interface {
 	Next(t time.Time) time.Time
 }
 
-// Every plans a time every d, at after the multiples of d since midnight UTC on a Monday: Every(24*time.Hour, 2*time.Hour) is
-// 02:00 UTC. It does not depend on when a replica started.
+// Every plans a time every d, at after the multiples of d since midnight UTC on a Monday: Every(24*time.Hour,
+// 2*time.Hour) is 02:00 UTC. It does not depend on when a replica started.
 func Every(d, at time.Duration) Schedule { return every{d, at} }
 
 type every struct{ d, at time.Duration }
@@ -64,5 +64,6 @@ func slotAt(s Schedule, now time.Time) (time.Time, error) {
 		}
 		return last, nil
 	}
-	return time.Time{}, &pglock.ArgumentError{Field: "schedule", Value: fmt.Sprintf("%T", s), Rule: "have planned a time before " + now.Format(time.RFC3339)}
+	rule := "have planned a time before " + now.Format(time.RFC3339)
+	return time.Time{}, &pglock.ArgumentError{Field: "schedule", Value: fmt.Sprintf("%T", s), Rule: rule}
 }

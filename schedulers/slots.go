@@ -34,8 +34,8 @@ type Slots struct {
 // Option configures Slots. A bad value makes NewSlots fail.
 type Option func(*Slots) error
 
-// WithRetention sets for how long a slot is remembered as done, from a minute to 100 years. A run that comes later fails with
-// fencedstore.ErrKeyTooOld. Defaults to DefaultRetention. All replicas must give the same.
+// WithRetention sets for how long a slot is remembered as done, from a minute to 100 years. A run that comes later
+// fails with fencedstore.ErrKeyTooOld. Defaults to DefaultRetention. All replicas must give the same.
 func WithRetention(d time.Duration) Option {
 	return func(s *Slots) error {
 		if d < time.Minute || d > 100*365*24*time.Hour {
@@ -46,12 +46,13 @@ func WithRetention(d time.Duration) Option {
 	}
 }
 
-// WithTimeLimit sets how long the transaction of Do may take, as fencedstore.WithTimeLimit does. It is also how long the
-// other replicas wait when one dies in the middle. Defaults to what the lease has left.
+// WithTimeLimit sets how long the transaction of Do may take, as fencedstore.WithTimeLimit does. It is also how long
+// the other replicas wait when one dies in the middle. Defaults to what the lease has left.
 func WithTimeLimit(d time.Duration) Option {
 	return func(s *Slots) error {
 		if d < pglock.MinTTL || d > pglock.MaxTTL {
-			return &pglock.ArgumentError{Field: "time limit", Value: d.String(), Rule: fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL)}
+			rule := fmt.Sprintf("be from %v to %v", pglock.MinTTL, pglock.MaxTTL)
+			return &pglock.ArgumentError{Field: "time limit", Value: d.String(), Rule: rule}
 		}
 		s.limit = d
 		return nil
@@ -69,8 +70,8 @@ func WithNow(now func() time.Time) Option {
 	}
 }
 
-// NewSlots makes Slots for a schedule. Every replica must give the same one. Nothing is sent. The client and the store stay the
-// caller's; they must lead to the same database. The error is pglock.ErrInvalid.
+// NewSlots makes Slots for a schedule. Every replica must give the same one. Nothing is sent. The client and the
+// store stay the caller's; they must lead to the same database. The error is pglock.ErrInvalid.
 func NewSlots(client *pglock.Client, store *fencedstore.Store, schedule Schedule, opts ...Option) (*Slots, error) {
 	if client == nil {
 		return nil, &pglock.ArgumentError{Field: "client", Value: "nil", Rule: "be a *pglock.Client"}
@@ -96,14 +97,17 @@ func (s *Slots) Next(t time.Time) time.Time { return s.schedule.Next(t) }
 // Slot is the planned time that a run which begins now is for.
 func (s *Slots) Slot() (time.Time, error) { return slotAt(s.schedule, s.now()) }
 
-// Do does the work of the job for the slot of now, unless that was done. Call it in every replica when the scheduler says so.
-// It waits while another replica is at work, and returns nil when the work is committed, by whichever replica. The work
-// must write in the given transaction, which fencedstore.Store.Once tells about. The job is the name of the lock and has 1
-// to 400 bytes.
+// Work is what a job does for a planned time, in a transaction.
+type Work = func(ctx context.Context, tx pgx.Tx, slot time.Time) error
+
+// Do does the work of the job for the slot of now, unless that was done. Call it in every replica when the scheduler
+// says so. It waits while another replica is at work, and returns nil when the work is committed, by whichever
+// replica. The work must write in the given transaction, which fencedstore.Store.Once tells about. The job is the
+// name of the lock and has 1 to 400 bytes.
 //
-// Errors: work's own, fencedstore.ErrKeyTooOld, and those of pglock.Client.Acquire. A lost lease and a lost answer are none:
-// Do asks again.
-func (s *Slots) Do(ctx context.Context, job string, work func(ctx context.Context, tx pgx.Tx, slot time.Time) error) error {
+// Errors: work's own, fencedstore.ErrKeyTooOld, and those of pglock.Client.Acquire. A lost lease and a lost answer
+// are none: Do asks again.
+func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 	slot, err := s.slotOf(job)
 	if err != nil {
 		return err
@@ -117,7 +121,7 @@ func (s *Slots) Do(ctx context.Context, job string, work func(ctx context.Contex
 	}
 	for {
 		err := s.client.Do(ctx, job, func(ctx context.Context, lease *pglock.Lease) error {
-			return s.once(ctx, lease, job, slot, func(ctx context.Context, tx pgx.Tx) error { return work(ctx, tx, slot) }, opts...)
+			return s.once(ctx, lease, job, slot, work, opts...)
 		})
 		if errors.Is(err, fencedstore.ErrDone) {
 			return nil
@@ -152,7 +156,7 @@ func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = s.once(ctx, lease, job, slot, func(context.Context, pgx.Tx) error { return errOpen })
+	err = s.once(ctx, lease, job, slot, func(context.Context, pgx.Tx, time.Time) error { return errOpen })
 	if !errors.Is(err, errOpen) {
 		_ = lease.Release(ctx) // at worst it ends with its TTL
 		return nil, err
@@ -163,16 +167,16 @@ func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
 // Slot is the planned time that the run is for.
 func (r *Run) Slot() time.Time { return r.slot }
 
-// Lease is the run's lease. Its context ends when the lease is lost: then another replica may begin the same slot, and the job
-// should stop.
+// Lease is the run's lease. Its context ends when the lease is lost: then another replica may begin the same slot,
+// and the job should stop.
 func (r *Run) Lease() *pglock.Lease { return r.lease }
 
-// End notes that the slot is done and releases the lock. It does so also when ctx has ended, for ten seconds at most. After an
-// error the slot may be begun again.
+// End notes that the slot is done and releases the lock. It does so also when ctx has ended, for ten seconds at most.
+// After an error the slot may be begun again.
 func (r *Run) End(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
-	err := r.slots.once(ctx, r.lease, r.job, r.slot, func(context.Context, pgx.Tx) error { return nil })
+	err := r.slots.once(ctx, r.lease, r.job, r.slot, func(context.Context, pgx.Tx, time.Time) error { return nil })
 	return errors.Join(err, r.lease.Release(ctx))
 }
 
@@ -181,13 +185,15 @@ func (r *Run) Cancel(ctx context.Context) error { return r.lease.Release(ctx) }
 
 func (s *Slots) slotOf(job string) (time.Time, error) {
 	if job == "" || len(job) > maxName {
-		return time.Time{}, &pglock.ArgumentError{Field: "job", Value: fmt.Sprint(len(job), " bytes"), Rule: fmt.Sprintf("have 1 to %d bytes", maxName)}
+		rule := fmt.Sprintf("have 1 to %d bytes", maxName)
+		return time.Time{}, &pglock.ArgumentError{Field: "job", Value: fmt.Sprint(len(job), " bytes"), Rule: rule}
 	}
 	return s.Slot()
 }
 
-func (s *Slots) once(ctx context.Context, lease *pglock.Lease, job string, slot time.Time, fn func(context.Context, pgx.Tx) error,
+func (s *Slots) once(ctx context.Context, lease *pglock.Lease, job string, slot time.Time, work Work,
 	opts ...fencedstore.FenceOption) error {
 	opts = append(opts, fencedstore.WithRetention(slot, s.retention))
-	return s.store.Once(ctx, lease, job+" "+slot.UTC().Format(time.RFC3339Nano), fn, opts...)
+	key := job + " " + slot.UTC().Format(time.RFC3339Nano)
+	return s.store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error { return work(ctx, tx, slot) }, opts...)
 }

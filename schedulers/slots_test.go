@@ -77,7 +77,8 @@ func TestARunThatWasEndedIsNotBegunAgainAndOneThatWasCancelledIs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := one.Do(t.Context(), "report", func(context.Context, pgx.Tx, time.Time) error { panic("done already") }); err != nil {
+	again := func(context.Context, pgx.Tx, time.Time) error { panic("done already") }
+	if err := one.Do(t.Context(), "report", again); err != nil {
 		t.Error(err)
 	}
 	if slot, err := one.Slot(); err != nil || !slot.Equal(run.Slot()) {
@@ -89,7 +90,8 @@ func TestWorkMayTakeLongerThanTheTTLWithinItsTimeLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	r := scene.Replicas(t, db, 1)[0]
-	err := newSlots(t, r, schedulers.WithTimeLimit(time.Minute)).Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+	slots := newSlots(t, r, schedulers.WithTimeLimit(time.Minute))
+	err := slots.Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", (scene.TTL + scene.TTL/2).Seconds()); err != nil {
 			return err
 		}
@@ -99,6 +101,21 @@ func TestWorkMayTakeLongerThanTheTTLWithinItsTimeLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	scene.WantOneRunPerSlot(t, db, 0)
+}
+
+func TestWorkThatTakesLongerThanItsTimeLimitFailsAndIsNotTriedForEver(t *testing.T) {
+	t.Parallel()
+	r := scene.Replicas(t, pgtest.Database(t), 1)[0]
+	slots, calls := newSlots(t, r, schedulers.WithTimeLimit(200*time.Millisecond)), 0
+	err := slots.Do(t.Context(), "report", func(ctx context.Context, tx pgx.Tx, _ time.Time) error {
+		calls++
+		_, err := tx.Exec(ctx, "SELECT pg_sleep(20)")
+		return err
+	})
+	var limit *fencedstore.TimeLimitError
+	if !errors.As(err, &limit) || calls != 1 {
+		t.Errorf("%d calls, %v", calls, err)
+	}
 }
 
 func TestBadArgumentsAreNamed(t *testing.T) {

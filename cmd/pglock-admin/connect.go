@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -25,9 +26,7 @@ func (o *options) aim(cmd *cobra.Command) error {
 		return usageErrorf(`--database-url "postgres://user@host:5432/database"`, "%s: %s", o.source(), fault(err))
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "pglock-admin"
-	}
+	argument.NameApplication(config.ConnConfig.RuntimeParams)
 	o.config, o.at = config, targetOf(config.ConnConfig, o.schema)
 	return nil
 }

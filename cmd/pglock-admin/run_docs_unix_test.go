@@ -121,10 +121,10 @@ func TestTheFenceOfTheDocsRefusesACommandThatHasLostItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	psql := `psql -X -q -d "$DATABASE_URL" -f ` + file
-	running(t, db.URL(), append([]string{"account/16"}, sh(psql)...)...).ends(t, 0)
-	p := running(t, db.URL(), append([]string{"account/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)
+	running(t, db.URL(), append([]string{"accounts/16"}, sh(psql)...)...).ends(t, 0)
+	p := running(t, db.URL(), append([]string{"accounts/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)
 	p.says(t, "ready")
-	in(t, db.URL(), "break", "account/16", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "accounts/16", "--reason", "test").want(t, exitOK)
 	p.goesOn(t)
 	p.ends(t, exitLost, "is lost: broken", "COMMAND has ended with exit code 3")
 	if balance := ask[int](t, db, "SELECT balance FROM accounts"); balance != 60 {

@@ -13,12 +13,15 @@ import (
 )
 
 type showView struct {
-	Lock    lockView              `json:"lock"`    // of several holders the one with the lowest slot
-	Holders []lockView            `json:"holders"` // every lease that is held
-	Waiters []waiterView          `json:"waiters"` // the queue in order, up to --waiters; lock.waiting counts all
-	Fences  []lockadmin.FenceInfo `json:"fences"`
-	Events  []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
-	Note    string                `json:"note,omitempty"` // why there are none
+	Lock     lockView              `json:"lock"`     // of several holders the one with the lowest slot
+	Holders  []lockView            `json:"holders"`  // every lease that is held
+	Backends []backendView         `json:"backends"` // null without the right to see any
+	Waiters  []waiterView          `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
+	Fences   []lockadmin.FenceInfo `json:"fences"`
+	Events   []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
+	Note     string                `json:"note,omitempty"` // why there are no events
+
+	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
 }
 
 // fencesShown is how many fences of a lock are shown at most.
@@ -31,7 +34,11 @@ func newShow(o *options) *cobra.Command {
 		Short: "Show everything about one lock",
 		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
 end, the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry).
-Events need the role pglock_admin.`,
+Events need the role pglock_admin.
+
+For a holder it also shows the processes of the server that work for it: the one of its heartbeat, and open transactions that have
+passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is
+"pglock host/program[pid]" unless the program has its own. At the end it says how to end the holder.`,
 		Example:     `  pglock-admin show nightly-report`,
 		Args:        oneName,
 		Annotations: usesDatabase,
@@ -74,6 +81,15 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 		return showView{}, err
 	}
 	view := showView{Lock: viewOf(infos[0]), Holders: heldViews(infos)}
+	backends, err := admin.Backends(ctx, name)
+	switch {
+	case errors.Is(err, pglock.ErrPermission):
+		view.BackendsNote = "the server's processes are left out: this user may not read pg_stat_activity"
+	case err != nil:
+		return showView{}, err
+	default:
+		view.Backends = backendViews(backends)
+	}
 	queue, _, err := first(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
 	if err != nil {
 		return showView{}, err
@@ -117,6 +133,7 @@ func drawShow(w *page, o *options, v showView) {
 	} else {
 		drawLease(w, v.Lock.LockInfo)
 	}
+	drawBackends(w, v)
 	drawQueue(w, o, v)
 	if len(v.Fences) > 0 {
 		fmt.Fprintln(w)
@@ -136,6 +153,9 @@ func drawShow(w *page, o *options, v showView) {
 	}
 	if v.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Note)
+	}
+	if len(v.Backends) > 0 || len(v.Holders) > 0 {
+		drawEndings(w, o, v)
 	}
 }
 

@@ -31,8 +31,9 @@ type Consumer struct {
 	Apply func(context.Context, pgx.Tx, Message) error
 }
 
-// Handle handles the message unless that was done before. After nil acknowledge the message. After fencedstore.ErrKeyTooOld put it
-// aside: nobody knows any more whether it was handled. After any other error let the broker deliver it again.
+// Handle handles the message unless that was done before. After nil acknowledge the message. After
+// fencedstore.ErrKeyTooOld put it aside: nobody knows any more whether it was handled. After any other error let the
+// broker deliver it again.
 func (c *Consumer) Handle(ctx context.Context, m Message) error {
 	// The lock is the account's, so that messages for different accounts do not wait for each other.
 	err := c.Client.Do(ctx, fmt.Sprint("account/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {

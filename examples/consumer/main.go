@@ -1,5 +1,5 @@
-// Command consumer shows consumers that handle each message once, although the broker delivers each three times. A consumer
-// is killed in the middle of a message.
+// Command consumer shows consumers that handle each message once, although the broker delivers each three times. A
+// consumer is killed in the middle of a message.
 //
 //	go run ./examples/consumer
 package main
@@ -25,7 +25,8 @@ const (
 func main() {
 	stage.Main(stage.Play{
 		Name: "consumer",
-		Tables: `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL); INSERT INTO accounts VALUES (0, 0), (1, 0);
+		Tables: `CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint NOT NULL);
+			INSERT INTO accounts VALUES (0, 0), (1, 0);
 			CREATE TABLE bookings (message text NOT NULL, amount bigint NOT NULL)`,
 		Story:  story,
 		Worker: consume,
@@ -41,11 +42,12 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	now := time.Now()
 	deliver := func(to *stage.Process, first, last int, sent time.Time) error {
 		for number := first; number <= last; number++ {
-			m, err := json.Marshal(Message{ID: fmt.Sprint("message-", number), SentAt: sent, Account: int64(number % 2), Amount: 10})
+			m := Message{ID: fmt.Sprint("message-", number), SentAt: sent, Account: int64(number % 2), Amount: 10}
+			line, err := json.Marshal(m)
 			if err != nil {
 				return err
 			}
-			if err := to.Tell(string(m)); err != nil {
+			if err := to.Tell(string(line)); err != nil {
 				return err
 			}
 		}
@@ -73,10 +75,11 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if err := errors.Join(deliver(c, 1, messages, now), deliver(c, messages+1, messages+1, old)); err != nil {
 		return "", err
 	}
-	if err := errors.Join(s.AwaitAll(ctx, messages, "acknowledges", c), s.AwaitAll(ctx, 1, "puts message-7 aside", c)); err != nil {
+	err = errors.Join(s.AwaitAll(ctx, messages, "acknowledges", c), s.AwaitAll(ctx, 1, "puts message-7 aside", c))
+	if err != nil {
 		return "", err
 	}
-	return "each message was handled once, although it was delivered three times and a consumer died in the middle of one.",
+	return "each message was handled once, although it came three times and a consumer died in the middle of one.",
 		errors.Join(
 			s.Check(ctx, "messages handled", messages, "SELECT count(DISTINCT message) FROM bookings"),
 			s.Check(ctx, "handled twice", 0, "SELECT count(*) - count(DISTINCT message) FROM bookings"),

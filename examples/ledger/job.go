@@ -14,8 +14,8 @@ import (
 // ErrFunds: the account has less than the amount.
 var ErrFunds = errors.New("insufficient funds")
 
-// Guard puts the accounts under guard, once, when the table is made. From then on a write of account 42 is refused, whatever
-// program it comes from, unless its transaction has passed the fence of accounts/42.
+// Guard puts the accounts under guard, once, when the table is made. From then on a write of account 42 is refused,
+// whatever program it comes from, unless its transaction has passed the fence of accounts/42.
 func Guard(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) error {
 	return fencedstore.GuardTable(ctx, db, "accounts", append(opts, fencedstore.WithTableKey("id"))...)
 }
@@ -39,17 +39,20 @@ func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
 		fences = append(fences, fencedstore.Fence{Lease: lease})
 	}
 	return l.Store.WriteAll(ctx, fences, func(ctx context.Context, tx pgx.Tx) error {
-		took, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance - $2 WHERE id = $1 AND balance >= $2", from, amount)
+		const take = "UPDATE accounts SET balance = balance - $2 WHERE id = $1 AND balance >= $2"
+		took, err := tx.Exec(ctx, take, from, amount)
 		if err != nil {
 			return err
 		}
 		if took.RowsAffected() == 0 {
 			return ErrFunds
 		}
-		if _, err := tx.Exec(ctx, "UPDATE accounts SET balance = balance + $2 WHERE id = $1", to, amount); err != nil {
+		const give = "UPDATE accounts SET balance = balance + $2 WHERE id = $1"
+		if _, err := tx.Exec(ctx, give, to, amount); err != nil {
 			return err
 		}
-		_, err = tx.Exec(ctx, "INSERT INTO transfers (from_id, to_id, amount) VALUES ($1, $2, $3)", from, to, amount)
+		const note = "INSERT INTO transfers (from_id, to_id, amount) VALUES ($1, $2, $3)"
+		_, err = tx.Exec(ctx, note, from, to, amount)
 		return err
 	})
 }

@@ -1,5 +1,5 @@
-// Command ledger shows transfers between accounts whose table is under guard. A process is killed when it has taken the money
-// from one account and not yet given it to the other, and a write without a lock is refused.
+// Command ledger shows transfers between accounts whose table is under guard. A process is killed when it has taken
+// the money from one account and not yet given it to the other, and a write without a lock is refused.
 //
 //	go run ./examples/ledger
 package main
@@ -53,12 +53,13 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if err := s.AwaitAll(ctx, len(others), "has made"); err != nil {
 		return "", err
 	}
-	return "no money was lost or made: not by the process that died half way, not by three at once, not by a write without the lock.",
+	return "no money was lost or made: not by the process that died half way, not by three at once, not past the lock.",
 		errors.Join(
 			s.Check(ctx, "sum of all accounts", 400, "SELECT sum(balance) FROM accounts"),
 			s.Check(ctx, "transfers", 3*transfers, "SELECT count(*) FROM transfers"),
 			s.Check(ctx, "accounts that differ from their transfers", 0, `SELECT count(*) FROM accounts WHERE balance <> 100
-				+ (SELECT coalesce(sum(amount), 0) FROM transfers WHERE to_id = id) - (SELECT coalesce(sum(amount), 0) FROM transfers WHERE from_id = id)`),
+				+ (SELECT coalesce(sum(amount), 0) FROM transfers WHERE to_id = id)
+				- (SELECT coalesce(sum(amount), 0) FROM transfers WHERE from_id = id)`),
 		)
 }
 
@@ -76,8 +77,10 @@ func killedHalfWay(ctx context.Context, s *stage.Stage) error {
 			return err
 		}
 		for hangs := false; !hangs; {
-			const blocked = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
-			if err := errors.Join(stage.Pause(ctx, 5*time.Millisecond), tx.QueryRow(ctx, blocked).Scan(&hangs)); err != nil {
+			const blocked = `SELECT EXISTS (SELECT FROM pg_locks
+				WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid)))`
+			err := errors.Join(stage.Pause(ctx, 5*time.Millisecond), tx.QueryRow(ctx, blocked).Scan(&hangs))
+			if err != nil {
 				return err
 			}
 		}
@@ -91,7 +94,7 @@ func withoutLock(ctx context.Context, s *stage.Stage) error {
 	_, err := s.Pool.Exec(ctx, "UPDATE accounts SET balance = balance + 1000 WHERE id = 3")
 	var refusal *pgconn.PgError
 	if !errors.As(err, &refusal) || refusal.Code != "LK011" {
-		return fmt.Errorf("%w: a write without the lock: %w", stage.ErrPromise, err)
+		return fmt.Errorf("%w: a write without the lock was not refused: %v", stage.ErrPromise, err)
 	}
 	s.Say("psql", "UPDATE accounts SET balance = balance + 1000 WHERE id = 3: REFUSED, %s", refusal.Message)
 	return nil

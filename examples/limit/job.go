@@ -17,8 +17,8 @@ type Fetcher struct {
 	Call   func(ctx context.Context, item string) (string, error) // ends when ctx does
 }
 
-// Fetch waits for one of the places, calls the partner, and keeps the answer. ctx ends for Call when the place is lost. A place
-// has a fence of its own, so that a caller who was paused in it does not write over the next.
+// Fetch waits for one of the places, calls the partner, and keeps the answer. ctx ends for Call when the place is
+// lost. A place has a fence of its own, so that a caller who was paused in it does not write over the next.
 func (f *Fetcher) Fetch(ctx context.Context, item string) error {
 	return f.Client.Do(ctx, "partner", func(ctx context.Context, lease *pglock.Lease) error {
 		answer, err := f.Call(ctx, item)
@@ -26,7 +26,8 @@ func (f *Fetcher) Fetch(ctx context.Context, item string) error {
 			return err
 		}
 		return f.Store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, "INSERT INTO answers (item, answer) VALUES ($1, $2) ON CONFLICT (item) DO NOTHING", item, answer)
+			const keep = "INSERT INTO answers (item, answer) VALUES ($1, $2) ON CONFLICT (item) DO NOTHING"
+			_, err := tx.Exec(ctx, keep, item, answer)
 			return err
 		})
 	}, pglock.WithLimit(f.Limit))

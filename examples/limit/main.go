@@ -1,5 +1,5 @@
-// Command limit shows six processes that call a service of which three may be called at a time. One of them is killed in
-// the middle of a call.
+// Command limit shows six processes that call a service of which three may be called at a time. One of them is killed
+// in the middle of a call.
 //
 //	go run ./examples/limit
 package main
@@ -119,6 +119,9 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	if err != nil {
 		return "", err
 	}
+	if err := s.AwaitQueue(ctx, "partner", len(callers)-limit); err != nil {
+		return "", err
+	}
 	// A dies in the middle of its call, and another process has to make it.
 	if err := errors.Join(callers[0].Kill(), callers[1].Tell(ofA[0].item)); err != nil {
 		return "", err
@@ -126,6 +129,9 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	answer(others)
 	again, err := service.take(ctx, s, limit) // nobody is answered before all places are taken again, also that of A
 	if err != nil {
+		return "", err
+	}
+	if err := s.AwaitQueue(ctx, "partner", len(callers)-1-limit); err != nil {
 		return "", err
 	}
 	answer(again)
@@ -142,12 +148,13 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	if service.tooMany.Load() {
 		return "", fmt.Errorf("%w: more than %d callers at a time", stage.ErrPromise, limit)
 	}
-	return "three processes of six called the service at a time, never more; the place of the one that died was taken again after its lease.",
+	return "three processes of six called at a time, never more; the place of the one that died was taken again.",
 		s.Check(ctx, "answers", items, "SELECT count(*) FROM answers")
 }
 
 func caller(ctx context.Context, w *stage.Worker) error {
-	f := &Fetcher{Client: w.Client, Store: w.Store, Limit: limit, Call: func(ctx context.Context, item string) (string, error) {
+	f := &Fetcher{Client: w.Client, Store: w.Store, Limit: limit}
+	f.Call = func(ctx context.Context, item string) (string, error) {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.Args[0]+item, nil)
 		if err != nil {
 			return "", err
@@ -159,7 +166,7 @@ func caller(ctx context.Context, w *stage.Worker) error {
 		defer response.Body.Close()
 		answer, err := io.ReadAll(response.Body)
 		return string(answer), err
-	}}
+	}
 	for item := range w.Orders {
 		if err := f.Fetch(ctx, item); err != nil {
 			return err

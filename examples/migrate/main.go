@@ -1,5 +1,5 @@
-// Command migrate shows six replicas that start at once after a deployment. One of them changes the schema, and is killed in
-// the middle of a migration.
+// Command migrate shows six replicas that start at once after a deployment. One of them changes the schema, and is
+// killed in the middle of a migration.
 //
 //	go run ./examples/migrate
 package main
@@ -7,11 +7,14 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/examples/internal/stage"
 )
+
+const limit = 2 * time.Second
 
 func main() {
 	stage.Main(stage.Play{
@@ -44,11 +47,12 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 	if err := s.AwaitAll(ctx, 5, "serves"); err != nil {
 		return "", err
 	}
-	return "each migration was made once, by one of six replicas; of the one that was cut in the middle nothing stayed, and the next replica made it.",
+	return "one of six replicas made each migration; of the one that was cut nothing stayed, and the next replica made it.",
 		errors.Join(
 			s.Check(ctx, "migrations made", "1 2 3", "SELECT string_agg(number::text, ' ' ORDER BY number) FROM made"),
 			s.Check(ctx, "the first was made by", "A", "SELECT by FROM made WHERE number = 1"),
-			s.Check(ctx, "customers with an address", 1000, "SELECT count(*) FROM customers WHERE address LIKE 'customer%@example.com'"),
+			s.Check(ctx, "customers with an address", 1000,
+				"SELECT count(*) FROM customers WHERE address LIKE 'customer%@example.com'"),
 		)
 }
 
@@ -56,8 +60,8 @@ func replica(ctx context.Context, w *stage.Worker) error {
 	w.Say("starts")
 	victim := len(w.Args) > 0
 	migrations := []Migration{
-		{Name: "0001 address", Up: SQL("ALTER TABLE customers ADD COLUMN address text")},
-		{Name: "0002 fill address", Up: func(ctx context.Context, tx pgx.Tx) error {
+		{Name: "0001 address", Limit: limit, Up: SQL("ALTER TABLE customers ADD COLUMN address text")},
+		{Name: "0002 fill address", Limit: limit, Up: func(ctx context.Context, tx pgx.Tx) error {
 			const fill = "UPDATE customers SET address = 'customer' || id || '@example.com' WHERE id BETWEEN $1 AND $2"
 			if _, err := tx.Exec(ctx, fill, 1, 500); err != nil {
 				return err
@@ -68,7 +72,7 @@ func replica(ctx context.Context, w *stage.Worker) error {
 			_, err := tx.Exec(ctx, fill, 501, 1000)
 			return err
 		}},
-		{Name: "0003 address not null", Up: SQL("ALTER TABLE customers ALTER COLUMN address SET NOT NULL")},
+		{Name: "0003 address not null", Limit: limit, Up: SQL("ALTER TABLE customers ALTER COLUMN address SET NOT NULL")},
 	}
 	for i, m := range migrations { // and say who made it
 		migrations[i].Up = func(ctx context.Context, tx pgx.Tx) error {

@@ -18,15 +18,15 @@ type Nightly struct {
 	Store  *fencedstore.Store
 	Every  time.Duration    // 24 * time.Hour
 	At     time.Duration    // after midnight UTC: 2 * time.Hour
-	Limit  time.Duration    // the longest time that Compute needs, and that the next replica waits when one dies in the middle
+	Limit  time.Duration    // the longest time that Compute needs; the next replica waits for it when one dies
 	Now    func() time.Time // time.Now
 
 	// Compute does the work in the given transaction. What it writes there stays only with the report.
 	Compute func(ctx context.Context, tx pgx.Tx, night time.Time) (total int64, err error)
 }
 
-// Nights makes the report of the last night and of each that comes, until ctx ends. Range over it in every replica. The error is
-// nil where this replica has made the report, fencedstore.ErrDone where another has, or what went wrong.
+// Nights makes the report of the last night and of each that comes, until ctx ends. Range over it in every replica.
+// The error is nil where this replica has made the report, fencedstore.ErrDone where another has, or what went wrong.
 func (n *Nightly) Nights(ctx context.Context) iter.Seq2[time.Time, error] {
 	return func(yield func(time.Time, error) bool) {
 		// The planned times follow from the schedule, so all replicas name the same ones, whatever their clocks say.
@@ -44,7 +44,7 @@ func (n *Nightly) Nights(ctx context.Context) iter.Seq2[time.Time, error] {
 }
 
 func (n *Nightly) report(ctx context.Context, night time.Time) error {
-	key := "nightly/" + night.UTC().Format(time.RFC3339) // not the lock's name: the lock is free again, the key stays done
+	key := "nightly/" + night.UTC().Format(time.RFC3339) // the lock will be free again, the key stays done
 	for {
 		err := n.Client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
 			return n.Store.Once(ctx, lease, key, func(ctx context.Context, tx pgx.Tx) error {
@@ -56,9 +56,10 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 				return err
 			}, fencedstore.WithTimeLimit(n.Limit), fencedstore.WithRetention(night, 30*24*time.Hour))
 		})
-		if errors.Is(err, fencedstore.ErrDone) || !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+		lost := errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrOutcomeUnknown)
+		if !lost || errors.Is(err, fencedstore.ErrDone) || ctx.Err() != nil {
 			return err
 		}
-		// The lease was lost, or the answer to COMMIT: asking again tells whether it is done, and does it if it is not.
+		// The lease was lost, or the answer to COMMIT. Asking again tells whether the report is made, or makes it.
 	}
 }

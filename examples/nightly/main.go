@@ -53,12 +53,14 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 		return "", err
 	}
 	for _, night := range []time.Time{first, first.Add(every)} {
-		err := errors.Join(s.AwaitAll(ctx, 1, "made the report of "+clock(night)), s.AwaitAll(ctx, 6, "finds the report of "+clock(night)))
+		err := errors.Join(
+			s.AwaitAll(ctx, 1, "made the report of "+clock(night)),
+			s.AwaitAll(ctx, 6, "finds the report of "+clock(night)))
 		if err != nil {
 			return "", err
 		}
 	}
-	return "eight replicas made one report for each night, also when one died half way: its half is gone, the next did the whole.",
+	return "eight replicas made one report for each night; the half of the one that died is gone, the next did the whole.",
 		errors.Join(
 			s.Check(ctx, "reports", 2, "SELECT count(*) FROM reports"),
 			s.Check(ctx, "parts of reports", 4, "SELECT count(*) FROM lines"),

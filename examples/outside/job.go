@@ -70,9 +70,9 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 	return os.Rename(temporary, f.path)
 }
 
-// replace is the operation that writes text into the file: store.Run(ctx, lease, replace(f, text)). The text must be no other
-// writer's: it has the token in it. Both directions are conditional: Apply replaces only what was captured, and Restore
-// only what Apply has left.
+// replace is the operation that writes text into the file: store.Run(ctx, lease, replace(f, text)). The text must be
+// no other writer's: it has the token in it. Both directions are conditional: Apply replaces only what was captured,
+// and Restore only what Apply has left.
 func replace(f file, text string) fencedstore.Reversible {
 	var before string
 	wrote := false // maybe
@@ -104,10 +104,11 @@ func replace(f file, text string) fencedstore.Reversible {
 	}
 }
 
-// put sends the text to the service with the token of the lease. web has a fencedhttp.Transport. The error is pglock.ErrLost when the
-// lease is lost, and a *fencedhttp.RefusedError when the service has seen a greater token.
+// put sends the text to the service with the token of the lease. web has a fencedhttp.Transport. The error is
+// pglock.ErrLost when the lease is lost, and a *fencedhttp.RefusedError when the service has seen a greater token.
 func put(ctx context.Context, web *http.Client, lease *pglock.Lease, url, text string) error {
-	r, err := http.NewRequestWithContext(fencedhttp.ContextWithLease(ctx, lease), http.MethodPut, url, strings.NewReader(text))
+	ctx = fencedhttp.ContextWithLease(ctx, lease)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, url, strings.NewReader(text))
 	if err != nil {
 		return err
 	}

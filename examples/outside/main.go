@@ -1,7 +1,8 @@
 //go:build unix
 
-// Command outside guards what is not in the database: a file, through fencedstore.Run, and an HTTP service, through package
-// fencedhttp. Several processes write both; they lose their leases, also in the middle of a write, and one is killed there.
+// Command outside guards what is not in the database: a file, through fencedstore.Run, and an HTTP service, through
+// package fencedhttp. Several processes write both; they lose their leases, also in the middle of a write, and one is
+// killed there.
 //
 //	go run ./examples/outside
 package main
@@ -96,8 +97,9 @@ func story(ctx context.Context, s *stage.Stage) (shown string, err error) {
 	if !strings.HasPrefix(now, "Sunday, token ") || service.now() != now {
 		return "", fmt.Errorf("%w: the file has %q and the page %q", stage.ErrPromise, now, service.now())
 	}
-	return "the last good write stands in the file and on the page: no late one came through, and one whose lease was lost was undone.",
-		s.Check(ctx, "token that the page has seen is that of the text", true, "SELECT $1 = 'Sunday, token ' || max(token) FROM page_tokens", now)
+	return "the last good write stands in the file and on the page: no late one came through, and one was undone.",
+		s.Check(ctx, "the page has seen the token of that text", true,
+			"SELECT $1 = 'Sunday, token ' || max(token) FROM page_tokens", now)
 }
 
 // holder starts a process that takes the lock.
@@ -146,7 +148,8 @@ func (s *scene) lateHolder(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(s.orders(ctx, a, "write Monday", "writes", "put Monday", "puts"), s.breaks(ctx), s.writesAll(ctx, "B", "Tuesday"))
+	err = errors.Join(s.orders(ctx, a, "write Monday", "writes", "put Monday", "puts"),
+		s.breaks(ctx), s.writesAll(ctx, "B", "Tuesday"))
 	if err != nil {
 		return err
 	}
@@ -169,7 +172,8 @@ func (s *scene) othersWrote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.orders(ctx, d, "begin Thursday", "in the middle"), s.breaks(ctx), s.writesAll(ctx, "E", "Friday"),
+	return errors.Join(s.orders(ctx, d, "begin Thursday", "in the middle"),
+		s.breaks(ctx), s.writesAll(ctx, "E", "Friday"),
 		s.orders(ctx, d, "go on", "LEFT ALONE"))
 }
 
@@ -179,7 +183,8 @@ func (s *scene) killed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.orders(ctx, f, "begin Saturday", "in the middle"), f.Kill(), s.breaks(ctx), s.writesAll(ctx, "G", "Sunday"))
+	return errors.Join(s.orders(ctx, f, "begin Saturday", "in the middle"),
+		f.Kill(), s.breaks(ctx), s.writesAll(ctx, "G", "Sunday"))
 }
 
 // writer holds the lock and does what it is told. Its lease is long: it does not hear of a break.
@@ -225,7 +230,7 @@ func sayFile(w *stage.Worker, text string, err error) error {
 	case err == nil:
 		w.Say("writes %q into the file", text)
 	case errors.As(err, &stale):
-		w.Say("writes %q into the file: REFUSED by the fence, token %d has passed; the file was not touched", text, stale.LastToken)
+		w.Say("writes %q into the file: REFUSED by the fence, token %d has passed", text, stale.LastToken)
 	case errors.Is(err, fencedstore.ErrOvertaken):
 		w.Say("finds its lease lost after it wrote, and in the file what somebody else wrote since: LEFT ALONE")
 	case errors.Is(err, pglock.ErrLost) && errors.Is(err, fencedstore.ErrUndone):
@@ -243,7 +248,7 @@ func sayPage(w *stage.Worker, text string, err error) error {
 	case err == nil:
 		w.Say("puts %q on the page", text)
 	case errors.As(err, &refused):
-		w.Say("puts %q on the page: REFUSED with %d, the page has seen token %d", text, http.StatusConflict, refused.LastToken)
+		w.Say("puts %q on the page: REFUSED with 409, the page has seen token %d", text, refused.LastToken)
 	case errors.Is(err, pglock.ErrLost):
 		w.Say("puts %q on the page: NOT SENT, its lease is lost", text)
 	default:

@@ -1,5 +1,5 @@
-// Command singleton shows a worker of which one process works at a time and the others wait. Two of its processes are killed
-// in the middle of a step.
+// Command singleton shows a worker of which one process works at a time and the others wait. Two of its processes are
+// killed in the middle of a step.
 //
 //	go run ./examples/singleton
 package main
@@ -25,7 +25,7 @@ func main() {
 	stage.Main(stage.Play{
 		Name: "singleton",
 		Tables: `CREATE TABLE progress (shipped int NOT NULL); INSERT INTO progress VALUES (0);
-			CREATE TABLE shipments (at timestamptz NOT NULL DEFAULT clock_timestamp(), number int NOT NULL, by text NOT NULL)`,
+			CREATE TABLE shipments (number int NOT NULL, by text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())`,
 		Story:  story,
 		Worker: shipper,
 	})
@@ -71,7 +71,8 @@ func story(ctx context.Context, s *stage.Stage) (string, error) {
 func shipper(ctx context.Context, w *stage.Worker) error {
 	err := Singleton(ctx, w.Client, w.Store, "shipping", func(ctx context.Context, tx pgx.Tx) (bool, error) {
 		var number int
-		err := tx.QueryRow(ctx, "UPDATE progress SET shipped = shipped + 1 WHERE shipped < $1 RETURNING shipped", orders).Scan(&number)
+		const next = "UPDATE progress SET shipped = shipped + 1 WHERE shipped < $1 RETURNING shipped"
+		err := tx.QueryRow(ctx, next, orders).Scan(&number)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return false, nil
 		}

@@ -11,6 +11,7 @@ const (
 	integration = "./integration"
 	library     = "./pglock"
 	store       = "./fencedstore"
+	drivers     = "./examples/drivers"
 	migrating   = "./migrations"
 	command     = "./cmd/pglock-admin"
 	protocol    = "./internal/protocol"
@@ -20,5 +21,5 @@ const (
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
-var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofGuards, ofTrust, ofRequests,
+var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
 	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns)

@@ -13,13 +13,14 @@ var ofTrust = []mutant{
 		{"pglock/lease.go", "if ended == nil && expired {", "if ended == nil && expired && false {"},
 	}, library, "^TestI7_"},
 	{"I7 a holder believes in its grace", []edit{
-		{"pglock/lease.go", "trust.Deadline(sent, l.ttl, v.Remaining-l.grace)", "trust.Deadline(sent, l.ttl+l.grace, v.Remaining)"},
+		{"pglock/lease.go", "trust.Deadline(sent, lasts, v.Remaining-l.grace)", "trust.Deadline(sent, lasts+l.grace, v.Remaining)"},
 	}, library, "Grace"},
 	{"I22 a grant after a failover does not wait for its grace", []edit{
 		{"pglock/grace.go", "case !changed || left <= 0:", "case changed || !changed:"},
 	}, library, "Grace"},
 	{"trap 8: a late renewal revives", []edit{
-		{"pglock/lease.go", "\tif l.ended != nil {\n\t\treturn\n\t}\n\tdeadline", "\tl.ended = nil\n\tdeadline"},
+		{"pglock/lease.go", "\tif l.ended == nil {\n\t\tl.trust(", "\tif l.ended = nil; true {\n\t\tl.trust("},
+		{"pglock/extend.go", "\tif l.ended != nil {\n\t\treturn\n\t}\n\tfor", "\tl.ended = nil\n\tfor"},
 	}, library, "^TestTrap8_"},
 	{"a release says after a loss that it has released", []edit{
 		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},

@@ -39,7 +39,8 @@ var ofEnds = []mutant{
 	}, integration, "^TestI7_AllWays"},
 	{"I15 trap 3: a renewal computes before it waits", []edit{
 		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > statement_timestamp()\n      ORDER BY"},
-		{schema, "      UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl\n      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()", "      UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = statement_timestamp() + l.ttl\n      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
+		{schema, "        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),", "        expires_at = GREATEST(statement_timestamp() + GREATEST(l.ttl, h.lasting),"},
+		{schema, "      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()", "      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
 	}, integration, "^TestI15_|^TestTrap3_Renewal"},
 	{"I13 one locked row holds up the renewals of all", []edit{
 		{schema, "      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),", "      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l),"},

@@ -69,19 +69,19 @@ var ofFences = []mutant{
 		{schema, "  INSERT INTO receipts AS r (receipt_id, write_id, at) VALUES (p_receipt_id, gen_random_uuid(), clock_timestamp())\n    ON CONFLICT (receipt_id) DO UPDATE SET at = clock_timestamp() RETURNING r.write_id INTO found_;\n  RETURN found_ = p_write_id;", "  SELECT r.write_id INTO found_ FROM receipts r WHERE r.receipt_id = p_receipt_id;\n  RETURN coalesce(found_ = p_write_id, false);"},
 	}, store, "^TestOutcome"},
 	{"I17 an unanswered COMMIT is called a failure", []edit{
-		{"fencedstore/store.go", "\tover, err := s.resolve(ctx, receipt, err)\n\tif over {\n\t\ts.receipts.putBack(receipt)\n\t}\n\treturn err\n", "\treturn err\n"},
+		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
 	}, integration, "^TestI17_Lost"},
 	{"I17 a later write overwrites the receipt of an unknown outcome", []edit{
-		{"fencedstore/store.go", "\t\tknown = false\n\t\treturn &OutcomeUnknownError{", "\t\treturn &OutcomeUnknownError{"},
+		{"fencedstore/write.go", "\t\tknown = false\n\t\terr = errors.New(", "\t\terr = errors.New("},
 	}, integration, "^TestI17_CancelledStandby"},
 	{"I17 a grant without its standby is answered", []edit{
 		{"internal/protocol/execute.go", "\t\tif Unconfirmed(conn) && err == nil {\n\t\t\treturn ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
 	}, integration, "^TestI17_GrantWaits"},
 	{"I17 a commit without its standby is called done", []edit{
-		{"fencedstore/store.go", "\tcase err == nil && protocol.Unconfirmed(conn.Conn()):\n", "\tcase err == nil && protocol.Unconfirmed(conn.Conn()) && false:\n"},
+		{"fencedstore/write.go", "\tcase err == nil && conn.unconfirmed():\n", "\tcase err == nil && conn.unconfirmed() && false:\n"},
 	}, integration, "^TestI17_Cancelled"},
 	{"I17 a commit of the application is taken for the write's", []edit{
-		{"fencedstore/store.go", "\t_ = protocol.Unconfirmed(conn.Conn()) // of a commit that was the application's own\n", ""},
+		{"fencedstore/write.go", "\t_ = conn.unconfirmed() // of a commit that was the application's own\n", ""},
 	}, integration, "^TestI17_Unconfirmed"},
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},

@@ -6,39 +6,38 @@
 //	c.Schedule(slots, pglockcron.Job(ctx, slots, "report", makeReport, logger)) // Slots is the schedule, too
 //	c.Start()
 //
-// Job commits the work and the note that the slot is done together: prefer it. Once is a cron.JobWrapper for jobs that are not a
-// transaction:
+// Job commits the work and the note that the slot is done together: prefer it. Once is a cron.JobWrapper for jobs
+// that are not a transaction:
 //
 //	c.Schedule(slots, cron.NewChain(pglockcron.Once(ctx, slots, "mail", logger)).Then(job))
 //
 // What cannot be had with Once, as a cron.Job neither returns an error nor takes a context:
 //
-//   - A job that fails counts as done. One that panics does not: the replicas that wait for the lock try it, one after the other.
-//   - When the process dies in the middle, the next replica that waits runs the job from its beginning, so what it has done
-//     outside a transaction is done twice.
-//   - A job whose lease is lost, because its process was paused or cut off, is not stopped, and another replica may run the
-//     slot again.
+//   - A job that fails counts as done. One that panics does not: the replicas that wait for the lock try it, one
+//     after the other.
+//   - When the process dies in the middle, the next replica that waits runs the job from its beginning, so what it
+//     has done outside a transaction is done twice.
+//   - A job whose lease is lost, because its process was paused or cut off, is not stopped, and another replica may
+//     run the slot again.
 //
-// Do not delay runs before they reach Job or Once, as cron.DelayIfStillRunning does: a run that is delayed beyond the next planned
-// time counts as the run of that one. Runs of one job do not overlap anyway.
+// Do not delay runs before they reach Job or Once, as cron.DelayIfStillRunning does: a run that is delayed beyond the
+// next planned time counts as the run of that one. Runs of one job do not overlap anyway.
 package cron
 
 import (
 	"context"
 	"errors"
-	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/robfig/cron/v3"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/schedulers"
 )
 
-// Job makes a cron.Job of work, with Slots.Do. Errors go to logger, which defaults to cron.DefaultLogger. When ctx ends, the
-// work under way is rolled back and no more is begun: end it before cron.Cron.Stop where work may be cut off.
-func Job(ctx context.Context, slots *schedulers.Slots, name string,
-	work func(ctx context.Context, tx pgx.Tx, slot time.Time) error, logger cron.Logger) cron.Job {
+// Job makes a cron.Job of work, with Slots.Do. Errors go to logger, which defaults to cron.DefaultLogger. When ctx
+// ends, the work under way is rolled back and no more is begun: end it before cron.Cron.Stop where work may be cut
+// off.
+func Job(ctx context.Context, slots *schedulers.Slots, name string, work schedulers.Work, logger cron.Logger) cron.Job {
 	return cron.FuncJob(func() { report(ctx, logger, name, slots.Do(ctx, name, work)) })
 }
 

@@ -179,7 +179,8 @@ func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
 	db := pgtest.Database(t)
 	replicas := scene.Replicas(t, db, 2)
 	broken, log := errors.New("broken"), newLog()
-	noon := schedulers.WithNow(func() time.Time { return time.Now().Truncate(24 * time.Hour).Add(12 * time.Hour) }) // one slot for all
+	midnight := time.Now().Truncate(24 * time.Hour)
+	noon := schedulers.WithNow(func() time.Time { return midnight.Add(12 * time.Hour) }) // one slot for all
 	var slots []*schedulers.Slots
 	for _, r := range replicas {
 		s, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(24*time.Hour, 0), noon)

@@ -3,38 +3,40 @@
 // # The right way: in the task
 //
 //	slots, err := schedulers.NewSlots(client, store, schedulers.Every(24*time.Hour, 2*time.Hour))
-//	job, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), gocron.NewTask(func(ctx context.Context) error {
+//	task := gocron.NewTask(func(ctx context.Context) error {
 //		return slots.Do(ctx, "report", makeReport) // func(ctx context.Context, tx pgx.Tx, slot time.Time) error
-//	}))
+//	})
+//	job, err := scheduler.NewJob(gocron.CronJob("CRON_TZ=UTC 0 2 * * *", false), task)
 //
-// Slots.Do commits the work and the note that the slot is done together. It needs neither a Locker nor an Elector. An error goes
-// to gocron.AfterJobRunsWithError.
+// Slots.Do commits the work and the note that the slot is done together. It needs neither a Locker nor an Elector. An
+// error goes to gocron.AfterJobRunsWithError.
 //
 // # Locker: for jobs that are not a transaction
 //
 //	gocron.WithDistributedJobLocker(pglockgocron.NewLocker(slots)), gocron.WithName("report")
 //
-// gocron calls a Locker at the beginning of each run with the name of the job, and releases the lock after it. It does not tell
-// the planned time, so a plain lock lets a replica whose clock is late run the job once more. This Locker works out the planned time
-// from the schedule that it was given: each job, or each group of jobs with the same schedule, needs a Locker of its own.
-// A slot that is done fails with fencedstore.ErrDone, which gocron gives to AfterLockError.
+// gocron calls a Locker at the beginning of each run with the name of the job, and releases the lock after it. It
+// does not tell the planned time, so a plain lock lets a replica whose clock is late run the job once more. This
+// Locker works out the planned time from the schedule that it was given: each job, or each group of jobs with the
+// same schedule, needs a Locker of its own. A slot that is done fails with fencedstore.ErrDone, which gocron gives to
+// AfterLockError.
 //
 // What cannot be had, as gocron's interface has no place for it:
 //
 //   - A job that fails or panics counts as done: gocron releases the lock in the same way.
-//   - When the process dies in the middle, the next replica that waits runs the job from its beginning, so what it has done
-//     outside a transaction is done twice.
-//   - A job whose lease is lost, because its process was paused or cut off, is not stopped, and another replica may run the
-//     slot again. Use Slots.Do, whose transaction is then refused.
+//   - When the process dies in the middle, the next replica that waits runs the job from its beginning, so what it
+//     has done outside a transaction is done twice.
+//   - A job whose lease is lost, because its process was paused or cut off, is not stopped, and another replica may
+//     run the slot again. Use Slots.Do, whose transaction is then refused.
 //
-// Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned. Give each job a name
-// (gocron.WithName): the default is the name of a Go function, which the next build may change.
+// Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned. Give each job a
+// name (gocron.WithName): the default is the name of a Go function, which the next build may change.
 //
 // # Elector: for schedulers of which one shall work
 //
-// An Elector lets the jobs of one replica run, and of the others none. It says nothing about slots: when the leader changes, the new
-// one may run a slot again that the old one has run by its faster clock, or leave out one that the old one has not.
-// Together with Slots.Do the first does not happen. With an Elector gocron asks no Locker.
+// An Elector lets the jobs of one replica run, and of the others none. It says nothing about slots: when the leader
+// changes, the new one may run a slot again that the old one has run by its faster clock, or leave out one that the
+// old one has not. Together with Slots.Do the first does not happen. With an Elector gocron asks no Locker.
 package gocron
 
 import (
@@ -75,13 +77,14 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector makes an Elector for the lock. Nothing is sent before Run, which also says what is wrong with the arguments.
+// NewElector makes an Elector for the lock. Nothing is sent before Run, which also says what is wrong with the
+// arguments.
 func NewElector(client *pglock.Client, name string, opts ...leader.Option) *Elector {
 	return &Elector{candidate: leader.New(client, name, opts...)}
 }
 
-// Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead. The error is that of
-// leader.Candidate.Run, and never nil.
+// Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead. The error is
+// that of leader.Candidate.Run, and never nil.
 func (e *Elector) Run(ctx context.Context) error {
 	return e.candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		e.lease.Store(lease)

@@ -41,7 +41,8 @@ var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond,
 
 func newScheduler(t *testing.T, skew time.Duration, opts ...gocron.SchedulerOption) gocron.Scheduler {
 	t.Helper()
-	s, err := gocron.NewScheduler(append(opts, gocron.WithClock(skewed{clockwork.NewRealClock(), skew}), gocron.WithLocation(time.UTC))...)
+	clock := skewed{clockwork.NewRealClock(), skew}
+	s, err := gocron.NewScheduler(append(opts, gocron.WithClock(clock), gocron.WithLocation(time.UTC))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,8 @@ func newSlots(t *testing.T, r scene.Replica, skew time.Duration) *schedulers.Slo
 
 func addJob(t *testing.T, s gocron.Scheduler, task gocron.Task, opts ...gocron.JobOption) {
 	t.Helper()
-	if _, err := s.NewJob(gocron.CronJob("* * * * * *", true), task, append(opts, gocron.WithName("report"))...); err != nil {
+	_, err := s.NewJob(gocron.CronJob("* * * * * *", true), task, append(opts, gocron.WithName("report"))...)
+	if err != nil {
 		t.Fatal(err)
 	}
 }
@@ -190,11 +192,13 @@ func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T)
 		t.Error(err)
 	}
 	var children int
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM runs WHERE by = 'child'").Scan(&children); err != nil || children != 0 {
+	err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM runs WHERE by = 'child'").Scan(&children)
+	if err != nil || children != 0 {
 		t.Errorf("%d runs of the child are left, %v", children, err)
 	}
 	var twice int
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) - count(DISTINCT slot) FROM runs").Scan(&twice); err != nil || twice != 0 {
+	err = db.Conn(t).QueryRow(t.Context(), "SELECT count(*) - count(DISTINCT slot) FROM runs").Scan(&twice)
+	if err != nil || twice != 0 {
 		t.Errorf("%d slots were run twice, %v", twice, err)
 	}
 }

@@ -17,7 +17,8 @@ const workerArgument = "worker"
 
 var errEnded = errors.New("it has ended by itself")
 
-// setup is the first line that a process reads. It comes through the pipe and not as an argument: it may hold a password.
+// setup is the first line that a process reads. It comes through the pipe and not as an argument: it may hold a
+// password.
 type setup struct {
 	URL, Schema, Tables, Name string
 	Args                      []string

@@ -1,5 +1,5 @@
-// Package stage is where the examples play: it gives each a database, starts its processes, tells what they say as they say
-// it, checks in the database what the example promises, and leaves nothing behind.
+// Package stage is where the examples play: it gives each a database, starts its processes, tells what they say as
+// they say it, checks in the database what the example promises, and leaves nothing behind.
 package stage
 
 import (
@@ -39,11 +39,13 @@ const (
 // ErrPromise: the database does not have what the example promises. This is a bug.
 var ErrPromise = errors.New("the promise did not hold")
 
-// Play is an example. Its program is run twice over: once as the story, and once for each process that the story starts.
+// Play is an example. Its program is run twice over: once as the story, and once for each process that the story
+// starts.
 type Play struct {
 	Name   string // of the example, as in go run ./examples/NAME
 	Tables string // SQL that makes the application's tables
-	// Story starts processes, kills some, and checks what is in the database in the end. It returns what was shown, in a sentence.
+	// Story starts processes, kills some, and checks what is in the database in the end. It returns what was shown,
+	// in a sentence.
 	Story func(ctx context.Context, s *Stage) (shown string, err error)
 	// Worker is the life of a process. Its ctx ends when the story lets go of it.
 	Worker func(ctx context.Context, w *Worker) error
@@ -55,10 +57,12 @@ func Main(p Play) {
 		os.Exit(work(p))
 	}
 	flags := flag.NewFlagSet(p.Name, flag.ExitOnError)
-	url := flags.String("database-url", "", "play in a new schema of this database, which is dropped at the end (default: a throwaway server)")
+	url := flags.String("database-url", "",
+		"play in a new schema of this database, which is dropped at the end (default: a throwaway server)")
 	_ = flags.Parse(os.Args[1:]) // it exits
 	// A reader that goes away (| head) must not kill this process: it has to tidy up.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE) //nolint:forbidigo // the program's own life
+	life := context.Background() //nolint:forbidigo // the program's own
+	ctx, stop := signal.NotifyContext(life, os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	err := perform(ctx, p, *url, os.Stdout)
 	stop()
 	if err != nil {
@@ -193,8 +197,8 @@ type line struct {
 	heard bool // an Await has returned it
 }
 
-// Await waits until one of the processes, or of all where none is named, says a line with text in it that no Await has returned before. It
-// tells who. It fails when a named process ends first.
+// Await waits until one of the processes, or of all where none is named, says a line with text in it that no Await
+// has returned before. It tells who. It fails when a named process ends first.
 func (s *Stage) Await(ctx context.Context, text string, of ...*Process) (*Process, error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()

@@ -36,7 +36,8 @@ func play(t *testing.T, story func(context.Context, *Stage) (string, error)) (sa
 	var out strings.Builder
 	err = perform(t.Context(), Play{Name: "test", Tables: "CREATE TABLE things (n int)", Story: story}, db.URL(), &out)
 	var left int
-	if err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'").Scan(&left); err != nil || left != 0 {
+	const schemas = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'pglock%'"
+	if err := db.Conn(t).QueryRow(t.Context(), schemas).Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d schemas are left, %v", left, err)
 	}
 	return out.String(), err

@@ -40,7 +40,8 @@ func (w *Worker) Hang(ctx context.Context, format string, args ...any) error {
 
 // work is the life of a process. It gives the exit code.
 func work(p Play) int {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the process's own life, which ends with its standard input
+	life := context.Background() //nolint:forbidigo // the process's own, which ends with its standard input
+	ctx, cancel := context.WithCancel(life)
 	defer cancel()
 	lines := bufio.NewScanner(os.Stdin)
 	if !lines.Scan() {
@@ -76,7 +77,8 @@ func join(ctx context.Context, p Play, s setup, orders <-chan string) (err error
 		return err
 	}
 	defer pool.Close()
-	client, err := pglock.New(ctx, pool, pglock.WithSchema(s.Schema), pglock.WithDefaultHolder(s.Name), pglock.WithDefaultTTL(ttl))
+	client, err := pglock.New(ctx, pool,
+		pglock.WithSchema(s.Schema), pglock.WithDefaultHolder(s.Name), pglock.WithDefaultTTL(ttl))
 	if err != nil {
 		return err
 	}
@@ -85,7 +87,8 @@ func join(ctx context.Context, p Play, s setup, orders <-chan string) (err error
 		defer cancel()
 		err = errors.Join(err, client.Close(ctx))
 	}()
-	return p.Worker(ctx, &Worker{Name: s.Name, Args: s.Args, Orders: orders, Pool: pool, Client: client, Store: fencedstore.New(pool)})
+	return p.Worker(ctx, &Worker{Name: s.Name, Args: s.Args, Orders: orders,
+		Pool: pool, Client: client, Store: fencedstore.New(pool)})
 }
 
 // Pause waits, as work does that takes its time.

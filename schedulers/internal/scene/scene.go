@@ -90,8 +90,8 @@ func Replicas(t *testing.T, db *pgtest.DB, n int) (all []Replica) {
 // InTheMiddle is what a child says when it is.
 const InTheMiddle = "in the middle"
 
-// Child starts this test's program again, as another replica, and waits until it is in the middle of a run. It gives the
-// function that kills it.
+// Child starts this test's program again, as another replica, and waits until it is in the middle of a run. It gives
+// the function that kills it.
 func Child(t *testing.T, db *pgtest.DB) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -129,7 +129,8 @@ func (r Replica) Insert(ctx context.Context, tx pgx.Tx, slot time.Time) error {
 	return err
 }
 
-// WantOneRunPerSlot checks that every slot from the first to the last has one run, where there is one every so often. It gives them.
+// WantOneRunPerSlot checks that every slot from the first to the last has one run, where there is one every so often.
+// It gives them.
 func WantOneRunPerSlot(t *testing.T, db *pgtest.DB, every time.Duration) (slots []time.Time) {
 	t.Helper()
 	rows, err := db.Conn(t).Query(t.Context(), "SELECT slot FROM runs ORDER BY slot")

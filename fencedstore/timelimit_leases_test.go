@@ -1,0 +1,264 @@
+package fencedstore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Every lease of a write lasts for the time limit, whatever its mode, whichever client has it, and however it came.
+func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	other := newBenchOn(t, b.db)
+	const ttl, limit = time.Second, time.Minute
+	var fences []fencedstore.Fence
+	add := func(l *pglock.Lease) { fences = append(fences, fencedstore.Fence{Lease: l}) }
+	add(b.acquire(t, "exclusive", pglock.WithTTL(ttl)))
+	add(b.acquire(t, "shared", pglock.WithTTL(ttl), pglock.WithShared()))
+	add(other.acquire(t, "shared", pglock.WithTTL(ttl), pglock.WithShared()))
+	add(other.acquire(t, "limited", pglock.WithTTL(ttl), pglock.WithLimit(2)))
+	add(b.acquire(t, "graceful", pglock.WithTTL(ttl), pglock.WithGrace(time.Second)))
+	exported := b.acquire(t, "exported", pglock.WithTTL(ttl))
+	if _, err := exported.Export(); err != nil {
+		t.Fatal(err)
+	}
+	add(exported)
+	all, err := b.client.AcquireAll(t.Context(), []string{"first of all", "second of all"}, pglock.WithTTL(ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range all.All() {
+		add(l)
+	}
+	fences = append(fences, fencedstore.Fence{Lease: exported, Resource: "another"})
+	if err := b.store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
+		if n := b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
+			t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
+		}
+		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 3*ttl.Seconds())
+		return err
+	}, fencedstore.WithTimeLimit(limit)); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '2 s'`) > 0; {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("ten seconds after the write some leases are long still")
+		}
+	}
+}
+
+// Two writes of one lease run at once. The end of the longer one leaves the lease as long as the other needs it.
+func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	const ttl = time.Second
+	l := b.acquire(t, "both", pglock.WithTTL(ttl))
+	begun, ended := make(chan struct{}), make(chan struct{})
+	var long sync.WaitGroup
+	long.Go(func() {
+		defer close(ended)
+		if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+			<-begun
+			return nil
+		}, fencedstore.WithTimeLimit(time.Hour), fencedstore.WithResource("long")); err != nil {
+			t.Error(err)
+		}
+	})
+	for begin := time.Now(); b.left(t, "both") < 50*time.Minute; {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("the longer write has not extended the lease")
+		}
+	}
+	if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
+		close(begun)
+		<-ended
+		for begin := time.Now(); b.left(t, "both") > 20*time.Minute; {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("the longer write has ended, and the lease lasts for %v", b.left(t, "both"))
+			}
+		}
+		if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute || trusted < 9*time.Minute {
+			t.Errorf("the lease lasts for %v and is trusted for %v, want nearly ten minutes", left, trusted)
+		}
+		return nil
+	}, fencedstore.WithTimeLimit(10*time.Minute), fencedstore.WithResource("short")); err != nil {
+		t.Error(err)
+	}
+	long.Wait()
+}
+
+// A lease that is lost while the transaction runs ends the write long before its time limit, at whatever level.
+func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE done (n int)`)
+	admin, err := lockadmin.New(t.Context(), b.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		l := b.acquire(t, string(level), pglock.WithTTL(time.Second))
+		begin := time.Now()
+		err := b.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
+				return err
+			}
+			mustBreak(t, admin, l)
+			_, err := tx.Exec(ctx, `SELECT pg_sleep(60)`)
+			return err
+		}, fencedstore.WithTimeLimit(time.Hour), fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
+		if took := time.Since(begin); !errors.Is(err, pglock.ErrLost) || errors.Is(err, fencedstore.ErrTimeLimit) || took > 20*time.Second {
+			t.Errorf("%s: %v after %v", level, err, took)
+		}
+	}
+	if n := b.number(t, `SELECT count(*) FROM done`); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// A snapshot shows the lease as it was when the snapshot was taken. In a write that is after the extension, so work
+// that is longer than the TTL commits. A guard that comes after the snapshot is refused.
+func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
+	t.Parallel()
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		t.Run(string(level), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			l := b.acquire(t, "nightly", pglock.WithTTL(time.Second))
+			options := pgx.TxOptions{IsoLevel: level}
+			for _, name := range []string{"Write", "WriteSQL"} {
+				if err := ways[name](t, b, l, sleeps(3), fencedstore.WithTimeLimit(time.Minute), fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			l = b.acquire(t, "guarded", pglock.WithTTL(time.Second))
+			for _, late := range []bool{false, true} {
+				tx, err := b.pool.BeginTx(t.Context(), options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if late {
+					if _, err := tx.Exec(t.Context(), `SELECT`); err != nil {
+						t.Fatal(err)
+					}
+				}
+				err = fencedstore.Guard(t.Context(), tx, l, fencedstore.WithTimeLimit(3*time.Minute), fencedstore.WithSameToken())
+				if refused := late && level != pgx.ReadCommitted; refused != errors.Is(err, pglock.ErrInvalid) || !refused && err != nil {
+					t.Errorf("Guard, late %v: %v", late, err)
+				}
+				if err == nil {
+					_, err = tx.Exec(t.Context(), `SELECT pg_sleep(3)`)
+					if err == nil {
+						err = tx.Commit(t.Context())
+					}
+					if err != nil {
+						t.Errorf("guarded, late %v: %v", late, err)
+					}
+				}
+				_ = tx.Rollback(t.Context())
+				if err := l.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				l = b.acquire(t, "guarded", pglock.WithTTL(time.Second))
+			}
+		})
+	}
+}
+
+// What ends a statement sooner than the limits of the fence is not taken for one of them.
+func TestLowerLimitOfTheUserIsNotTakenForTheTimeLimit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for name, way := range ways {
+		for what, c := range map[string]struct {
+			do   []string
+			code string
+		}{
+			"a statement_timeout": {[]string{`SET LOCAL statement_timeout = 50`, `SELECT pg_sleep(30)`}, "57014"},
+			"a cancelled backend": {[]string{`SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(30)`}, "57014"},
+			"a NOWAIT":            {[]string{`DO $$ BEGIN RAISE lock_not_available; END $$`}, "55P03"},
+		} {
+			l := b.acquire(t, name+what)
+			err := way(t, b, l, func(ctx context.Context, exec func(context.Context, string, ...any) error) error {
+				for _, statement := range c.do {
+					if err := exec(ctx, statement); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, fencedstore.WithTimeLimit(time.Minute), fencedstore.WithResource(name+what))
+			if name == "WriteAll" || name == "WriteAllSQL" || name == "GuardAll" || name == "GuardAllSQL" {
+				continue // they refuse WithResource
+			}
+			if code(err) != c.code || errors.Is(err, fencedstore.ErrTimeLimit) {
+				t.Errorf("%s: %s: %v", name, what, err)
+			}
+		}
+	}
+}
+
+// What ends a transaction without a time limit is what its lease had left, and the error says that.
+func TestI16_WithoutATimeLimitTheErrorTellsWhatTheLeaseHadLeft(t *testing.T) {
+	t.Parallel()
+	b := newWideBench(t)
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := b.acquire(t, name, pglock.WithTTL(time.Second))
+			err := way(t, b, l, sleeps(30))
+			var late *fencedstore.TimeLimitError
+			if !errors.As(err, &late) || late.Given || late.Limit > time.Second || late.Limit < 300*time.Millisecond {
+				t.Errorf("%v, want a TimeLimitError of the lease", err)
+			}
+		})
+	}
+}
+
+// A call of a line that writes for long goes through the server afterwards, and the next turn has nothing of its
+// extension.
+func TestNextTurnHasNothingOfAnExtension(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, pglock.WithTurns(64, time.Hour))
+	const ttl = 2 * time.Second
+	first := b.acquire(t, "line")
+	var turns sync.WaitGroup
+	for range 5 {
+		turns.Go(func() {
+			l, err := b.client.Acquire(t.Context(), "line", pglock.WithTTL(ttl))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if left := b.left(t, "line"); left > ttl {
+				t.Errorf("the lock is taken for %v at the beginning of a turn", left)
+			}
+			if left := time.Until(l.Deadline()); left > ttl {
+				t.Errorf("a turn is trusted for %v at its beginning", left)
+			}
+			if _, err := l.Extend(t.Context(), time.Hour); err != nil {
+				t.Error(err)
+			}
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.waiters`) == 0; {
+		if time.Since(begin) > 10*time.Second {
+			t.Fatal("nobody waits")
+		}
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	turns.Wait()
+}

@@ -1,0 +1,98 @@
+package main
+
+// ofExtensions are the faults of leases that last for longer than their TTL, of time limits, and of writes through database/sql.
+var ofExtensions = []mutant{
+	{"extension: a renewal shortens it", []edit{
+		{schema, "          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),", "          NULL),"},
+	}, library, "^TestServerKeeps"},
+	{"extension: any expiry undoes it", []edit{
+		{schema, "          CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),", "          CASE WHEN l.extended AND h.no_longer IS NULL THEN l.expires_at END),"},
+	}, library, "^TestServerKeeps"},
+	{"extension: the row does not remember it", []edit{
+		{schema, "        extended = coalesce(h.lasting > l.ttl, false)", "        extended = false"},
+	}, library, "^TestServerKeeps"},
+	{"extension: any length will do", []edit{
+		{schema, "            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);", "            );"},
+	}, library, "^TestI11_ExtensionsThat"},
+	{"extension: the deadline does not follow", []edit{
+		{"pglock/extend.go", "\tl.trust(r.lasts, sent, v, sooner)", "\tl.trust(l.ttl, sent, v, sooner)"},
+	}, library, "^TestExtendedLease"},
+	{"extension: its end is not told", []edit{
+		{"pglock/extend.go", "\t\tl.tooLong, l.due = true, now\n", "\t\t_ = now\n"},
+	}, library, "^TestRenewalsDoNot|^TestLongest"},
+	{"extension: the lease is trusted for longer than the server keeps it", []edit{
+		{"pglock/extend.go", "\t\t\tl.deadline = deadline\n", ""},
+	}, library, "^TestRenewalsDoNot"},
+	{"extension: its end takes another's", []edit{
+		{"pglock/extend.go", "\t\tr.lasts = max(r.lasts, now.Until(h.until))\n", "\t\tif len(r.holds) > 0 {\n\t\t\tr.lasts = max(r.lasts, now.Until(h.until))\n\t\t}\n"},
+	}, library, "^TestLongest"},
+	{"extension: one that comes late stays", []edit{
+		{"pglock/extend.go", "\tl.tooLong = v.Remaining > l.needs(sent)+l.grace\n", "\tl.tooLong = false\n"},
+	}, library, "^TestExtensionThatComes|^TestExtensionWhose"},
+	{"extension: it waits for the next beat", []edit{
+		{"pglock/lease.go", " && !l.isUrgent() {", " {"},
+	}, library, "^TestExtensionDoesNot"},
+	{"extension: a locked row loses it", []edit{
+		{"pglock/heartbeat.go", "RenewWaiting(ctx, r.claim, ", "RenewWaiting(ctx, l.claim(), "},
+	}, library, "^TestExtensionWaits"},
+	{"extension: it eats the grace", []edit{
+		{"pglock/extend.go", "min(r.lasts+l.grace, MaxTTL)", "min(r.lasts, MaxTTL)"},
+	}, library, "^TestExtensionComes"},
+	{"extension: it needs a connection of the pool", []edit{
+		{"pglock/extend.go", "\tselect {\n\tcase <-h.done:\n\t\treturn func", "\tif _, err := l.Check(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tselect {\n\tcase <-h.done:\n\t\treturn func"},
+	}, library, "^TestExtendNeeds"},
+	{"extension: the next turn has it", []edit{
+		{"pglock/extend.go", "\tif !l.makeKnown() || !l.takeHold(h) {", "\tif !l.takeHold(h) {"},
+	}, store, "^TestNextTurn"},
+
+	{"I16 a time limit is not told", []edit{
+		{"fencedstore/opening.go", "\tif o.limit > 0 {\n\t\ttext :=", "\tif o.limit < 0 {\n\t\ttext :="},
+	}, store, "^TestI16_TimeLimit"},
+	{"I16 the server does not go by the time limit", []edit{
+		{schema, "    ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);", ""},
+	}, store, "^TestI16_TimeLimit"},
+	{"I16 many fences have no time limit", []edit{
+		{schema, "p_database_id, a.slot, NULL, NULL, p_time_limit);", "p_database_id, a.slot);"},
+	}, store, "^TestI16_TimeLimit"},
+	{"a time limit extends no lease", []edit{
+		{"fencedstore/timelimit.go", "\t\tif o.limit > stays && ", "\t\tif o.limit < stays && o.limit < 0 && "},
+	}, store, "^TestWorkLonger"},
+	{"a time limit extends one lease of many", []edit{
+		{"fencedstore/timelimit.go", "\t\tif o.limit > stays && ", "\t\tif len(short) == 0 && o.limit > stays && "},
+	}, store, "^TestTimeLimitExtends"},
+	{"a time limit is short with the end of another write", []edit{
+		{"fencedstore/timelimit.go", "stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))", "stays := time.Until(f.Lease.Deadline())"},
+	}, store, "^TestTimeLimitOfOneWrite"},
+	{"a lease is long after its write", []edit{
+		{"fencedstore/write.go", "\tdefer w.dropHolds()\n", ""},
+	}, store, "^TestWorkLonger|^TestTimeLimitExtends"},
+	{"a lower limit of the user is called the time limit", []edit{
+		{"fencedstore/timelimit.go", " ||\n\t\ttime.Since(p.at) < p.limit-p.limit/100 {", " {"},
+	}, store, "^TestLowerLimit"},
+	{"a connection that was closed by a limit is not told", []edit{
+		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || isPgx && conn.Conn().IsClosed() || says && !valid.IsValid()\n", "\t\t_, _, _, _ = conn, isPgx, valid, says\n"},
+		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || saysClosed(err)\n\t\tc.rollback(ctx)\n\t\treturn false, err", "\t\treturn false, err"},
+	}, drivers, "^TestI16_TimeLimit"},
+	{"I18 a guard with a time limit takes an older snapshot", []edit{
+		{"fencedstore/guard.go", "\tif err == nil && left >= 0 && ", "\tif err == nil && left < 0 && "},
+	}, store, "^TestI18_TimeLimit"},
+
+	{"I4 a write through database/sql has no last check", []edit{
+		{"fencedstore/sqlconn.go", "\t_, err = c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))\n", "\t_, err = c.tx.ExecContext(ctx, \"SELECT\")\n"},
+	}, store, "^TestWritesThrough"},
+	{"I17 an unanswered COMMIT of a driver is called a failure", []edit{
+		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
+	}, drivers, "^TestI17_Lost"},
+	{"I17 a COMMIT of a driver that hangs is waited for", []edit{
+		{"fencedstore/sqlconn.go", "\t\tc.hanging, c.dead = done, true\n", "\t\t<-done\n"},
+	}, drivers, "^TestI17_Outcome"},
+	{"a write through database/sql ends at a dead connection", []edit{
+		{"fencedstore/write.go", "openingAgain + w.db.idle()", "openingAgain"},
+	}, drivers, "^TestWriteReplacesDead"},
+	{"once through database/sql is more than once", []edit{
+		{"fencedstore/sql.go", "\tc, o, err := openOnce(lease, key, opts, true)\n", "\tc, o, err := openWrite(lease, append(opts, WithSameToken()))\n"},
+	}, store, "^TestWorkOfAKey"},
+	{"I17 a guard leaves no receipt", []edit{
+		{"fencedstore/guard.go", "\t\treceipt, *c.receipt = &r, r\n", "\t\t_, *c.receipt = &r, r\n"},
+	}, store, "^TestI17_Transaction"},
+}
