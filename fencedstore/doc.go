@@ -117,9 +117,9 @@
 // Only connections whose configuration went through pglock.ObserveCommits show that a wait for the standby was
 // cancelled; through database/sql these are pgx's alone. It is safe to try again with the same lease and without
 // WithSameToken: if the first attempt was committed, the second is stale. When a connection was cut in silence, the
-// write gives COMMIT up five seconds after the TTL or the time limit, whichever is longer, or when ctx ends, and then
-// asks. Give ctx a deadline where that is too long. A transaction of Guard leaves a receipt with WithReceipt: its
-// COMMIT is the application's, and so is the question.
+// write waits for COMMIT until ctx ends, at most for the TTL and five seconds; with WithTimeLimit at most until five
+// seconds after the time limit, if that is later. Then it asks. Give ctx a deadline where that is too long. A
+// transaction of Guard leaves a receipt with WithReceipt: its COMMIT is the application's, and so is the question.
 //
 // # What the callback must not do
 //

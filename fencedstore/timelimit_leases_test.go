@@ -17,9 +17,9 @@ import (
 // Every lease of a write lasts for the time limit, whatever its mode, whichever client has it, and however it came.
 func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newBench(t).warm(t)
 	other := newBenchOn(t, b.db)
-	const ttl, limit = time.Second, time.Minute
+	const ttl, limit = 2 * time.Second, time.Minute
 	var fences []fencedstore.Fence
 	add := func(l *pglock.Lease) { fences = append(fences, fencedstore.Fence{Lease: l}) }
 	add(b.acquire(t, "exclusive", pglock.WithTTL(ttl)))
@@ -44,12 +44,12 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 		if n := b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
 			t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
 		}
-		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 3*ttl.Seconds())
+		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 1.5*ttl.Seconds())
 		return err
 	}, fencedstore.WithTimeLimit(limit)); err != nil {
 		t.Fatal(err)
 	}
-	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '2 s'`) > 0; {
+	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '3.5 s'`) > 0; {
 		if time.Since(begin) > 10*time.Second {
 			t.Fatal("ten seconds after the write some leases are long still")
 		}
@@ -59,7 +59,7 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 // Two writes of one lease run at once. The end of the longer one leaves the lease as long as the other needs it.
 func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newBench(t).warm(t)
 	const ttl = time.Second
 	l := b.acquire(t, "both", pglock.WithTTL(ttl))
 	begun, ended := make(chan struct{}), make(chan struct{})
@@ -99,7 +99,7 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 // A lease that is lost while the transaction runs ends the write long before its time limit, at whatever level.
 func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newBench(t).warm(t)
 	b.exec(t, `CREATE TABLE done (n int)`)
 	admin, err := lockadmin.New(t.Context(), b.pool)
 	if err != nil {
@@ -132,7 +132,7 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t)
+			b := newBench(t).warm(t)
 			l := b.acquire(t, "nightly", pglock.WithTTL(time.Second))
 			options := pgx.TxOptions{IsoLevel: level}
 			for _, name := range []string{"Write", "WriteSQL"} {

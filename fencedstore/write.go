@@ -77,7 +77,8 @@ func write(ctx context.Context, db database, o opening, fn func(context.Context,
 		return w.explainFailure(err, conn)
 	}
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
-	committing, cancel := context.WithTimeout(ctx, max(o.longestTTL(), o.limit)+resolving)
+	patience := max(o.longestTTL(), time.Until(w.pass.at.Add(o.limit))) + resolving
+	committing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_ = conn.unconfirmed() // of a commit that was the application's own
 	sent, err := conn.commit(committing, o)

@@ -45,7 +45,29 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	if err := l.Renew(t.Context()); err != nil {
 		t.Errorf("Renew: %v", err)
 	}
+	if end, err := l.Extend(t.Context(), time.Hour); err != nil {
+		t.Errorf("Extend: %v", err)
+	} else {
+		if left, err := l.Check(t.Context()); err != nil || left < 59*time.Minute {
+			t.Errorf("extended, Check = %v, %v", left, err)
+		}
+		end()
+		for begin := time.Now(); time.Until(l.Deadline()) > 2*time.Second; {
+			if time.Since(begin) > 10*time.Second {
+				t.Fatalf("ten seconds after the end of the extension the lease is trusted for %v", time.Until(l.Deadline()))
+			}
+		}
+		for left := time.Hour; left > 2*time.Second; {
+			if left, err = l.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	store := fencedstore.New(pool)
+	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithSameToken(),
+		fencedstore.WithTimeLimit(time.Minute)); err != nil {
+		t.Errorf("Write with a time limit: %v", err)
+	}
 	for range 2 {
 		err := store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "SELECT 1")
