@@ -13,8 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Bridge takes locks of a client together with the advisory locks that old programs take. It is safe for concurrent use. It has no
-// goroutine and no connection: each Held has its own.
+// Bridge takes locks of a client together with the advisory locks that old programs take. It is safe for concurrent
+// use. It has no goroutine and no connection: each Held has its own.
 type Bridge struct {
 	client *pglock.Client
 	config config
@@ -28,21 +28,22 @@ type config struct {
 	pooled bool
 }
 
-// WithConnConfig says how the sessions of advisory locks connect: to the server itself, where the client's pool goes through a
-// pooler. It must lead to the same database. Defaults to the configuration of the client's pool.
+// WithConnConfig says how the sessions of advisory locks connect: to the server itself, where the client's pool goes
+// through a pooler. It must lead to the same database. Defaults to the configuration of the client's pool.
 func WithConnConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
 		if direct == nil || !protocol.Parsed(direct) {
-			return &pglock.ArgumentError{Field: "conn config", Value: "nil or made by hand", Rule: "be made by pgx.ParseConfig"}
+			return &pglock.ArgumentError{Field: "conn config", Value: "nil or made by hand",
+				Rule: "be made by pgx.ParseConfig"}
 		}
 		c.direct = direct.Copy()
 		return nil
 	}
 }
 
-// WithSessionPooler allows a pooler between the program and the server, which is ErrPooler otherwise. The pooler must give each
-// connection a session of the server that nobody else uses until the connection ends, and clear the session then, as PgBouncer
-// does with pool_mode=session. Nothing checks that.
+// WithSessionPooler allows a pooler between the program and the server, which is ErrPooler otherwise. The pooler must
+// give each connection a session of the server that nobody else uses until the connection ends, and clear the session
+// then, as PgBouncer does with pool_mode=session. Nothing checks that.
 func WithSessionPooler() Option {
 	return func(c *config) error {
 		c.pooled = true
@@ -70,12 +71,13 @@ func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
 }
 
 // Acquire takes the lock, and then the advisory lock, and waits for each of them. ctx bounds the wait, and so does
-// pglock.WithMaxWait for both together. The lease is renewed while the call waits for the advisory lock. An exclusive lock takes the
-// advisory lock as pg_advisory_lock does, one that is asked for with pglock.WithShared as pg_advisory_lock_shared does; a limit
-// is refused.
+// pglock.WithMaxWait for both together. The lease is renewed while the call waits for the advisory lock. An exclusive
+// lock takes the advisory lock as pg_advisory_lock does, one that is asked for with pglock.WithShared as
+// pg_advisory_lock_shared does; a limit is refused.
 //
-// Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error when the wait for the advisory lock has ended;
-// ErrLost when the lease was lost meanwhile; ErrPooler; or the failure to connect. After an error neither lock is held.
+// Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error when the wait for the advisory lock
+// has ended; ErrLost or ErrReleased when the lease ended meanwhile; ErrPooler; or the failure to connect. After an
+// error neither lock is held.
 func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
 	return b.acquire(ctx, name, key, opts, true)
 }
@@ -85,9 +87,9 @@ func (b *Bridge) TryAcquire(ctx context.Context, name string, key Key, opts ...p
 	return b.acquire(ctx, name, key, opts, false)
 }
 
-// Do runs fn while both locks are held, and releases them when fn returns, panics or calls runtime.Goexit. fn's context ends when
-// ctx ends or one of the locks is lost. The error is fn's, joined with ErrLost when a lock was lost before fn returned. Errors of
-// taking the locks are those of Acquire, and fn did not run.
+// Do runs fn while both locks are held, and releases them when fn returns, panics or calls runtime.Goexit. fn's
+// context ends when ctx ends or one of the locks is lost. The error is fn's, joined with ErrLost when a lock was lost
+// before fn returned. Errors of taking the locks are those of Acquire, and fn did not run.
 func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.Context, *Held) error,
 	opts ...pglock.AcquireOption,
 ) (err error) {
@@ -109,7 +111,9 @@ func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.C
 	return fn(working, held)
 }
 
-func (b *Bridge) acquire(ctx context.Context, name string, key Key, opts []pglock.AcquireOption, wait bool) (*Held, error) {
+func (b *Bridge) acquire(
+	ctx context.Context, name string, key Key, opts []pglock.AcquireOption, wait bool,
+) (*Held, error) {
 	want, err := hooks.Want(b.client, name, opts)
 	if err != nil {
 		return nil, err
@@ -118,7 +122,8 @@ func (b *Bridge) acquire(ctx context.Context, name string, key Key, opts []pgloc
 		return nil, err
 	}
 	if !want.Exclusive && !want.Shared {
-		return nil, &pglock.ArgumentError{Field: "mode", Value: "a limit", Rule: "be exclusive or shared: an advisory lock has no limit"}
+		return nil, &pglock.ArgumentError{Field: "mode", Value: "a limit",
+			Rule: "be exclusive or shared: an advisory lock has no limit"}
 	}
 	take := b.client.TryAcquire
 	if wait = wait && want.MaxWait != 0; wait {
@@ -198,8 +203,8 @@ func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {
 	return hooks.Connect(ctx, b.client)
 }
 
-// outlives is how long the server lets the session be idle: longer than the lease can last after the last ping, so that nobody has
-// the advisory lock while a holder that does not answer any more may believe in its lease.
+// outlives is how long the server lets the session be idle: longer than the lease can last after the last ping, so
+// that nobody has the advisory lock while a holder that does not answer any more may believe in its lease.
 func outlives(ttl time.Duration) time.Duration { return ttl + ttl/2 + every(ttl) }
 
 // every is how long the session is quiet between two pings, and answer how long one may take.

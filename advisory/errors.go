@@ -7,11 +7,12 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ErrPooler: a pooler stands between the program and the server, and a session of the server may not be the program's alone.
+// ErrPooler: a pooler stands between the program and the server, and a session of the server may not be the program's
+// alone.
 var ErrPooler = errors.New("advisory: a pooler stands between the program and the server")
 
-// HeldError says that a session which is not a bridge's, or that of a bridge whose lease has ended, has the advisory lock. It is a
-// pglock.ErrHeld.
+// HeldError says that a session which is not a bridge's, or that of a bridge whose lease has ended, has the advisory
+// lock. It is a pglock.ErrHeld.
 type HeldError struct {
 	Name string // of the lock
 	Key  Key
@@ -29,8 +30,8 @@ func (e *HeldError) Error() string {
 // Is reports whether target is pglock.ErrHeld.
 func (e *HeldError) Is(target error) bool { return target == pglock.ErrHeld }
 
-// LostError says that the session of the advisory lock has ended, or does not hold it any more. An old program may hold it. It is
-// a pglock.ErrLost.
+// LostError says that the session of the advisory lock has ended, or does not hold it any more. An old program may
+// hold it. It is a pglock.ErrLost.
 type LostError struct {
 	Name string // of the lock
 	Key  Key

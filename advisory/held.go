@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Held is a lease and the advisory lock beside it. It is safe for concurrent use. It owns one connection and one goroutine, until
-// Release returns or one of the two locks is lost.
+// Held is a lease and the advisory lock beside it. It is safe for concurrent use. It owns one connection and one
+// goroutine, until Release returns or one of the two locks is lost.
 type Held struct {
 	lease   *pglock.Lease
 	session *session
@@ -30,7 +30,10 @@ type Held struct {
 }
 
 func hold(lease *pglock.Lease, s *session) *Held {
-	h := &Held{lease: lease, session: s, ended: make(chan struct{}), turn: make(chan struct{}, 1), back: make(chan struct{}, 1)}
+	h := &Held{
+		lease: lease, session: s,
+		ended: make(chan struct{}), turn: make(chan struct{}, 1), back: make(chan struct{}, 1),
+	}
 	h.ctx, h.cancel = context.WithCancelCause(lease.Context())
 	h.turn <- struct{}{}
 	go h.keep()
@@ -40,12 +43,13 @@ func hold(lease *pglock.Lease, s *session) *Held {
 // Lease is the lease, for fencedstore and for its token. It ends when the advisory lock is lost.
 func (h *Held) Lease() *pglock.Lease { return h.lease }
 
-// Context is done when one of the two locks ends. context.Cause is then that of the lease's context, a *LostError of this package,
-// or pglock.ErrReleased. It carries the lease, as the lease's context does.
+// Context is done when one of the two locks ends. context.Cause is then that of the lease's context, a *LostError of
+// this package, or pglock.ErrReleased. It carries the lease, as the lease's context does.
 func (h *Held) Context() context.Context { return h.ctx }
 
-// Err is nil while both locks may be trusted; then a *pglock.LostError, a *LostError of this package or pglock.ErrReleased, for ever.
-// The lease part is exact after a pause (pglock.Lease.Valid); the loss of the session is known when the server's answer has come.
+// Err is nil while both locks may be trusted; then a *pglock.LostError, a *LostError of this package or
+// pglock.ErrReleased, for ever. The lease part is exact after a pause (pglock.Lease.Valid); the loss of the session
+// is known when the server's answer has come.
 func (h *Held) Err() error {
 	if cause := context.Cause(h.ctx); cause != nil {
 		return cause
@@ -53,11 +57,11 @@ func (h *Held) Err() error {
 	return h.lease.Err()
 }
 
-// Release ends both: first the Context, then the advisory lock, then the lease, so that an old program which waits is served before
-// the next of pglock's queue. It waits for a Write that is under way. The first call returns nil when both were held until now, else
-// an error that matches pglock.ErrLost; later calls return pglock.ErrReleased, or that loss again. ctx bounds what is said to the
-// server, as for pglock.Lease.Release: one that has ended, or has no deadline, allows five seconds. Where the time was up, the
-// session ends in the background.
+// Release ends both: first the Context, then the advisory lock, then the lease, so that an old program which waits is
+// served before the next of pglock's queue. It waits for a Write that is under way. The first call returns nil when
+// both were held until now, else an error that matches pglock.ErrLost; later calls return pglock.ErrReleased, or that
+// loss again. ctx bounds what is said to the server, as for pglock.Lease.Release: one that has ended, or has no
+// deadline, allows five seconds. Where the time was up, the session ends in the background.
 func (h *Held) Release(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.released
@@ -90,8 +94,8 @@ func lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 }
 
-// keep watches the session: it reads, so that it hears at once when the server ends the session, and asks when nothing was heard for
-// a while. It alone ends the session.
+// keep watches the session: it reads, so that it hears at once when the server ends the session, and asks when
+// nothing was heard for a while. It alone ends the session.
 func (h *Held) keep() {
 	defer close(h.ended)
 	err := h.watch()
@@ -144,7 +148,8 @@ func (h *Held) listen(quiet time.Time) error {
 	wanted := h.wanted > 0
 	h.mu.Unlock()
 	for !wanted && ctx.Err() == nil {
-		if _, err := h.session.conn.WaitForNotification(ctx); err != nil && (ctx.Err() == nil || h.session.conn.IsClosed()) {
+		_, err := h.session.conn.WaitForNotification(ctx)
+		if err != nil && (ctx.Err() == nil || h.session.conn.IsClosed()) {
 			return h.session.lost(err)
 		}
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Key is the key of an advisory lock, as the old programs write it. PostgreSQL keeps keys of one bigint and keys of two ints
-// apart: they never meet. Make a Key with Bigint, Ints, Hashtext, HashtextExtended or IntsHashtext.
+// Key is the key of an advisory lock, as the old programs write it. PostgreSQL keeps keys of one bigint and keys of
+// two ints apart: they never meet. Make a Key with Bigint, Ints, Hashtext, HashtextExtended or IntsHashtext.
 type Key struct {
 	kind   kind
 	first  int64 // the bigint, the seed of HashtextExtended, or the first int
@@ -36,8 +36,8 @@ func Bigint(key int64) Key { return Key{kind: bigint, first: key} }
 // Ints is the key of pg_advisory_lock(first, second).
 func Ints(first, second int32) Key { return Key{kind: ints, first: int64(first), second: second} }
 
-// Hashtext is the key of pg_advisory_lock(hashtext(text)). The server computes the hash. The text has 1 to 8,192 bytes, here and in
-// the two functions below.
+// Hashtext is the key of pg_advisory_lock(hashtext(text)). The server computes the hash. The text has 1 to 8,192
+// bytes, here and in the two functions below.
 func Hashtext(text string) Key { return Key{kind: hashtext, text: text} }
 
 // HashtextExtended is the key of pg_advisory_lock(hashtextextended(text, seed)).
@@ -73,7 +73,8 @@ func (k Key) check() error {
 	case bigint, ints:
 		return nil
 	case none:
-		return &pglock.ArgumentError{Field: "key", Value: "zero", Rule: "be made by Bigint, Ints or a function with Hashtext in its name"}
+		return &pglock.ArgumentError{Field: "key", Value: "zero",
+			Rule: "be made by Bigint, Ints or a function with Hashtext in its name"}
 	}
 	if p := argument.Text("key", k.text, textBytes); p != nil {
 		return (*pglock.ArgumentError)(p)

@@ -23,7 +23,8 @@ func wantLost(t *testing.T, h *advisory.Held) time.Duration {
 	await(t, "the end of the context", h.Context().Done())
 	took := time.Since(began)
 	var lost *advisory.LostError
-	if cause := context.Cause(h.Context()); !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Name != h.Lease().Name() {
+	cause := context.Cause(h.Context())
+	if !errors.As(cause, &lost) || !errors.Is(cause, pglock.ErrLost) || lost.Name != h.Lease().Name() {
 		t.Errorf("the context ended with %v, want a LostError", cause)
 	}
 	if err := h.Err(); !errors.As(err, &lost) {
@@ -164,12 +165,13 @@ func (s *scene) cuttable(cut *atomic.Bool) *pgx.ConnConfig {
 	})
 }
 
-// A session whose network is cut in silence ends here before it ends on the server: nobody else has the advisory lock by then.
+// A session whose network is cut in silence ends here before it ends on the server: nobody else has the advisory lock
+// by then.
 func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var cut atomic.Bool
-	const ttl = 2 * time.Second
+	const ttl = 4 * time.Second
 	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	got := s.old("1").waiting()
 	cut.Store(true)
@@ -192,12 +194,12 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 func TestASessionThatIsQuietStays(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	const ttl = time.Second
+	const ttl = 2 * time.Second
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	select {
 	case <-h.Context().Done():
 		t.Errorf("the context ended: %v", context.Cause(h.Context()))
-	case <-time.After(3 * ttl):
+	case <-time.After(2 * ttl): // longer than the server lets a session be idle
 	}
 	if s.old("1").try() {
 		t.Error("an old program holds beside")
@@ -210,7 +212,7 @@ func TestASessionThatIsQuietStays(t *testing.T) {
 func TestALostAdvisoryLockIsNoticedByTheNextPing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(time.Second))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
 	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_unlock_all()"); err != nil {
 			return err

@@ -41,7 +41,12 @@ func newScene(t *testing.T) *scene {
 // client is one process of the new release. Its calls share no turns, as those of different processes do not.
 func (s *scene) client() *pglock.Client {
 	s.t.Helper()
-	c, err := pglock.New(s.t.Context(), s.pool, pglock.WithTurns(1, 0))
+	return s.clientWith(pglock.WithTurns(1, 0))
+}
+
+func (s *scene) clientWith(opts ...pglock.Option) *pglock.Client {
+	s.t.Helper()
+	c, err := pglock.New(s.t.Context(), s.pool, opts...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -51,7 +56,12 @@ func (s *scene) client() *pglock.Client {
 
 func (s *scene) bridge(opts ...advisory.Option) *advisory.Bridge {
 	s.t.Helper()
-	b, err := advisory.New(s.client(), opts...)
+	return s.bridgeOver(s.client(), opts...)
+}
+
+func (s *scene) bridgeOver(c *pglock.Client, opts ...advisory.Option) *advisory.Bridge {
+	s.t.Helper()
+	b, err := advisory.New(c, opts...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -105,7 +115,8 @@ func (s *scene) ask(sql string, args ...any) (yes bool) {
 // eventually waits until the query answers true.
 func (s *scene) eventually(what, sql string, args ...any) {
 	s.t.Helper()
-	for deadline := time.Now().Add(patience); !s.ask(sql, args...); time.Sleep(2 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(patience); !s.ask(sql, args...); {
+		time.Sleep(2 * time.Millisecond) // between two looks
 		if time.Now().After(deadline) {
 			s.t.Fatalf("waited %v in vain: %s", patience, what)
 		}

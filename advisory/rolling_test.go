@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,7 +47,8 @@ func TestEveryKeyIsTheOneThatOldProgramsUse(t *testing.T) {
 			t.Errorf("an old program cannot lock %s after the release of %v", k.sql, k.key)
 		}
 		var held *advisory.HeldError
-		if _, err := b.TryAcquire(t.Context(), name, k.key); !errors.As(err, &held) || held.PID != o.pid() || !errors.Is(err, pglock.ErrHeld) {
+		_, err := b.TryAcquire(t.Context(), name, k.key)
+		if !errors.As(err, &held) || held.PID != o.pid() || !errors.Is(err, pglock.ErrHeld) {
 			t.Errorf("try %v while an old program has it: %v, want the backend %d", k.key, err, o.pid())
 		}
 		if !s.ask("SELECT NOT EXISTS (SELECT FROM pglock.list_locks())") {
@@ -55,8 +57,8 @@ func TestEveryKeyIsTheOneThatOldProgramsUse(t *testing.T) {
 	}
 }
 
-// Old programs of every kind and new ones work on one number, which each reads and writes in two transactions: a moment in which two
-// hold loses an addition.
+// Old programs of every kind and new ones work on one number, which each reads and writes in two transactions: a
+// moment in which two hold loses an addition.
 func TestOldAndNewNeverHoldTogether(t *testing.T) {
 	t.Parallel()
 	const turns = 12
@@ -86,7 +88,8 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 			defer cancel()
 			var all sync.WaitGroup
-			for _, blocks := range []bool{true, true, false} { // old: two wait in the server's queue, one asks again and again
+			// Of the old ones two wait in the server's queue, and one asks again and again.
+			for _, blocks := range []bool{true, true, false} {
 				o := s.old(k.sql)
 				all.Go(func() {
 					for range turns {
@@ -108,8 +111,8 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 					}
 				})
 			}
-			for range 2 {
-				b := s.bridge()
+			siblings := s.bridgeOver(s.clientWith()) // their calls share turns
+			for _, b := range []*advisory.Bridge{s.bridge(), siblings, siblings} {
 				all.Go(func() {
 					for range turns {
 						err := b.Do(ctx, "numbers", k.key, func(ctx context.Context, h *advisory.Held) error {
@@ -124,7 +127,7 @@ func TestOldAndNewNeverHoldTogether(t *testing.T) {
 				})
 			}
 			all.Wait()
-			if want := 5 * turns; int(done.Load()) != want || !s.ask("SELECT n = $1 FROM numbers", want) {
+			if want := 6 * turns; int(done.Load()) != want || !s.ask("SELECT n = $1 FROM numbers", want) {
 				t.Errorf("%d turns, want %d, and the number has lost additions", done.Load(), want)
 			}
 		})
@@ -169,28 +172,40 @@ func TestAnOldProgramThatWaitsIsServedBeforeTheNextNewOne(t *testing.T) {
 	}
 }
 
-// A bridge that waits for longer than one round has not yet stood in the queue in vain.
+// The bridge steps back now and then, so that nothing waits for its snapshot, in each of pgx's ways to send a statement.
 func TestAWaitGoesOnForManyRounds(t *testing.T) {
 	t.Parallel()
-	s := newScene(t)
-	o, b := s.old("1"), s.bridge()
-	if !o.try() {
-		t.Fatal("the lock is not free")
-	}
-	got := make(chan error, 1)
-	go func() {
-		got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(context.Context, *advisory.Held) error { return nil })
-	}()
-	const waiting = "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted"
-	for range 3 { // the bridge's backend steps back now and then, so that nothing waits for its snapshot
-		s.eventually("the bridge to wait", waiting)
-		s.eventually("the bridge to step back", "SELECT NOT ("+waiting+")")
-	}
-	if err := o.unlock(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := await(t, "the bridge", got); err != nil {
-		t.Error(err)
+	for _, mode := range []pgx.QueryExecMode{
+		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			s := newScene(t)
+			config := s.config(func(conn net.Conn) net.Conn { return conn })
+			config.DefaultQueryExecMode = mode
+			o, b := s.old("1"), s.bridge(advisory.WithConnConfig(config))
+			if !o.try() {
+				t.Fatal("the lock is not free")
+			}
+			got := make(chan error, 1)
+			go func() {
+				got <- b.Do(t.Context(), "x", advisory.Bigint(1), func(ctx context.Context, h *advisory.Held) error {
+					return h.Write(ctx, func(context.Context, pgx.Tx) error { return nil })
+				})
+			}()
+			const waiting = "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted"
+			for range 3 {
+				s.eventually("the bridge to wait", waiting)
+				s.eventually("the bridge to step back", "SELECT NOT ("+waiting+")")
+			}
+			if err := o.unlock(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := await(t, "the bridge", got); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

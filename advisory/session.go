@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// round is how long a wait stands in the server's queue before it steps back for a moment. A statement that waits holds a
-	// snapshot, which keeps VACUUM from its work, and which CREATE INDEX CONCURRENTLY waits for: less than the second after
-	// which the server looks for deadlocks.
+	// round is how long a wait stands in the server's queue before it steps back for a moment. A statement that waits
+	// holds a snapshot, which keeps VACUUM from its work, and which CREATE INDEX CONCURRENTLY waits for: less than
+	// the second after which the server looks for deadlocks.
 	round = 500 * time.Millisecond
 	// between is how long it steps back.
 	between = 5 * time.Millisecond
@@ -34,13 +34,14 @@ type session struct {
 	shared bool
 }
 
-// open asks the server for what a session has to know before it takes the lock. The server ends the session when it has been
-// idle for so long.
+// open asks the server for what a session has to know before it takes the lock. The server ends the session when it
+// has been idle for so long.
 func (s *session) open(ctx context.Context, idle time.Duration, pooled bool) error {
 	var hash int32
 	var extended int64
 	var set string
-	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), pg_catalog.set_config('idle_session_timeout', $1::text, false),
+	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(),
+		pg_catalog.set_config('idle_session_timeout', $1::text, false),
 		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint)`, pgx.QueryExecModeExec,
 		strconv.FormatInt(idle.Milliseconds(), 10), s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended)
 	if err != nil {
@@ -94,7 +95,8 @@ func (s *session) lock(ctx context.Context) error {
 func (s *session) wait(ctx context.Context) (locked bool, err error) {
 	call, args := s.number.call(s.function("pg_advisory_lock"))
 	batch := &pgx.Batch{} // a transaction of its own: the limit ends with it, the lock does not
-	batch.Queue("SELECT pg_catalog.set_config('lock_timeout', $1::text, true)", strconv.FormatInt(round.Milliseconds(), 10))
+	batch.Queue("SELECT pg_catalog.set_config('lock_timeout', $1::text, true)",
+		strconv.FormatInt(round.Milliseconds(), 10))
 	batch.Queue("SELECT "+call, args...)
 	err = s.conn.SendBatch(ctx, batch).Close()
 	if protocol.Transient(err) && ctx.Err() == nil {
@@ -115,7 +117,8 @@ func (s *session) holder(ctx context.Context) (pid int32, err error) {
 
 // ofKey are the sessions that have the advisory lock of a key in this database.
 const ofKey = `FROM pg_catalog.pg_locks
-	WHERE locktype = 'advisory' AND granted AND classid::bigint = $1::bigint AND objid::bigint = $2::bigint AND objsubid = $3::int
+	WHERE locktype = 'advisory' AND granted
+	AND classid::bigint = $1::bigint AND objid::bigint = $2::bigint AND objsubid = $3::int
 	AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`
 
 // holds is the question whether a backend has the advisory lock, which any session of the database can ask.
@@ -125,7 +128,8 @@ func (s *session) holds() (sql string, args []any) {
 	if s.shared {
 		mode = "ShareLock"
 	}
-	return "SELECT EXISTS (SELECT " + ofKey + " AND pid = $4::int AND mode = $5::text)", []any{classid, objid, objsubid, s.pid, mode}
+	sql = "SELECT EXISTS (SELECT " + ofKey + " AND pid = $4::int AND mode = $5::text)"
+	return sql, []any{classid, objid, objsubid, s.pid, mode}
 }
 
 // verify asks over the session's own connection whether it has the advisory lock still. The error is a LostError.

@@ -14,14 +14,23 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory lock. So the
-// advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes of one Held run one after
-// the other, and fn must not call Write of the same Held. fn's context ends with ctx, and with both locks.
+// Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory
+// lock. So the advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes
+// of one Held run one after the other, and fn must not call Write or Release of the same Held.
 //
-// It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT. An error or a
-// panic of fn rolls back. The errors are those of these, ErrLost (LostError), and pglock.ErrOutcomeUnknown when COMMIT was not
-// answered. The options are those of fencedstore.Guard.
-func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption) error {
+// fn's context ends with ctx and with the lease. The end of the session is noticed by the next statement, because
+// nobody else reads from the connection meanwhile: do in fn what the transaction undoes, and nothing outside the
+// database. Two things in fn end the session, and with it the advisory lock: a context that ends while a statement
+// runs, since pgx then closes the connection; and a pause between two statements that is longer than the lease had
+// left at the beginning.
+//
+// It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT.
+// An error or a panic of fn rolls back. The errors are those of these, ErrLost (LostError), and
+// pglock.ErrOutcomeUnknown when COMMIT was not answered: fencedstore.WithReceipt finds out later. The options are those
+// of fencedstore.Guard.
+func (h *Held) Write(
+	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption,
+) error {
 	if fn == nil {
 		return &pglock.ArgumentError{Field: "fn", Value: "nil", Rule: "be a function"}
 	}
@@ -40,7 +49,9 @@ func (h *Held) Write(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	return err
 }
 
-func (h *Held) write(ctx context.Context, fn func(context.Context, pgx.Tx) error, opts []fencedstore.FenceOption) error {
+func (h *Held) write(
+	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts []fencedstore.FenceOption,
+) error {
 	tx, err := h.session.conn.Begin(ctx)
 	if err != nil {
 		return fmt.Errorf("advisory: write under lock %q: %w", h.lease.Name(), err)
@@ -72,24 +83,35 @@ func (h *Held) write(ctx context.Context, fn func(context.Context, pgx.Tx) error
 	return fencedstore.Explain(err, h.lease, opts...)
 }
 
-// Guard looks inside a transaction of any session of the database whether the advisory lock is held still, and refuses with ErrLost
-// (LostError) if not: then roll back. Call it as the last statement before COMMIT, also at the end of the function that
-// fencedstore.Store.Write is given. It does not hold the lock: if the session of the advisory lock ends between the look and the
-// end of COMMIT, an old program may have the lock before the commit is done. Write has no such gap. Guard passes no fence.
+// Guard looks inside a transaction of any session of the database whether the advisory lock is held still, and
+// refuses with ErrLost (LostError) if not: then roll back. Call it as the last statement before COMMIT, also at the
+// end of the function that fencedstore.Store.Write is given. It does not hold the lock: if the session of the
+// advisory lock ends between the look and the end of COMMIT, an old program may have the lock before the commit is
+// done. Write has no such gap. Guard passes no fence.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
-	return h.guard(func(sql string, args []any, holds *bool) error { return tx.QueryRow(ctx, sql, args...).Scan(holds) })
+	return h.guard(func(sql string, args []any, holds *bool) error {
+		return tx.QueryRow(ctx, sql, args...).Scan(holds)
+	})
 }
 
 // GuardSQL is Guard for a transaction of database/sql.
-func (h *Held) GuardSQL(ctx context.Context, tx *sql.Tx) error {
-	if tx == nil {
-		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx"}
+func (h *Held) GuardSQL(ctx context.Context, tx fencedstore.SQLTx) error {
+	if t, ok := tx.(*sql.Tx); tx == nil || ok && t == nil {
+		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx, or what wraps one"}
 	}
-	return h.guard(func(sql string, args []any, holds *bool) error {
-		return tx.QueryRowContext(ctx, sql, args...).Scan(holds)
+	return h.guard(func(query string, args []any, holds *bool) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		if rows.Next() {
+			err = rows.Scan(holds)
+		}
+		return errors.Join(err, rows.Err())
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/advisory"
 	"github.com/pglock-dev/pglock/fencedstore"
@@ -75,12 +76,52 @@ func TestAWriteIsUnderTheFence(t *testing.T) {
 	}
 }
 
-// Writes take turns with each other and with the goroutine that watches, and a release waits for the one that is under way.
+func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	var receipt fencedstore.Receipt
+	err := h.Write(t.Context(), insert, fencedstore.WithResource("y"), fencedstore.WithTimeLimit(time.Second),
+		fencedstore.WithReceipt(&receipt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcome, err := fencedstore.New(s.pool).Outcome(t.Context(), receipt)
+	if err != nil || outcome != fencedstore.OutcomeCommitted {
+		t.Errorf("the receipt says %v, %v", outcome, err)
+	}
+	if err := h.Write(t.Context(), insert, fencedstore.WithResource("y")); !errors.Is(err, fencedstore.ErrStaleToken) {
+		t.Errorf("a second write to the resource: %v, want ErrStaleToken", err)
+	}
+	if err := h.Write(t.Context(), insert); err != nil {
+		t.Errorf("a write to another resource: %v", err)
+	}
+}
+
+func TestGuardSQLLooksFromADatabaseSQLTransaction(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Ints(-1, 1))
+	db := stdlib.OpenDBFromPool(s.pool)
+	defer db.Close()
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if err := h.GuardSQL(t.Context(), tx); err != nil {
+		t.Error(err)
+	}
+}
+
+// Writes take turns with each other and with the goroutine that watches, and a release waits for the one that is
+// under way.
 func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(4*time.Second))
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -117,6 +158,49 @@ func TestWritesAndReleaseShareTheSession(t *testing.T) {
 	if err := h.Write(t.Context(), insert); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("a write after the release: %v, want ErrReleased", err)
 	}
+}
+
+// pgx gives up the connection of a statement whose ctx ends. Here it is the session of the advisory lock.
+func TestAStatementThatIsCutShortEndsTheSession(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wrote := make(chan error, 1)
+	go func() {
+		wrote <- h.Write(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_sleep(60)")
+			return err
+		})
+	}()
+	s.eventually("the statement to run", `SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event = 'PgSleep')`)
+	cancel()
+	err := await(t, "the write", wrote)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the write ended with %v", err)
+	}
+	wantLost(t, h)
+}
+
+// A write that hangs keeps an old program out for no longer than the lease had left when it began.
+func TestAWriteThatHangsFreesTheAdvisoryLock(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	s.exec("CREATE TABLE written (n int)")
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
+	got := s.old("1").waiting()
+	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		if err := insert(ctx, tx); err != nil {
+			return err
+		}
+		return await(t, "the old program's lock", got)
+	})
+	if err == nil || !s.ask("SELECT count(*) = 0 FROM written") {
+		t.Errorf("a write that hung ended with %v", err)
+	}
+	wantLost(t, h)
 }
 
 func TestDoReleasesBoth(t *testing.T) {

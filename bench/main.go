@@ -1,5 +1,5 @@
-// Command bench measures this library beside what one would take in its place. README.md tells how to run it, how to add
-// a peer, and what each number means.
+// Command bench measures this library beside its alternatives. README.md says how to run it, how to add a peer, and
+// what each number means.
 package main
 
 import (
@@ -21,7 +21,7 @@ func main() {
 	}
 }
 
-// role finds out what this process is: the one that was started by hand, or one of those that it starts itself.
+// role finds out whether this process was started by hand, or is one of those that the program starts itself.
 func role() error {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {

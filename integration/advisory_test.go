@@ -21,8 +21,8 @@ func init() { roles["bridge"] = holdBoth }
 
 const bridgeTTL = 1500 * time.Millisecond
 
-// holdBoth holds the lock "x" and the advisory lock 1. After a gap that is longer than the TTL its first act is to ask whether it
-// holds them; then it tries to write in both ways.
+// holdBoth holds the lock "x" and the advisory lock 1. After a gap that is longer than the TTL its first act is to
+// ask whether it holds them; then it tries to write in both ways.
 func holdBoth(ctx context.Context, url string, say func(report)) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
@@ -84,7 +84,8 @@ func lockInBackground(t *testing.T, db *pgtest.DB, look *peer) (got func() (unlo
 	}
 }
 
-// A bridge whose process is stopped keeps the old program out until its lease has ended, and writes nothing when it goes on.
+// A bridge whose process is stopped keeps the old program out until its lease has ended, and writes nothing when it
+// goes on.
 func TestAPausedBridgeLosesItsLeaseBeforeTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -98,7 +99,8 @@ func TestAPausedBridgeLosesItsLeaseBeforeTheAdvisoryLock(t *testing.T) {
 	got()
 	t.Logf("the old program had the lock %v after the pause began", time.Since(stopped))
 	var expired bool
-	if err := look.QueryRow(t.Context(), "SELECT expires_at < clock_timestamp() FROM pglock.locks WHERE name = 'x'").Scan(&expired); err != nil {
+	const query = "SELECT expires_at < clock_timestamp() FROM pglock.locks WHERE name = 'x'"
+	if err := look.QueryRow(t.Context(), query).Scan(&expired); err != nil {
 		t.Fatal(err)
 	}
 	if !expired {

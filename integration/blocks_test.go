@@ -40,7 +40,7 @@ func (p *peer) mustBlock(t *testing.T, name string, turns int) block {
 	return b
 }
 
-// with is the block's grant as it is known to a turn: with a token of its own.
+// with returns the block's grant as a turn knows it: with the turn's own token.
 func (b block) with(token int64) grant {
 	g := b.grant
 	g.token = token
@@ -366,7 +366,7 @@ func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 	}
 }
 
-// The same grant ID again yields the same block, and draws nothing; one that asked for one token has one.
+// The same grant ID again yields the same block, and draws nothing; a grant of one token yields that token again.
 func TestI6_TheSameGrantIDYieldsTheSameBlock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -262,8 +262,8 @@ func writeOnce(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel, l *pglock
 	}, fencedstore.WithTxOptions(pgx.TxOptions{IsoLevel: level}))
 }
 
-// GrantID that is asked for in the moment of a Release: a turn whose ID was told has let nobody else have its grant, and one
-// that has passed its grant on tells no ID.
+// A turn's grant ID is requested just when the turn is released. If the ID was given out, nobody else has had the
+// grant; if the grant was passed on, the ID is not given out.
 func TestI4_GrantIDThatRacesWithReleaseIsToldOrPassedOn(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -85,8 +85,8 @@ func TestOwnerOfATurnThatAsksForItsOwnLockIsToldAtOnce(t *testing.T) {
 	}
 }
 
-// Two owners hold a turn each and ask for each other's lock: the circle is found within a second, and the other goes on when
-// the one that was told lets go. Those that wait in the lines are served.
+// Two owners hold a turn each and ask for each other's lock. The circle is found within a second, and when the owner
+// that gets the error lets go, the other continues. Those that wait in the lines are served.
 func TestCircleOfTurnsIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	for way, take := range waysOfTurns {

@@ -33,7 +33,7 @@ func passedOn(t *testing.T, look *peer, c *pglock.Client, name string, behind in
 			acquireInBackground(t.Context(), c, n+1, name, got, opts...)
 		}
 		awaitQueue(t, look, name, 2)
-		time.Sleep(20 * time.Millisecond) // for calls to come into the line: one that is late waits behind it
+		time.Sleep(20 * time.Millisecond) // for calls to join the line: a late one waits behind it
 		if released, err := look.release(t.Context(), held); err != nil || !released {
 			t.Fatal(released, err)
 		}

@@ -84,9 +84,8 @@ func edgeWriter(ctx context.Context, p *peer, name string, saw func(token, last 
 	return refused, nil
 }
 
-// COMMITs that are sent in the last moments of a lease, with others who wait for it: what was committed was checked before
-// the lease's end, and the next grant came after the commit and saw it. Also where the lease ended between the check and
-// the commit.
+// COMMITs in the last moments of a lease, while others wait for it. What was committed was checked before the lease's
+// end, and the next grant came after the commit and saw it, even if the lease ended between the check and the commit.
 func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	t.Parallel()
 	const locks, writers, chaos = 5, 2, 6 * time.Second
@@ -101,7 +100,7 @@ func TestI4_A5_CommitAtTheVeryEndOfTheLease(t *testing.T) {
 	ctx := underLoad(t, chaos, newPeer(t, server.URL()), `SELECT count(*) FILTER (WHERE expires_at - before_check < interval '2 ms') >= 30
 		AND count(*) FILTER (WHERE pg_xact_commit_timestamp(xmin) > expires_at) >= 30 FROM edge`)
 	var mu sync.Mutex
-	var tokens, lasts []int64 // of each grant: its token, and the last one that its holder saw to have written
+	var tokens, lasts []int64 // of each grant: its token, and the last token whose write its holder saw
 	refused := 0
 	var wg sync.WaitGroup
 	for i := range locks * writers {

@@ -183,8 +183,8 @@ func TestHole_WriteInATransactionThatLostItsFence(t *testing.T) {
 	}
 }
 
-// What Write's callback wrote after a raw COMMIT of its own stays, although Write fails, the lock was broken and the next
-// holder has written. What was written before it was checked. The guard of a table refuses the later row.
+// What Write's callback wrote after a raw COMMIT stays, although Write fails, the lock was broken and the next holder
+// has written. What was written before it was checked. The guard of a table refuses the later row.
 func TestHole_WritesAfterARawCommitInTheCallbackStay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -163,8 +163,8 @@ func TestI4_PreparedTransactionHoldsTheLockOverACrash(t *testing.T) {
 	}
 }
 
-// A callback that prepares its transaction is told that it has left the fence; what it prepared stays prepared, and holds
-// the lock.
+// A callback that prepares its transaction gets the error that it has left the fence; the prepared transaction stays,
+// and holds the lock.
 func callbackPrepares(t *testing.T, server *pgserver.Server) {
 	look := newPeer(t, server.URL())
 	pool := newPool(t, server.URL())

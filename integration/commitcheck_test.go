@@ -307,7 +307,7 @@ func TestI4_TransactionUnderTwoFencesNeedsBothLeases(t *testing.T) {
 	}
 }
 
-// Of several holders of one lock, COMMIT asks for the lease of its own: what became of another one does not touch it.
+// Of several holders of one lock, COMMIT checks only its own lease: the fate of another one does not matter.
 func TestI4_CommitOfASlotAsksForItsOwnLease(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// An owner that asks again for what it holds is told at once, in every mode and by every call.
+// An owner that asks again for what it holds gets the error at once, in every mode and from every call.
 func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -41,8 +41,8 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 	mustRelease(t, mustTry(t, c, "free"))
 }
 
-// Owners of several clients wait for each other in a circle: the newest is told within a second, with the whole circle, and
-// the others go on when it lets go.
+// Owners of several clients wait for each other in a circle: the newest gets the error within a second, with the
+// whole circle, and the others continue when it lets go.
 func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	for size := 2; size <= 5; size++ {

@@ -21,9 +21,9 @@ const containerLabel = "pglock.integration"
 // minderVariable makes this test binary the minder of the container whose label it holds.
 const minderVariable = "PGLOCK_INTEGRATION_CONTAINER"
 
-// A containerMinder is this test binary once more, in a session of its own. Its standard input is a pipe whose only
-// writer is this process: when that ends without a word, however this process came to its end, it removes the container.
-// Testcontainers has the reaper for it, but only where its image is to be had.
+// A containerMinder is this test binary once more, in its own session. Its standard input is a pipe whose only writer
+// is this process. When that ends without a word, however this process ended, the minder removes the container.
+// Testcontainers has the reaper for this, but only if the reaper's image is available.
 type containerMinder struct {
 	pipe io.WriteCloser
 	cmd  *exec.Cmd

@@ -6,8 +6,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// I12: a hand-over is a grant: its token is on disk before anybody is told, whatever the session's default. A ticket waits
-// for no disk.
+// I12: a hand-over is a grant: its token is on disk before anybody learns of it, whatever the session's default. A
+// ticket waits for no disk.
 func TestI12_HandOverWaitsForTheDiskAndTicketsDoNot(t *testing.T) {
 	t.Parallel()
 	server := migrated(t, map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})

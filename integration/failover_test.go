@@ -218,10 +218,10 @@ func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
 	checkAscent(t, before, after)
 }
 
-// Whatever draws the first token after a failover notices the failover: a free lock's grant, a hand-over by a release, a
-// break, a newcomer that serves the queue, a reader's slot, and what only makes a row. Each has a lock of its own, and is
-// rolled back, so that the next is the first again. Before that another client is granted a lock: it waits for nobody, and
-// comes to the same epoch by itself.
+// Whatever draws the first token after a failover notices the failover: a free lock's grant, a hand-over by a
+// release, a break, a newcomer that serves the queue, a reader's slot, and a call that only makes a row. Each has its
+// own lock, and is rolled back, so that the next one is again the first. Before that, another client is granted a
+// lock: it waits for nobody, and computes the same epoch by itself.
 func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 	inLongTier(t)
 	t.Parallel() // it has servers of its own

@@ -147,8 +147,8 @@ func (a *attempt) isDone() bool {
 	}
 }
 
-// openers is how many calls gather makes first, so that a statement for several waits for a connection: more than the widest
-// coalescer, as one that waits by itself for long goes alone.
+// openers is how many calls gather makes first, so that a statement for several waits for a connection: more than the
+// widest coalescer, because a call that waits alone for long is sent alone.
 const openers = 10
 
 // gather makes the calls while the pool has no connection, and returns when all of them wait. Those after the openers are in
@@ -459,7 +459,7 @@ func TestI1_OneOfManyTriesAtTheSameTimeGetsTheLock(t *testing.T) {
 	checkGrants(t, look)
 }
 
-// Every call that is refused because the lock is held is told by whom, also with many others in one statement.
+// Every call that is refused because the lock is held gets the holder's name, even with many others in one statement.
 func TestRefusedCallsInOneStatementHearWhoHoldsTheirLock(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -489,7 +489,7 @@ func TestRefusedCallsInOneStatementHearWhoHoldsTheirLock(t *testing.T) {
 	}
 }
 
-// An owner that tries for what it holds is told so, also with many others in one statement.
+// An owner that tries for what it holds gets that error, even with many others in one statement.
 func TestSelfDeadlockFailsAtOnceInOneStatementWithOthers(t *testing.T) {
 	db := pgtest.Database(t)
 	c := newCrowd(t, db.URL(), 4)
@@ -541,7 +541,7 @@ func TestLostLeasesCheckedTogetherHearTheirOwnReason(t *testing.T) {
 	wantTogether(t, c.sent.since(), "check_leases", calls, 0)
 }
 
-// Leases that were lost are released together with others that are held: each hears its own reason, and only what was held ends.
+// Lost leases are released together with held ones: each gets its own reason, and only what was held ends.
 func TestI5_LostLeasesReleasedTogetherHearTheirOwnReason(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -614,7 +614,8 @@ func TestI8_CallsThatWaitAreQueuedTogether(t *testing.T) {
 	}
 }
 
-// I11: what one caller got wrong is told to it alone; the others in the same statement are not touched by it.
+// I11: one caller's bad argument is reported to that caller alone, and does not touch the others in the same
+// statement.
 func TestI11_BadInputOfOneCallerTouchesNoOther(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -684,7 +685,7 @@ func TestRequestsOfDifferentKindsTravelTogether(t *testing.T) {
 	}
 }
 
-// Calls that ask for another TTL, or under another label, are granted what they asked for, also when they are made at one time.
+// Calls for another TTL or label are granted what they asked for, even if they are made at one time.
 func TestCallsForOtherTermsAreGrantedTheirOwn(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

@@ -22,9 +22,10 @@ type letIn struct {
 	believed      bool
 }
 
-// A failover has lost a grant of one lock and a renewal of another, and their holder, which reaches nobody, believes in
-// both. Who asks without a grace is let in while it does. Who asks with a grace of the TTL is let in when it believes no
-// more: so long after the first grant on the new primary noticed the failover, by the server's clock.
+// A failover has lost a grant of one lock and a renewal of another. Their holder, which reaches nobody, believes in
+// both. A request without a grace gets the lock meanwhile. A request with a grace of the TTL gets it only when the
+// holder no longer believes: that long after the first grant on the new primary noticed the failover, by the server's
+// clock.
 func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 	inLongTier(t)
 	t.Parallel() // it has servers of its own

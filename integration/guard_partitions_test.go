@@ -316,7 +316,7 @@ func TestGuardedTableThatGetsAParentLaterIsShown(t *testing.T) {
 	}
 }
 
-// Children of a guarded table are guarded with it; of one that comes later the list tells.
+// Children of a guarded table are guarded with it; the list shows one that is added later.
 func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)

@@ -206,7 +206,8 @@ func TestI25_CommitOfManyFencesMeetsReleaseAll(t *testing.T) {
 	}
 }
 
-// Fences are taken in the byte order of their resources: who waits for the first holds none of the others.
+// Fences are taken in the byte order of their resources: a transaction that waits for the first holds none of the
+// others.
 func TestI25_FencesAreTakenInByteOrder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -280,7 +281,7 @@ func TestI3_I4_ManyFencesAreAllOrNone(t *testing.T) {
 	}
 }
 
-// Which fence was refused is told by the server, whatever the others are called.
+// The server says which fence was refused, whatever the others are called.
 func TestRefusalOfOneOfManyFencesNamesIt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -28,7 +28,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			if _, err := writer.Exec(t.Context(), `SELECT pglock.fence('x', $1, $2)`, token, writer.key.String()); err != nil {
 				t.Fatal(err)
 			}
-			// The commit is checked, and not yet done: as one that waits for the disk or for a standby.
+			// The commit is checked, and not yet done, like one that waits for the disk or for a standby.
 			writer.exec(t, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout');
 				INSERT INTO ledger (token) VALUES (1); SET CONSTRAINTS ALL IMMEDIATE`)
 			awaitExpiry(t, look, "x")

@@ -44,8 +44,8 @@ func warm(t *testing.T, c *pglock.Client) {
 	}
 }
 
-// Wherever a request is when its caller gives up, its grant ID cannot be granted any more: also when somebody else held
-// the lock at that moment, or when other grants were given up after it.
+// Wherever a request is when its caller gives up, its grant ID can no longer be granted: even if somebody else held
+// the lock at that moment, or other grants were given up after it.
 func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

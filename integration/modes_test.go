@@ -261,8 +261,8 @@ func checkModes(t *testing.T, p *peer) {
 	t.Logf("%d grants, %d of them from the queue", one[int](t, p, grants+`SELECT count(*) FROM grants`), one[int](t, p, grants+`SELECT count(*) FROM grants WHERE ticket > 0`))
 }
 
-// I9: readers of another client that are granted the lock by a writer's release are told of it, also when the release
-// announces on suspicion that another writer comes next. Grants that are found by looking would take a second each.
+// I9: readers of another client that a writer's release grants the lock are notified, even if the release expects
+// another writer and announces that. Grants that are found by looking would take a second each.
 func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -54,8 +54,9 @@ func wantDoneOnce(t *testing.T, look *peer, keys ...string) {
 	}
 }
 
-// Three processes' worth of clients, each with locks of its own and shared places of one, ask for the same keys from many
-// goroutines at every isolation level: each key's work is done once, and everybody else hears by whom.
+// Three processes' worth of clients, each with its own locks and with shared places of one lock, ask for the same
+// keys from many goroutines at every isolation level. Each key's work is done once, and everybody else learns who did
+// it.
 func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -117,7 +118,8 @@ func TestOnceIsOnceWhoeverAsks(t *testing.T) {
 	wantDoneOnce(t, look, keys...)
 }
 
-// Who asks while another does the work waits for the end of that transaction, and does it if that one was rolled back.
+// A caller that comes while another does the work waits for the end of that transaction, and does the work if that
+// was rolled back.
 func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -92,13 +92,13 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 	if together > most {
 		t.Errorf("%d hand-overs took %v, want less than %v", rounds, together, most)
 	}
-	if fastest > 500*time.Millisecond { // one that trusts in being told looks every 750 ms at most
+	if fastest > 500*time.Millisecond { // a client that trusts in notifications looks at most every 750 ms
 		t.Errorf("no hand-over took less than %v: the client has not noticed that it hears nothing", fastest)
 	}
 }
 
-// A client that may LISTEN on a connection round the pooler is told: the grant comes with the hint, without a look, and the
-// server was asked once.
+// A client that may LISTEN on a connection around the pooler is notified: the grant comes with the hint, without a
+// look, and the server was asked once.
 func TestI20_AConnectionOfItsOwnToListenBringsTheHints(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

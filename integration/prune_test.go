@@ -233,7 +233,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 	t.Logf("%d rows pruned", pruned)
 }
 
-// A lock that prune forgets leaves the floor of tokens where it was, also where the sequence stands below the rows, as after a
+// A pruned lock leaves the floor of tokens where it was, even if the sequence stands below the rows, as after a
 // restore or a setval: the next grant of the name has a greater token.
 func TestI21_PruneKeepsTheFloorWhereTheSequenceIsBehind(t *testing.T) {
 	t.Parallel()

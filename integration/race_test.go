@@ -166,8 +166,8 @@ func TestI8_LostHintsCostALook(t *testing.T) {
 	}
 }
 
-// I7: a waiter that is told of its grant by a hint trusts it for no longer than the server keeps it, also when the grant
-// took long to commit, so that looks sent after it still saw the ticket.
+// I7: a waiter that learns of its grant by a hint trusts it for no longer than the server keeps it, even if the grant
+// took long to commit, so that later looks still saw the ticket.
 func TestI7_TrustInAHintEndsBeforeTheLease(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)

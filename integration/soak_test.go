@@ -44,8 +44,8 @@ func soakOptions(name string) []pglock.AcquireOption {
 	return opts
 }
 
-// soak has many goroutines wait for the locks and give up at random, until the process is told to end with SIGTERM. Then
-// it takes every lock once more, one after another, and leaves.
+// soak has many goroutines wait for the locks and give up at random, until SIGTERM. Then it takes every lock once
+// more, one after another, and leaves.
 func soak(ctx context.Context, url string, say func(report)) error {
 	load, end := signal.NotifyContext(ctx, syscall.SIGTERM)
 	defer end()
@@ -349,8 +349,8 @@ type span struct {
 type tally struct{ grants, served, left, passed, requeued, longest int }
 
 // checkQueue reads the logs as they were written. For every lock: tickets are served in increasing order and nobody
-// overtakes one that is queued, tokens strictly increase over all slots, and no two leases that the modes forbid to be
-// held together are held at one time by the server's clock. Tickets that a transaction takes away are gone before its grants.
+// overtakes a queued one, tokens strictly increase over all slots, and by the server's clock no two leases are held
+// at one time that the modes forbid together. Tickets that a transaction removes are gone before its grants.
 func checkQueue(t *testing.T, p *peer) (seen tally) {
 	t.Helper()
 	rows, _ := p.Query(t.Context(), `

@@ -245,8 +245,8 @@ func clientProgram(t *testing.T, of *node, name string) string {
 	return ""
 }
 
-// A client over a failover that lost commits, with both hosts in its connection string: the holder of a lost grant is told
-// by its first heartbeat that reaches the new primary, other leases go on, and so do calls that wait.
+// A client with both hosts in its connection string, over a failover that lost commits: the holder of a lost grant
+// learns it from its first heartbeat that reaches the new primary; other leases and waiting calls continue.
 func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 	inLongTier(t)
 	t.Parallel() // it has servers of its own

@@ -141,6 +141,8 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 		"a page of fences":                 {`SELECT pglock.list_fences('dominant', 10)`, 30},
 		"the fence of a resource":          {`SELECT pglock.list_fences('dominant/77', 10)`, 10},
 		"no fence":                         {`SELECT pglock.list_fences('nothing')`, 10},
+		"the processes of a lock":          {`SELECT pglock.list_backends('held')`, 20},
+		"those of one with many fences":    {`SELECT pglock.list_backends('dominant')`, 20},
 		"a page of the audit":              {`SELECT pglock.list_events('', 10)`, 20},
 		"tickets that nobody waits for":    {`SELECT pglock.own_tickets('` + p.key.String() + `', ARRAY[1, 2, 3])`, 20},
 		"several fences":                   {`SELECT pglock.fence_all(ARRAY['held'], ARRAY[` + fmt.Sprint(held.token) + `], ARRAY['` + held.id.String() + `'::uuid])`, 20},

@@ -157,7 +157,7 @@ func TestWatchIsNeverWrongInItsLastValue(t *testing.T) {
 	}
 }
 
-// Whoever changes a lock is told that somebody watches it, by each way of the answer.
+// Whoever changes a lock learns that somebody watches it, in every form of the answer.
 func TestEveryAnswerSaysThatTheLockIsWatched(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

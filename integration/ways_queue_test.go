@@ -243,7 +243,7 @@ func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 	}
 }
 
-// An owner that holds the lock itself is told so, and gets no ticket behind itself.
+// An owner that holds the lock itself gets that error, and no ticket behind itself.
 func TestI9_NoTicketForWhoeverHoldsTheLock(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -316,7 +316,8 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 	}
 }
 
-// A call that says that it is a transaction of its own does not wait for the disk, unless it has granted something to anybody.
+// A call that says that it is a whole transaction does not wait for the disk, unless it has granted something to
+// anybody.
 func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// What a request to step down ends the work's context with, for context.Cause; and refusals, for errors.Is. Others
-// come from package pglock.
+// The causes of the end of the work's context after a request to step down, for context.Cause; and refusals, for
+// errors.Is. Others come from package pglock.
 var (
 	// ErrResigned: Resign was called.
 	ErrResigned = errors.New("leader: asked to resign")
@@ -21,12 +21,12 @@ var (
 	ErrHandOver = errors.New("leader: asked to hand over")
 	// ErrNotLeading: this candidate does not lead, or has begun to step down.
 	ErrNotLeading = errors.New("leader: this candidate does not lead")
-	// ErrRunning: Run of this candidate is running already.
+	// ErrRunning: Run of this candidate is already running.
 	ErrRunning = errors.New("leader: this candidate runs already")
 )
 
 const (
-	// firstPause and lastPause are between two campaigns that fail.
+	// firstPause and lastPause are the pauses between failing campaigns, which grow.
 	firstPause = 50 * time.Millisecond
 	lastPause  = 5 * time.Second
 )
@@ -45,7 +45,7 @@ type Candidate struct {
 	told    time.Time               // when that has ended
 	since   time.Time               // the state before that
 	wish    *wish
-	failure error // of the last campaign, or what the last term ended with
+	failure error // of the last campaign, or at the end of the last term
 }
 
 // work is the fn of Run.
@@ -57,7 +57,7 @@ type wish struct {
 	done chan error
 }
 
-// New makes a candidate for the lock. Nothing is sent before Run, which also says what is wrong with the arguments.
+// New makes a candidate for the lock. It sends nothing; Run reports bad arguments.
 func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 	c := &Candidate{name: name, since: time.Now(), config: config{tolerance: DefaultTolerance}}
 	if client != nil {
@@ -84,14 +84,14 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 //     for good.
 //   - Leadership was lost, or somebody asked to step down: Run campaigns again, at the end of the queue. What fn
 //     returned is in Status. It may return the error of a fence that refused it before its context ended.
-//   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's where that says something else.
+//   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's if that says something else.
 //
 // A panic of fn goes through Run, which releases the lock on its way. fn must return soon after its context has
 // ended. As long as it does not, Run waits for it and keeps the lock, if it still has it. When leadership was lost,
 // another candidate may lead already, and only a fence keeps fn from doing harm: write with package fencedstore under
 // the lease that fn is given.
 //
-// A server that cannot be reached or does not take writes ends no campaign: Run tries again, after 50 ms at first and
+// An unreachable or read-only server ends no campaign: Run tries again, after 50 ms at first and
 // at most 5 s later, and Status tells the error.
 //
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's
@@ -125,7 +125,7 @@ func (c *Candidate) check(fn bool) error {
 	return c.config.invalid
 }
 
-// begin notes that Run runs. False says that it does already.
+// begin notes that Run runs. False: it already does.
 func (c *Candidate) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *Candidate) end() {
 	c.running, c.since = false, time.Now()
 }
 
-// campaign waits until this candidate leads. Only what would come again and again ends it, or ctx.
+// campaign waits until this candidate leads. Only ctx ends it, or a failure that would come again and again.
 func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		lease, err := c.acquire(ctx)
@@ -163,7 +163,7 @@ func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 	}
 }
 
-// lasting reports whether a campaign that failed so would fail again.
+// lasting reports whether a campaign with this failure would fail again.
 func lasting(err error) bool {
 	for _, target := range []error{pglock.ErrInvalid, pglock.ErrSchema, pglock.ErrPermission, pglock.ErrClosed,
 		pglock.ErrSelfDeadlock, pglock.ErrDeadlock} {
@@ -174,14 +174,14 @@ func lasting(err error) bool {
 	return false
 }
 
-// fail notes a failure for Status; nil when there is none any more.
+// fail notes a failure for Status; nil clears it.
 func (c *Candidate) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.failure = err
 }
 
-// lead is one term: it calls fn, and gives the lock up after fn has returned. over says that Run ends, with err.
+// lead is one term: it calls fn, and gives up the lock after fn has returned. over: Run ends, with err.
 func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (over bool, err error) {
 	given := false // the lock, by us
 	release := func() error {
@@ -209,7 +209,7 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 			given = true
 		} else if errors.Is(end, pglock.ErrNoWaiter) && ctx.Err() == nil && lease.Valid() {
 			w.done <- end
-			continue // nothing has changed: fn goes on leading
+			continue // nothing has changed: fn continues to lead
 		} else {
 			_ = release() // the error of the hand-over says more
 		}
@@ -225,7 +225,7 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 	return true, joined(ctx.Err(), release())
 }
 
-// joined is errors.Join, but an error that is alone stays as it is.
+// joined is errors.Join, but returns a single error as it is.
 func joined(all ...error) error {
 	all = slices.DeleteFunc(all, func(err error) bool { return err == nil })
 	if len(all) == 1 {
@@ -234,7 +234,7 @@ func joined(all ...error) error {
 	return errors.Join(all...)
 }
 
-// call calls fn. told says that fn's context had ended before it returned; then err is what fn said beside that.
+// call calls fn. told: fn's context had ended before it returned; then err is what fn returned besides that.
 func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (told bool, err error) {
 	working, stop := context.WithCancelCause(lease.Context())
 	defer stop(nil)
@@ -254,7 +254,7 @@ func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (tol
 	return false, fn(working, lease)
 }
 
-// takeWish is who has asked the leader to step down, once.
+// takeWish returns the request to step down, once.
 func (c *Candidate) takeWish() *wish {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -263,7 +263,7 @@ func (c *Candidate) takeWish() *wish {
 	return w
 }
 
-// after calls f once ctx has ended, in a goroutine. What it returns prevents that, or waits for f.
+// after calls f in a goroutine once ctx has ended. The function that it returns prevents that, or waits for f.
 func after(ctx context.Context, f func()) (join func()) {
 	done := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() { defer close(done); f() })

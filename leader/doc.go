@@ -19,24 +19,23 @@
 //
 // When leadership is lost, because the process was stopped or cut off for longer than the TTL, the context of fn ends
 // by the local clock before the lease can end on the server: a twentieth of the TTL earlier, at most a second. Fn
-// must stop within that time, or the next leader may act while it still does. Nothing in this process can help where
-// the process itself does not run. Write under a fence then: the lease that fn is given is what package fencedstore
-// asks for, and the database refuses what a deposed leader writes.
+// must stop within that time, or the next leader may act while it still does. Nothing in this process can help while
+// the process itself does not run. So write under a fence: pass fn's lease to package fencedstore, and the database
+// refuses what a deposed leader writes.
 //
 // # Stepping down
 //
-// Resign stops the work and goes to the end of the queue. HandOver stops it and gives the lock to the candidate that
-// is named by its label, whatever its place in the queue. To leave for good end the ctx of Run, or return nil from
-// fn.
+// Resign stops the work and goes to the end of the queue. HandOver stops it and gives the lock to the candidate with a
+// given label, whatever its place in the queue. To leave for good, end the ctx of Run, or return nil from fn.
 //
 // # Watching
 //
 // Observe is an iterator over who leads: label, token, since when, and metadata. It needs no candidate. Status and
-// Health tell what the candidate of this process does; Health is an http.Handler for probes.
+// Health say what the candidate of this process does; Health is an http.Handler for probes.
 //
 // # How long a failover takes
 //
-// A leader that resigns, or whose Run or client ends, is followed within milliseconds. One that is killed or cut off
-// is followed when its lease ends, two thirds of the TTL to all of it later (WithTTL). docs/leader.md has
+// A leader that resigns, or whose Run or client ends, is replaced within milliseconds. A leader that is killed or cut
+// off is replaced when its lease ends, after two thirds to all of the TTL (WithTTL). docs/leader.md has
 // measurements, and compares this package with other elections.
 package leader

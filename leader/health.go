@@ -15,22 +15,22 @@ type State string
 // The states of a candidate.
 const (
 	StateIdle        State = "idle"        // Run does not run
-	StateCampaigning State = "campaigning" // it waits, or has been refused and will try again
+	StateCampaigning State = "campaigning" // it waits, or was refused and will try again
 	StateLeading     State = "leading"     // fn runs
-	StateStopping    State = "stopping"    // fn was told to stop and still runs; the lock is kept
+	StateStopping    State = "stopping"    // fn was asked to stop and still runs; the lock is kept
 	StateDeposed     State = "deposed"     // leadership was lost, and fn still runs
 )
 
-// Status is what a candidate knows of itself. It asks no server.
+// Status is what a candidate knows of itself, without asking the server.
 type Status struct {
 	Lock  string
 	State State
 	Since time.Time    // the state, by the local clock
-	Token pglock.Token // of the lease that fn was given, while fn runs; else 0
-	Err   error        // what the last campaign or term ended with, if that was no good
+	Token pglock.Token // of fn's lease, while fn runs; else 0
+	Err   error        // of the last campaign or term, if it failed
 }
 
-// Status tells what the candidate does.
+// Status returns what the candidate does.
 func (c *Candidate) Status() Status {
 	c.mu.Lock()
 	s := Status{Lock: c.name, State: StateIdle, Since: c.since, Err: c.failure}

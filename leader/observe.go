@@ -18,10 +18,10 @@ type Info struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// Observe tells who leads now, and then each change, for as long as the loop goes on: also that nobody leads. Where
-// the loop's body is slow, it is told the newest state in place of those that it has missed. Observers need no
-// candidate of their own. It is built on pglock.Client.Watch, and ends as that does: silently when ctx ends, and else
-// with one last error. It has no goroutine.
+// Observe yields who leads now, and then each change, for as long as the loop runs; also that nobody leads. A slow
+// loop body may miss older states, and gets the newest one. Observers need no candidate. Observe is built on
+// pglock.Client.Watch, and ends likewise: without an error when ctx ends, otherwise with one last error. It starts no
+// goroutine.
 //
 //	for info, err := range leader.Observe(ctx, client, "scheduler") {
 //		if err != nil {
@@ -43,7 +43,7 @@ func Observe(ctx context.Context, client *pglock.Client, name string) iter.Seq2[
 			}
 			now := infoOf(change)
 			if last != nil && last.Token == now.Token {
-				continue // a term that nobody here has seen has begun and ended
+				continue // a term that we have missed has begun and ended
 			}
 			if !yield(now, nil) {
 				return
@@ -61,7 +61,8 @@ func infoOf(change pglock.Change) Info {
 	return Info{Led: true, Holder: l.Holder, Token: l.Token, Since: l.AcquiredAt, Metadata: l.Metadata}
 }
 
-// Current tells who leads at the moment: the first that Observe tells. The error is that of Observe, or ctx's.
+// Current returns who leads at the moment: the first state that Observe yields. The error is that of Observe, or
+// ctx's.
 func Current(ctx context.Context, client *pglock.Client, name string) (Info, error) {
 	for info, err := range Observe(ctx, client, name) {
 		return info, err

@@ -7,11 +7,10 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// DefaultTolerance is how long Health bears work that goes on after leadership was lost, unless WithTolerance says
-// otherwise.
+// DefaultTolerance is how long Health by default tolerates work that continues after leadership was lost.
 const DefaultTolerance = 10 * time.Second
 
-// Option configures a Candidate. Run says what is wrong with its value.
+// Option configures a Candidate. Run reports a bad value.
 type Option func(*config)
 
 type config struct {
@@ -20,8 +19,8 @@ type config struct {
 	invalid   error
 }
 
-// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. A leader that dies is
-// followed two thirds of it to all of it later. Defaults to the client's TTL.
+// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. A dead leader is
+// replaced after two thirds to all of it. Defaults to the client's TTL.
 func WithTTL(ttl time.Duration) Option {
 	return func(c *config) { c.acquire = append(c.acquire, pglock.WithTTL(ttl)) }
 }
@@ -38,8 +37,8 @@ func WithMetadata(raw json.RawMessage) Option {
 	return func(c *config) { c.acquire = append(c.acquire, pglock.WithMetadata(raw)) }
 }
 
-// WithTolerance sets how long Health bears work that goes on after leadership was lost, 0 or longer. Defaults to
-// DefaultTolerance.
+// WithTolerance sets how long Health tolerates work that continues after leadership was lost, 0 or longer. Defaults
+// to DefaultTolerance.
 func WithTolerance(d time.Duration) Option {
 	return func(c *config) {
 		c.tolerance = d

@@ -8,11 +8,11 @@ import (
 )
 
 // Resign asks the leader to stop its work, and returns when fn has returned and the lock is released. This candidate
-// then campaigns again, at the end of the queue; if nobody else waits, it leads again at once. To leave for good end
+// then campaigns again, at the end of the queue; if nobody else waits, it leads again at once. To leave for good, end
 // the ctx of Run.
 //
-// ctx bounds the wait alone: when it ends, the leader goes on stepping down. Do not call it from fn itself with fn's
-// context, as it would wait for itself: return from fn instead.
+// ctx bounds only the wait: when it ends, the leader still steps down. Do not call Resign from fn with fn's context,
+// because it would wait for itself: return from fn instead.
 //
 // Errors: ErrNotLeading, pglock.ErrInvalid, ctx's error, or the error of the release (pglock.Lease.Release).
 func (c *Candidate) Resign(ctx context.Context) error {
@@ -21,18 +21,18 @@ func (c *Candidate) Resign(ctx context.Context) error {
 
 // HandOver makes the candidate with the label to (WithHolder) lead, whatever its place in the queue; the others keep
 // their places. First it asks whether that candidate waits; if not, fn is not disturbed. Then fn's context ends with
-// cause ErrHandOver; when fn has returned, the lock goes to the named candidate in one step (pglock.Lease.HandOver),
+// cause ErrHandOver. When fn has returned, the lock goes to the named candidate in one step (pglock.Lease.HandOver),
 // and this one campaigns again, at the end of the queue.
 //
-// A named candidate that gives up while fn stops is not there any more: then fn is called again with the same lease,
-// and this candidate goes on leading. One that has died within the last seconds may still count as alive
-// (pglock.WithSessionTTL): it gets the lock, which nobody else has then until its TTL has passed.
+// If the named candidate gives up while fn stops, fn is called again with the same lease, and this candidate
+// continues to lead. A candidate that has died within the last seconds may still count as alive
+// (pglock.WithSessionTTL): it gets the lock, which is then taken until its TTL has passed.
 //
-// ctx bounds the question and the wait alone: when it ends, the hand-over goes on. As for Resign, do not call it with
-// fn's context.
+// ctx bounds only the question and the wait: when it ends, the hand-over continues. As with Resign, do not call it
+// with fn's context.
 //
-// Errors: pglock.ErrNoWaiter, when nobody waits under that label; ErrNotLeading; pglock.ErrInvalid; ctx's error; and
-// what the hand-over failed with, after which this candidate campaigns again.
+// Errors: pglock.ErrNoWaiter if nobody waits under that label; ErrNotLeading; pglock.ErrInvalid; ctx's error; and the
+// hand-over's failure, after which this candidate campaigns again.
 func (c *Candidate) HandOver(ctx context.Context, to string) error {
 	return c.stepDown(ctx, to, ErrHandOver, func(lease *pglock.Lease) error { return lease.CanHandOver(ctx, to) })
 }

@@ -18,6 +18,12 @@
 // stop with the loop. A page is the server's state at one moment; the next page may be of a later state. An error
 // ends the loop. In all lists the name "" means all locks, and WithPageSize sets the size of a page.
 //
+// # From a lock to its program
+//
+// Admin.Backends tells which processes of the server work for a lock: the heartbeats of its holders, and open fenced transactions. Their
+// client address and application_name lead to the program. Connections that the library opens itself are called
+// "pglock host/program[pid]", unless the application has a name.
+//
 // # Rights
 //
 // The role pglock_user may look. Break, Events and Prune need pglock_admin. Standbys are refused with

@@ -143,3 +143,44 @@ func ExampleAdmin_Prune() {
 	fmt.Println(pruned.Locks, err)
 	// Output: 0 <nil>
 }
+
+// Somebody looks for the program that holds a lock.
+func ExampleAdmin_Backends() {
+	ctx, url := context.Background(), databaseURL()
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer pool.Close()
+	client, err := pglock.Open(ctx, url)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+	if _, err := client.TryAcquire(ctx, "report", pglock.WithHolder("worker 1"), pglock.WithTTL(time.Second)); err != nil {
+		fmt.Println(err)
+		return
+	}
+
+	admin, err := lockadmin.New(ctx, pool)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for range 1000 { // until the client's first heartbeat
+		backends, err := admin.Backends(ctx, "report")
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		for _, b := range backends { // b.PID, b.Client and b.Application lead to the program
+			fmt.Println(b.Holder, "renews over a process of the server:", b.PID > 0, b.State)
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	// Output:
+	// worker 1 renews over a process of the server: true idle
+}

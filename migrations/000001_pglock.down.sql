@@ -30,6 +30,8 @@ DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT remove
 DROP FUNCTION diagnose();
 DROP FUNCTION list_events(p_lock_name text, p_limit int, p_before bigint);
 DROP FUNCTION list_fences(p_lock_name text, p_limit int, p_after text);
+DROP FUNCTION list_backends(p_name text);
+DROP FUNCTION backend_pids(p_name text);
 DROP FUNCTION list_waiters(p_name text, p_limit int, p_after text, p_after_ticket bigint);
 DROP FUNCTION watch(p_name text, p_for interval);
 DROP FUNCTION get_lock(p_name text);
@@ -105,6 +107,8 @@ DROP FUNCTION sweep(p_limit int);
 DROP FUNCTION end_session(p_session_key uuid);
 DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION session_alive(p_session_id uuid);
+DROP FUNCTION mark_connection(p_session_key uuid, p_backend_pid int);
+DROP FUNCTION session_mark(p_session_id uuid);
 DROP FUNCTION session_of(p_key uuid);
 DROP FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint);
 DROP FUNCTION start_client(OUT schema_version int, OUT database_id uuid, OUT isolation text, OUT read_only boolean, OUT sequence_ok boolean, OUT serves_from int);

@@ -9,6 +9,8 @@ import (
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pglock-dev/pglock/internal/argument"
 )
 
 // session is a connection that migrates.
@@ -37,6 +39,7 @@ func parse[D Database](database D) (*pgx.ConnConfig, error) {
 		to = d.Copy()
 	}
 	to.DefaultQueryExecMode = pgx.QueryExecModeExec
+	argument.NameApplication(to.RuntimeParams)
 	return to, nil
 }
 

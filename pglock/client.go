@@ -41,6 +41,7 @@ type Client struct {
 	session    uuid.UUID
 	databaseID uuid.UUID
 	backend    backend
+	pool       *pgxpool.Pool // of Open, ended by Close; nil: the pool is the application's
 	now        trust.Clock
 
 	ctx    context.Context // ends when the client is closed

@@ -20,7 +20,7 @@ const sayAgain = 20 * time.Millisecond
 // the pool is taken. It does so for as long as ctx allows: five seconds if ctx has already ended, as after a
 // signal, or has no deadline. The error says what it could not tell the server: those leases run out by
 // themselves, and places in queues end with the session. A second Close waits for the first, for as long as its
-// own ctx allows.
+// own ctx allows. If Open made the client, Close then closes its pool.
 func (c *Client) Close(ctx context.Context) error {
 	ctx, cancel := lastWords(ctx, never)
 	defer cancel()
@@ -52,6 +52,9 @@ func (c *Client) Close(ctx context.Context) error {
 	<-ends
 	c.calls.tasks.Wait()
 	c.listener.Wait()
+	if c.pool != nil {
+		c.pool.Close()
+	}
 	return err
 }
 

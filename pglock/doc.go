@@ -23,6 +23,8 @@
 // A lease alone protects nothing: its holder may be paused for longer than the lease lasts, and wake up in the middle
 // of a write. Package fencedstore uses lease and token to refuse such a write, as in the program above.
 //
+// A program that uses database/sql, an ORM or another driver has no such pool: Open makes a client with a small one.
+//
 // The schema must exist: run `pglock-admin migrate up`, or use package migrations.
 //
 // # Who decides
@@ -186,12 +188,13 @@
 // Connections outside the pool: at most two. One is for renewals and looks, while the client waits or holds leases
 // for longer than a third of their TTL; it is made as the pool makes its own. The other listens, while any call waits
 // or watches; it is made likewise, or by WithListenConfig. Both are closed after 30 s without use, the first after a
-// minute at the latest where leases come and go.
+// minute at the latest where leases come and go. If the pool's configuration has no application_name, both appear in
+// pg_stat_activity as "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. It talks to the server for as long as ctx allows, as Release
 // does: five seconds if ctx has no deadline or has already ended. Its error says what it could not give back. The
-// pool stays the caller's: close it after the client.
+// pool stays the caller's: close it after the client. A pool that Open made is the client's, and Close ends it too.
 //
 // Only listening needs session state, so the client works behind a pooler that shares connections between
 // transactions.

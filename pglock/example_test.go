@@ -45,6 +45,26 @@ func ExampleNew() {
 	// pglock: lease is released
 }
 
+// A program on database/sql, an ORM or another driver has no pgxpool.Pool. The client opens a small one, and Close ends it.
+func ExampleOpen() {
+	ctx := context.Background()
+	client, err := pglock.Open(ctx, databaseURL())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close(ctx)
+
+	err = client.Do(ctx, "nightly report", func(ctx context.Context, lease *pglock.Lease) error {
+		fmt.Println("holding", lease.Name())
+		return ctx.Err()
+	})
+	fmt.Println("done:", err)
+	// Output:
+	// holding nightly report
+	// done: <nil>
+}
+
 func ExampleClient_Do() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, databaseURL())
@@ -248,7 +268,7 @@ func ExampleClient_AcquireAll() {
 	}
 	defer client.Close(ctx)
 
-	leases, err := client.AcquireAll(ctx, []string{"account/17", "account/16"}, pglock.WithMaxWait(time.Minute))
+	leases, err := client.AcquireAll(ctx, []string{"accounts/17", "accounts/16"}, pglock.WithMaxWait(time.Minute))
 	if err != nil {
 		fmt.Println(err) // and none of them is held
 		return
@@ -257,11 +277,11 @@ func ExampleClient_AcquireAll() {
 		fmt.Println("holding", lease.Name())
 	}
 	// What is asked for under their context is asked for by the same owner.
-	_, err = client.Acquire(leases.Context(), "account/16", pglock.WithMaxWait(5*time.Second))
+	_, err = client.Acquire(leases.Context(), "accounts/16", pglock.WithMaxWait(5*time.Second))
 	fmt.Println("held by myself:", errors.Is(err, pglock.ErrSelfDeadlock))
 	// Output:
-	// holding account/17
-	// holding account/16
+	// holding accounts/17
+	// holding accounts/16
 	// held by myself: true
 }
 

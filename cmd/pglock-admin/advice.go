@@ -20,7 +20,7 @@ import (
 
 const again = "the same command again"
 
-// advice finds the exit code of an error and what to do next.
+// advice gives the exit code of an error, and the next step.
 func (o *options) advice(ctx context.Context, err error) (code int, hint string) {
 	var own *advised
 	var step *migrations.StepError
@@ -55,7 +55,7 @@ func (o *options) advice(ctx context.Context, err error) (code int, hint string)
 	return serverAdvice(err)
 }
 
-// validInstead is an argument that would have been taken.
+// validInstead describes an argument that is valid.
 func validInstead(err error) string {
 	var argument *pglock.ArgumentError
 	if !errors.As(err, &argument) {
@@ -64,7 +64,7 @@ func validInstead(err error) string {
 	return pieceOfAdvice(argument.Field, argument.Rule)
 }
 
-// pieceOfAdvice makes "a name of 1 to 512 bytes" of the rule "have 1 to 512 bytes".
+// pieceOfAdvice turns the rule "have 1 to 512 bytes" into "a name of 1 to 512 bytes".
 func pieceOfAdvice(field, rule string) string {
 	article := "a "
 	if strings.ContainsRune("aeiou", rune(strings.ToLower(field)[0])) {
@@ -80,7 +80,8 @@ func pieceOfAdvice(field, rule string) string {
 
 const primary = "the primary's address, or target_session_attrs=read-write in the connection string"
 
-// migrate is how a schema of another version becomes the one that this program needs. What would be refused is not advised.
+// migrate tells how to bring the schema to the version that this program needs. It checks first, so that it never
+// advises something that the server would refuse.
 func (o *options) migrate(ctx context.Context, have int) string {
 	up := "pglock-admin migrate up" + o.same()
 	switch {
@@ -149,7 +150,7 @@ func (o *options) migrationAdvice(ctx context.Context, err error) (code int, hin
 	return 0, ""
 }
 
-// serverAdvice is for errors that come from the server or from the way to it.
+// serverAdvice is advice for errors of the server and of the connection.
 func serverAdvice(err error) (code int, hint string) {
 	var connect *pgconn.ConnectError
 	var file *fs.PathError
@@ -157,7 +158,7 @@ func serverAdvice(err error) (code int, hint string) {
 	var lack *lacking
 	var late timeUp
 	switch {
-	case errors.As(err, &file): // it looks like a network error
+	case errors.As(err, &file): // before the network errors, which it looks like
 		return exitFailure, "send the output where it can be written"
 	case errors.As(err, &lack):
 		return exitPermission, lack.hint
@@ -174,7 +175,7 @@ func serverAdvice(err error) (code int, hint string) {
 		return exitUnreachable, primary
 	case errors.As(err, &late):
 		return exitUnreachable, "a longer --timeout; psql -c 'SELECT 1' shows whether the server hangs"
-	case state == "53300", state == "57P03": // too many connections; it starts or stops
+	case state == "53300", state == "57P03": // too many connections; the server starts or stops
 		return exitUnreachable, again + " in a moment"
 	case errors.As(err, &connect) && state != "" && !strings.HasPrefix(state, "57"):
 		return exitUsage, "other settings in the connection string or PGOPTIONS: the server refuses these"
@@ -186,7 +187,7 @@ func serverAdvice(err error) (code int, hint string) {
 	return exitFailure, again + "; if the error stays, look at the server's log"
 }
 
-// lost says that the connection ended in the middle.
+// lost reports whether the connection ended during a statement.
 func lost(err error) bool {
 	state := stateOf(err)
 	var connect *pgconn.ConnectError

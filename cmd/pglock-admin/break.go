@@ -18,7 +18,7 @@ type breakView struct {
 	lockadmin.Broken
 	Reason string     `json:"reason"`
 	By     string     `json:"by"`
-	Now    []lockView `json:"now"` // who holds the lock after it; null when that could not be read
+	Now    []lockView `json:"now"` // who holds the lock after the break; null when that could not be read
 }
 
 func newBreak(o *options) *cobra.Command {
@@ -28,8 +28,8 @@ func newBreak(o *options) *cobra.Command {
 		Use:   "break NAME --reason TEXT",
 		Short: "End the lease of a holder that is stuck",
 		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or becomes free. A greater fencing token
-replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did it,
-when, and why.
+replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did
+it, when, and why.
 
 If the lock has several holders, choose one with --token.
 
@@ -73,7 +73,7 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 					return err
 				}
 				view := breakView{Broken: broken, Reason: reason, By: by}
-				if infos, err := admin.Holders(ctx, name); err == nil { // the break is done, whatever this says
+				if infos, err := admin.Holders(ctx, name); err == nil { // the break is done, even if this fails
 					view.Now = heldViews(infos)
 				}
 				return o.changed(cmd, view, func(w *page) { drawBroken(w, o, view) })
@@ -86,7 +86,7 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 	return cmd
 }
 
-// nameOneOf is the refusal to break a lock with several holders, and what to do next.
+// nameOneOf refuses to break a lock with several holders, and lists their tokens.
 func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, reason string, refused error) error {
 	infos, err := admin.Holders(ctx, name)
 	if err != nil {
@@ -114,7 +114,7 @@ func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, r
 		shellName(name), len(holders), strings.Join(tokens, ", "))}
 }
 
-// nothingBroken says why there was nothing to break: by now the lock may be held again.
+// nothingBroken says why there was nothing to break. The lock may be held again by now.
 func (o *options) nothingBroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64) error {
 	infos, err := admin.Holders(ctx, name)
 	if err != nil {
@@ -163,7 +163,7 @@ func drawHeldNow(w *page, v breakView) {
 	}
 }
 
-// actor is who runs this program: user@host.
+// actor names whoever runs this program: user@host.
 func actor() string {
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil && u.Username != "" {

@@ -4,5 +4,5 @@ package main
 
 import "io"
 
-// columns is how wide the terminal is, 0 where nobody tells.
+// columns is the width of the terminal; 0 means unknown.
 func columns(io.Writer) int { return 0 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// columns is how wide the terminal is, 0 where w is none or it does not tell.
+// columns is the width of the terminal; 0 means unknown, or that w is no terminal.
 func columns(w io.Writer) int {
 	f, is := w.(*os.File)
 	if !is {

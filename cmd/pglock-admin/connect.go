@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// usesDatabase marks a command that speaks to the database, which --database-url or the environment names.
+// usesDatabase marks a command that connects to the database.
 var usesDatabase = map[string]string{"database": "used"}
 
-// aim reads the connection string, before anything is done.
+// aim reads the connection string, before the command does anything.
 func (o *options) aim(cmd *cobra.Command) error {
 	if cmd.Annotations["database"] == "" {
 		return nil
@@ -25,9 +26,7 @@ func (o *options) aim(cmd *cobra.Command) error {
 		return usageErrorf(`--database-url "postgres://user@host:5432/database"`, "%s: %s", o.source(), fault(err))
 	}
 	config.MaxConns, config.MinConns, config.MinIdleConns = 2, 0, 0
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "pglock-admin"
-	}
+	argument.NameApplication(config.ConnConfig.RuntimeParams)
 	o.config, o.at = config, targetOf(config.ConnConfig, o.schema)
 	return nil
 }
@@ -40,7 +39,7 @@ func (o *options) url() string {
 	return o.getenv("DATABASE_URL")
 }
 
-// source is what gave the connection string.
+// source tells where the connection string came from.
 func (o *options) source() string {
 	switch {
 	case o.databaseURL != "":
@@ -51,30 +50,30 @@ func (o *options) source() string {
 	return "the PG* variables"
 }
 
-// fault is what is wrong with a connection string, without the string: in one that cannot be read nobody knows for sure what
-// is the password.
+// fault tells what is wrong with a connection string without repeating it: if it cannot be read, nobody knows which
+// part is the password.
 func fault(err error) string {
 	s := err.Error()
 	if i := strings.LastIndex(s, "`: "); i >= 0 {
 		s = s[i+len("`: "):]
 	}
-	if strings.Contains(s, "@") { // it quotes a piece of it
+	if strings.Contains(s, "@") { // the message quotes a part of the string
 		s, _, _ = strings.Cut(s, " (")
 	}
 	return "it cannot be read as a connection string: " + s
 }
 
-// timeUp is why a command is given up.
+// timeUp is the reason when --timeout ends a command.
 type timeUp struct{ limit string }
 
 func (e timeUp) Error() string { return fmt.Sprintf("no answer within %s (--timeout)", e.limit) }
 
-// bounded gives the time that the command may take.
+// bounded ends the context after --timeout.
 func (o *options) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, o.timeout, timeUp{durationText(o.timeout)})
 }
 
-// because adds why ctx ended, where that is why err came.
+// because adds to err why ctx ended, if the end of ctx caused err.
 func because(ctx context.Context, err error) error {
 	var own *advised
 	if err != nil && ctx.Err() != nil && context.Cause(ctx) != ctx.Err() && !errors.As(err, &own) {
@@ -83,12 +82,12 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// withAdmin runs f with what looks at the locks. It refuses a schema that does not fit.
+// withAdmin runs f with a lockadmin.Admin. It refuses a schema of another version.
 func (o *options) withAdmin(ctx context.Context, f func(context.Context, *lockadmin.Admin) error) error {
 	return o.withPool(ctx, func(ctx context.Context, pool *pgxpool.Pool) error { return o.onPool(ctx, pool, f) })
 }
 
-// onPool is withAdmin over a pool that there is.
+// onPool is withAdmin for an existing pool.
 func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context.Context, *lockadmin.Admin) error) error {
 	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
 	if err != nil {
@@ -97,7 +96,7 @@ func (o *options) onPool(ctx context.Context, pool *pgxpool.Pool, f func(context
 	return f(ctx, admin)
 }
 
-// withPool runs f with a pool, within the time that the command may take.
+// withPool runs f with a pool, for --timeout at most.
 func (o *options) withPool(ctx context.Context, f func(context.Context, *pgxpool.Pool) error) error {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()

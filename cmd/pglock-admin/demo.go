@@ -19,13 +19,13 @@ func newDemo(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Show what a fence is for, with real processes and a real database",
-		Long: `Show what a fence is for. Worker A takes the lock of an account and reads the balance. Then A is stopped (SIGSTOP) until
-its lease has ended. Worker B gets the lock, with a greater token, and writes. Now A goes on and writes what it computed
-before. Without the fence this destroys B's deposit; with the fence the database refuses it.
+		Long: `Show what a fence is for. Worker A takes the lock of an account and reads the balance. Then A is stopped (SIGSTOP)
+until its lease has ended. Worker B gets the lock, with a greater token, and writes. Now A goes on and writes what it
+computed before. Without the fence this destroys B's deposit; with the fence the database refuses it.
 
-The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses your
-server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL and the PG* variables. It leaves
-no process, folder or schema behind, even after Ctrl-C.
+The demo starts a throwaway PostgreSQL server from installed programs, or downloads them. With --database-url it uses
+your server instead: it makes a schema there and drops it at the end. It ignores DATABASE_URL and the PG* variables.
+It leaves no process, folder or schema behind, even after Ctrl-C.
 
 NO_COLOR turns colours off.`,
 		Example: `  pglock-admin demo
@@ -50,7 +50,7 @@ NO_COLOR turns colours off.`,
 				}
 				fmt.Fprintf(d.Out, "at %s\n", o.at.now())
 			}
-			// A reader that goes away (| head) must not kill this process: it has to tidy up.
+			// When its reader goes away (| head), this process must live on to tidy up.
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
 			defer stop()
 			return explainDemo(ctx, cmd.Context(), demo.Run(ctx, d))
@@ -64,8 +64,8 @@ NO_COLOR turns colours off.`,
 	return cmd
 }
 
-// explainDemo says what to do next after an error that only the demo has. The first context ends with the second, and
-// when nobody reads the output any more.
+// explainDemo gives advice for the demo's own errors. ctx ends with interrupted, and when nobody reads the output any
+// more.
 func explainDemo(ctx, interrupted context.Context, err error) error {
 	const again = "pglock-admin demo, to see all of it"
 	var option *demo.OptionError
@@ -90,7 +90,7 @@ func explainDemo(ctx, interrupted context.Context, err error) error {
 	return err
 }
 
-// newDemoWorker is how the demo's processes begin: the demo starts this same program again.
+// newDemoWorker is the command of the demo's workers: the demo starts this program again.
 func newDemoWorker() *cobra.Command {
 	return &cobra.Command{
 		Use:    demo.WorkerCommand,

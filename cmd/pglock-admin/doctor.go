@@ -24,13 +24,13 @@ func newDoctor(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what the server can do for the locks",
-		Long: `Check what the server can do for the locks, and explain each finding: the version of the schema, whether tokens survive
-a failover, settings that cost durability, transactions that block others, and every guarded table. doctor changes nothing,
-and also works when programs refuse to start.
+		Long: `Check what the server can do for the locks, and explain each finding: the version of the schema, whether tokens
+survive a failover, settings that cost durability, transactions that block others, and every guarded table. doctor
+changes nothing, and also works when programs refuse to start.
 
-A finding is marked "ok", "attention", or "–" when it depends on what you want. Some cannot be changed, such as a setting
-that this version of PostgreSQL lacks. So the exit code is 0 whatever doctor finds; with --strict it is 7 when anything
-needs attention. A schema that is missing or of another version is an error with exit code 5.
+A finding is marked "ok", "attention", or "–" when it depends on what you want. Some cannot be changed, such as a
+setting that this version of PostgreSQL lacks. So the exit code is 0 whatever doctor finds; with --strict it is 7 when
+anything needs attention. A schema that is missing or of another version is an error with exit code 5.
 
 You need the role pglock_user.`,
 		Example: `  pglock-admin doctor
@@ -76,7 +76,7 @@ func attention(findings []lockadmin.Finding) []string {
 	return items
 }
 
-// The columns of a diagnosis: a mark, the item, and its value. The meaning stands below, as wide as a terminal.
+// The columns of a finding: its mark, its item and its value. The meaning goes below them.
 const (
 	terminalWidth = 80
 	leastWidth    = 30
@@ -115,7 +115,7 @@ func indented(s string, most int) string {
 	return strings.ReplaceAll(wrapped(s, most-markWidth), "\n", "\n"+strings.Repeat(" ", markWidth))
 }
 
-// wrapped breaks a text into lines of so many columns, between words where that is possible.
+// wrapped breaks a text into lines of so many columns, between words if possible.
 func wrapped(s string, columns int) string {
 	lines := strings.Split(text.WrapSoft(s, columns), "\n")
 	for i, line := range lines {

@@ -35,7 +35,7 @@ func durationVar(flags *pflag.FlagSet, d *time.Duration, name string, usage stri
 
 var errDuration = errors.New("it must be a duration such as 90s, 36h, 1d12h, 90d or 2w")
 
-// daysOrWeeks is what time.ParseDuration does not know, at the beginning of a duration.
+// daysOrWeeks matches days or weeks at the beginning of a duration; time.ParseDuration does not know them.
 var daysOrWeeks = regexp.MustCompile(`^(\d+(?:\.\d+)?)([dw])`)
 
 func parseDuration(s string) (time.Duration, error) {
@@ -71,7 +71,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// durationText is a duration as parseDuration reads it.
+// durationText writes a duration as parseDuration reads it.
 func durationText(d time.Duration) string {
 	if d < 24*time.Hour {
 		return shortened(d.String())

@@ -236,6 +236,6 @@ func TestASessionThatAnAdministratorEndsIsALostConnection(t *testing.T) {
 	done := make(chan answer, 1)
 	go func() { done <- in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "1m", "--timeout", "2m") }()
 	blocked(t, db)
-	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pglock-admin'")
+	execute(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %/pglock-admin%'")
 	(<-done).want(t, exitUnreachable, "it is unknown whether it was done", "SQLSTATE 57P01", "try: pglock-admin guard list, to see")
 }

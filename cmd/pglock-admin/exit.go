@@ -34,20 +34,20 @@ const exitCodesHelp = `Exit codes:
     7  doctor --strict found something that needs attention
   130  interrupted
 
-Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json an error
-is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
+Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json an
+error is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
 
-// problem is an error as the user gets it.
+// problem is an error as the user sees it.
 type problem struct {
 	Message string `json:"error"`
 	Code    int    `json:"code"`
 	Hint    string `json:"hint"`
-	At      *where `json:"at,omitempty"` // unless it has nothing to do with a server
+	At      *where `json:"at,omitempty"` // nil if no server is involved
 }
 
 func (p problem) print(w io.Writer, asJSON bool) {
 	if asJSON {
-		_ = writeJSON(w, p) // there is nowhere else to tell
+		_ = writeJSON(w, p) // if this fails, there is nowhere else to write
 		return
 	}
 	fmt.Fprintf(w, "pglock-admin: %s\n", escapeText(p.Message))
@@ -57,14 +57,14 @@ func (p problem) print(w io.Writer, asJSON bool) {
 	fmt.Fprintf(w, "try: %s\n", escapeText(p.Hint))
 }
 
-// advised is an error of this program that knows its text, its exit code and what to do next.
+// advised is an error with its text, its exit code and the next step.
 type advised struct {
 	text string // without that of the cause
 	err  error  // the cause, if there is one
 	code int
 	hint string
 
-	final bool // the code is as it is, also for run
+	final bool // run leaves the code as it is
 }
 
 func (e *advised) Error() string {
@@ -83,7 +83,7 @@ func usageErrorf(hint, format string, args ...any) error {
 	return &advised{text: fmt.Sprintf(format, args...), code: exitUsage, hint: hint}
 }
 
-// diagnose makes an error what the user gets.
+// diagnose turns an error into what the user sees.
 func (o *options) diagnose(ctx context.Context, err error) problem {
 	p := problem{Message: message(err)}
 	p.Code, p.Hint = o.advice(ctx, err)
@@ -120,7 +120,8 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
-// writeJSON writes v as one object. What could steer a terminal is written as \u escapes: JSON leaves part of it alone.
+// writeJSON writes v as one object. It escapes everything that could control a terminal, of which JSON itself escapes
+// only a part.
 func writeJSON(w io.Writer, v any) error {
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

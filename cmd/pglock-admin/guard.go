@@ -22,7 +22,7 @@ import (
 type guardView struct {
 	Table    string `json:"table"`
 	Resource string `json:"resource,omitempty"`
-	Key      string `json:"key,omitempty"`     // the key column, when each row has a resource of its own
+	Key      string `json:"key,omitempty"`     // the column by which each row has its own resource
 	Covered  int    `json:"covered"`           // tables: itself, its partitions and its children
 	Problem  string `json:"problem,omitempty"` // what the guard lacks
 }
@@ -35,7 +35,7 @@ type guardsView struct {
 type guardedView struct {
 	guardView
 	Changed bool `json:"changed"`        // false: it was guarded in this way already
-	Part    bool `json:"part,omitempty"` // it is a partition or a child of a guarded table, whose guard tells the rest
+	Part    bool `json:"part,omitempty"` // a partition or a child of a guarded table, which has the rest
 
 	mended bool // the guard was there, and lacked something
 }
@@ -44,9 +44,9 @@ func newGuard(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "guard",
 		Short: "Guard tables: nobody writes to them without passing their fence",
-		Long: `Guard tables. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table fails with SQLSTATE LK011 unless
-its transaction has passed the fence of the table's resource, whatever program sends it. So the database refuses a writer
-that forgets the fence.`,
+		Long: `Guard tables. Every INSERT, UPDATE, DELETE, MERGE, COPY and TRUNCATE of a guarded table fails with SQLSTATE LK011
+unless its transaction has passed the fence of the table's resource, whatever program sends it. So the database
+refuses a writer that forgets the fence.`,
 		Example: `  pglock-admin guard add public.accounts --key id
   pglock-admin guard list
   pglock-admin guard drop public.accounts --yes`,
@@ -64,16 +64,16 @@ func newGuardAdd(o *options) *cobra.Command {
 		Use:   "add TABLE",
 		Short: "Guard a table, its partitions and its children",
 		Long: `Guard a table, its partitions and its children. Write the name as in SQL: public.accounts, or with capitals
-'public."Accounts"'. From then on a transaction must pass the fence of the table's resource before it can write to the table.
-So first make all its writers pass that fence.
+'public."Accounts"'. From then on a transaction must pass the fence of the table's resource before it can write to the
+table. So first make all its writers pass that fence.
 
 The resource is the table's name without its schema, unless --resource names another. With --key each row has its own
-resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer type,
-numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
+resource: the table's, a slash, and the value of that column, as in accounts/42. The column must be of an integer
+type, numeric, text, varchar, uuid, bool, date or an enum. A row whose key is NULL cannot be written.
 
-guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for each
-table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and key to add
-what the guard lacks, such as TRUNCATE of newer partitions.
+guard add waits until the open transactions that have written to the table have ended, for --lock-timeout at most for
+each table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and
+key to add what the guard lacks, such as TRUNCATE of newer partitions.
 
 You need the role pglock_user, and you must own the table.`,
 		Example: `  pglock-admin guard add public.accounts
@@ -112,13 +112,13 @@ func newGuardDrop(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop TABLE --yes",
 		Short: "Remove the guard of a table",
-		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write to
-the table may do so without a fence, even a holder that has lost its lease. The audit records who did it and when.
+		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write
+to the table may do so without a fence, even a holder that has lost its lease. The audit records who did it and when.
 
 For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
 
-guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at most for
-each table that it covers. Others who want to read or write meanwhile wait behind it.
+guard drop waits until the open transactions that have read or written the table have ended, for --lock-timeout at
+most for each table that it covers. Others who want to read or write meanwhile wait behind it.
 
 You need the role pglock_user, and you must own the table.`,
 		Example:     `  pglock-admin guard drop public.accounts --yes`,
@@ -149,9 +149,9 @@ func newGuardList(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "Show the guarded tables and what their guards lack",
-		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when each row
-has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM is what the
-guard lacks, for instance after a partition was made or a trigger was disabled.`,
+		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when
+each row has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM
+is what the guard lacks, for instance after a partition was made or a trigger was disabled.`,
 		Example: `  pglock-admin guard list
   pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
 		Args:        noArguments,
@@ -171,7 +171,8 @@ guard lacks, for instance after a partition was made or a trigger was disabled.`
 	}
 }
 
-// defaultPatience is the default of --lock-timeout, unless half of --timeout is less: it must run out first to be told apart.
+// defaultPatience is the default of --lock-timeout, unless half of --timeout is less: --lock-timeout must end first, so
+// that the error names the right one.
 const defaultPatience = 5 * time.Second
 
 func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
@@ -179,7 +180,7 @@ func patienceFlag(cmd *cobra.Command, patience *time.Duration) {
 	durationVar(cmd.Flags(), patience, "lock-timeout", "`duration` to wait for others to let go of the table, but no longer than half of --timeout by default")
 }
 
-// oneTable is for commands about one table.
+// oneTable checks the arguments of commands about one table.
 func oneTable(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageErrorf("pglock-admin guard "+cmd.Use, "guard %s takes the name of one table, not %d arguments", cmd.Name(), len(args))
@@ -187,7 +188,7 @@ func oneTable(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// The two statements that this program has of its own; the library has no words for them.
+// The two statements that only this program needs, and the library does not have.
 const (
 	waitNoLonger = `SELECT pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true)`
 	fullName     = `SELECT pg_catalog.format('%I.%I', n.nspname, c.relname)
@@ -195,7 +196,7 @@ const (
 		WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.oid`
 )
 
-// changeGuards runs f in one transaction, which waits for locks no longer than patience, and commits what it has done.
+// changeGuards runs f in one transaction and commits it. The transaction waits for each lock for patience at most.
 func (o *options) changeGuards(cmd *cobra.Command, table string, patience time.Duration, f func(context.Context, pgx.Tx) error) error {
 	if !cmd.Flags().Changed("lock-timeout") {
 		patience = max(time.Millisecond, min(defaultPatience, o.timeout/2))
@@ -244,7 +245,7 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 	}
 	if err := fencedstore.UnguardTable(ctx, tx, table, fencedstore.WithSchema(o.schema)); err != nil {
 		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" { // the whole that it is a part of
+		if errors.As(err, &pgErr) && pgErr.Code == "42809" && pgErr.TableName != "" { // TableName is the guarded table that this one is a part of
 			err = &advised{code: exitUsage, err: err, hint: fmt.Sprintf("pglock-admin guard drop %s --yes%s, or detach %s from it first",
 				shellQuote(pgErr.TableName), o.same(), table)}
 		}
@@ -260,7 +261,7 @@ func dropGuard(ctx context.Context, tx pgx.Tx, table string, o *options) (guardV
 	return guardView{}, partOfAnother(name, before, after, o)
 }
 
-// partOfAnother refuses to make a hole in the guard of another table, which is the one whose guard now lacks more.
+// partOfAnother refuses to leave a gap in the guard of another table. That is the table whose guard now lacks more.
 func partOfAnother(name string, before, after []guardView, o *options) error {
 	whole, hint := "another table", "pglock-admin guard list"+o.same()+", and drop the guard of the whole"
 	for _, g := range after {
@@ -272,7 +273,7 @@ func partOfAnother(name string, before, after []guardView, o *options) error {
 		text: fmt.Sprintf("table %s is guarded as a part of %s, and dropping its guard would leave a gap there; nothing was changed", name, whole)}
 }
 
-// afterwards gives the table's full name, and the guards that there are now.
+// afterwards gives the table's full name, and all guards as they are now.
 func afterwards(ctx context.Context, tx pgx.Tx, table string, opts ...fencedstore.TableOption) (name string, guards []guardView, err error) {
 	if err := tx.QueryRow(ctx, fullName, table).Scan(&name); err != nil {
 		return "", nil, err
@@ -298,7 +299,7 @@ func guardOf(guards []guardView, table string) (guardView, bool) {
 	return guards[i], true
 }
 
-// explainGuard says what to do next after an error that only guards have.
+// explainGuard gives advice for the errors of guards.
 func (o *options) explainGuard(err error, table string, patience time.Duration) error {
 	state := stateOf(err)
 	argument, list := shellQuote(table), "pglock-admin guard list"+o.same()

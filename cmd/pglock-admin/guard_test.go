@@ -211,7 +211,7 @@ func blocked(tb testing.TB, db *pgtest.DB) {
 	conn := db.Conn(tb)
 	for waits := false; !waits; {
 		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE datname = current_database() AND application_name = 'pglock-admin' AND wait_event_type = 'Lock')`).Scan(&waits)
+			WHERE datname = current_database() AND application_name LIKE 'pglock %/pglock-admin%' AND wait_event_type = 'Lock')`).Scan(&waits)
 		if err != nil {
 			tb.Fatal(err)
 		}

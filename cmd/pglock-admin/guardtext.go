@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// resourceText is a guard's resource, with /<column> where each row has its own.
+// resourceText is a guard's resource, with /<column> if each row has its own.
 func resourceText(g guardView) string {
 	if g.Key == "" {
 		return printable(g.Resource)
@@ -22,7 +22,7 @@ func coveredText(g guardView) string {
 	return fmt.Sprintf("%d tables: itself, its partitions and its children", g.Covered)
 }
 
-// addAgain is the command that makes a guard, and completes it.
+// addAgain is the command that makes a guard, and that adds what it lacks.
 func addAgain(g guardView, o *options) string {
 	s := fmt.Sprintf("pglock-admin guard add %s --resource %s", shellQuote(g.Table), shellQuote(g.Resource))
 	if g.Key != "" {
@@ -81,7 +81,7 @@ holder that has lost its lease. To guard it again as it was:
 `, addAgain(v, o))
 }
 
-// problemWidth is where a problem is wrapped.
+// problemWidth is the width to which a problem is wrapped.
 const problemWidth = 36
 
 func drawGuards(w *page, o *options, v guardsView) {

@@ -8,13 +8,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The widths of a help text: for a terminal that does not tell, and that no longer reads well.
+// The widths of a help text: when the terminal's is unknown, and the greatest that still reads well.
 const (
 	helpWidth     = 80
 	mostHelpWidth = 100
 )
 
-// help writes what a command is for, as wide as the terminal.
+// help writes the help of a command, as wide as the terminal.
 func help(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
 	width := columns(out)
@@ -35,7 +35,7 @@ func help(cmd *cobra.Command, _ []string) {
 	fmt.Fprintf(out, "%s\n\n%s", reflow(about, width), usage)
 }
 
-// reflow wraps the paragraphs of a text anew. A line that begins with a space stands for itself.
+// reflow wraps the paragraphs of a text to a width. A line that begins with a space is a paragraph.
 func reflow(text string, width int) string {
 	var lines []string
 	var paragraph []string
@@ -58,7 +58,7 @@ func reflow(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// hanging wraps a line of a list below its text, which begins behind the last gap of two spaces.
+// hanging wraps a line of a list, and indents the rest to where the text of the line begins: after its last two spaces.
 func hanging(line string, width int) string {
 	indent := strings.LastIndex(line, "  ") + 2
 	if len(line) <= width || indent < 2 || width-indent < 20 {
@@ -67,7 +67,7 @@ func hanging(line string, width int) string {
 	return line[:indent] + strings.ReplaceAll(wrapped(line[indent:], width-indent), "\n", "\n"+strings.Repeat(" ", indent))
 }
 
-// newHelp is cobra's help command, but for a topic that does not exist.
+// newHelp is cobra's help command, which also refuses an unknown topic.
 func newHelp() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [command]",

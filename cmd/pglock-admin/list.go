@@ -14,7 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// lockView is a lock in JSON: what the library tells, and its durations in milliseconds.
+// lockView is a lock in JSON: the library's LockInfo, with durations in milliseconds.
 type lockView struct {
 	pglock.LockInfo
 	TTL       int64 `json:"ttl_ms"`
@@ -26,7 +26,7 @@ func viewOf(i pglock.LockInfo) lockView {
 	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds()}
 }
 
-// heldFor is reckoned by the server's clock alone: it looked when Remaining was left until ExpiresAt.
+// heldFor uses the server's clock alone: the server looked at ExpiresAt minus Remaining.
 func heldFor(i pglock.LockInfo) time.Duration {
 	if !i.Held {
 		return 0
@@ -49,8 +49,8 @@ func newList(o *options) *cobra.Command {
 		Long: `Show the locks that are held: who holds each, with which fencing token, since when, and how much of the lease is left.
 A live holder renews its lease. A lease that has almost run out belongs to a holder that is stopped or cut off.
 
-A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the holder of
-slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
+A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
+holder of slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
 
 You can paste a name from the table after pglock-admin show.`,
 		Example: `  pglock-admin list
@@ -76,7 +76,7 @@ You can paste a name from the table after pglock-admin show.`,
 	return cmd
 }
 
-// listAll reads one row more than the limit to know whether there is one.
+// listAll reads one row more than the limit, to know whether there are more.
 func listAll(ctx context.Context, admin *lockadmin.Admin, prefix string, free bool, limit int) (listView, error) {
 	var opts []lockadmin.ListOption
 	if prefix != "" {
@@ -96,7 +96,7 @@ func listAll(ctx context.Context, admin *lockadmin.Admin, prefix string, free bo
 	return view, err
 }
 
-// first reads a list up to a limit, and tells whether there is more; 0 is all.
+// first reads a list up to a limit, and reports whether there is more. 0 means no limit.
 func first[T any](limit int, list iter.Seq2[T, error]) (some []T, more bool, err error) {
 	for one, err := range list {
 		switch {
@@ -140,7 +140,7 @@ func drawList(w *page, view listView, all bool) {
 		titles, rows = without("MODE", titles, rows)
 	}
 	if !w.fits(tableOf(titles, rows)) {
-		titles, rows = without("HELD-FOR", titles, rows) // show tells it
+		titles, rows = without("HELD-FOR", titles, rows) // show has it
 	}
 	drawTable(w, titles, rows, placesOf(right, titles)...)
 	if view.More {
@@ -166,7 +166,7 @@ func placesOf(some, titles []string) (places []int) {
 	return places
 }
 
-// slotText is a lease's mode, and its slot where it has one: "exclusive", "shared #1", "limit 3 #2".
+// slotText is a lease's mode, with its slot if it has one: "exclusive", "shared #1", "limit 3 #2".
 func slotText(i pglock.LockInfo) string {
 	mode := modeText(i.Mode, i.Limit)
 	if i.Slot > 0 {

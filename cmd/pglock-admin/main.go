@@ -1,5 +1,5 @@
 // Command pglock-admin looks after the locks of package pglock: it migrates the schema, shows who holds what, ends the
-// lease of a holder that is stuck, runs commands under a lock, and plays a demonstration.
+// lease of a holder that is stuck, runs commands under a lock, and shows a demonstration.
 package main
 
 import (
@@ -29,7 +29,7 @@ func heeded(signals ...os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }
 
-// run executes one command line and gives the exit code. The end of ctx is an interrupt.
+// run executes one command line and returns the exit code. The end of ctx interrupts it.
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	o := &options{getenv: getenv}
 	root := newRoot(o)

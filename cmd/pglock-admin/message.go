@@ -14,8 +14,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// message is what an error says to somebody who sees the server, the advice and nothing of the code beside it: each thing
-// once, and without the names of packages.
+// message is the text of an error for somebody who sees the server and the advice next to it, and does not know the
+// code. It says each thing once, without names of packages.
 func message(err error) string {
 	var own *advised
 	var late timeUp
@@ -95,13 +95,13 @@ func schemaText(e *pglock.SchemaError) string {
 // serverText is what the server said. Its hint is advice.
 func serverText(e *pgconn.PgError) string {
 	s := e.Message
-	if e.Detail != "" && !strings.HasPrefix(e.Code, "LK") { // of our own errors it is for programs
+	if e.Detail != "" && !strings.HasPrefix(e.Code, "LK") { // the detail of pglock's own errors is for programs
 		s += " (" + strings.TrimSuffix(e.Detail, ".") + ")"
 	}
 	return fmt.Sprintf("%s (SQLSTATE %s)", s, e.Code)
 }
 
-// ended is why something came to its end: the time was up, somebody interrupted it, or the cause.
+// ended tells why something ended: the time was up, somebody interrupted it, or the cause.
 func ended(err, cause error) string {
 	var late timeUp
 	switch {
@@ -113,10 +113,10 @@ func ended(err, cause error) string {
 	return message(cause)
 }
 
-// refusal is why no connection came about.
+// refusal is one reason why connecting failed.
 type refusal struct{ address, reason string }
 
-// refusals tells each reason once, and of several addresses which it was.
+// refusals lists each reason once. If there were several addresses, it names them.
 func refusals(err error) string {
 	var texts []string
 	all := refusalsOf(err)
@@ -132,7 +132,7 @@ func refusals(err error) string {
 	return strings.Join(texts, "; ")
 }
 
-// refusalsOf goes down to what the server, the network or the resolver said.
+// refusalsOf finds what the server, the network or the resolver said.
 func refusalsOf(err error) []refusal {
 	switch e := err.(type) { //nolint:errorlint // this is the unwrapping
 	case *pgconn.PgError:

@@ -49,12 +49,12 @@ schema is missing, or when golang-migrate has recorded another version than the 
 		&cobra.Command{
 			Use:   "up",
 			Short: "Bring the schema to the version that this program needs",
-			Long: `Bring the schema to the version that this program needs. A missing schema is created. When the version is right, nothing
-is done, and you only need the right to look. Otherwise you must own the schema, or have the right to create it. The first
-time on a server you also need the right to create the roles pglock_user and pglock_admin.
+			Long: `Bring the schema to the version that this program needs. A missing schema is created. When the version is right,
+nothing is done, and you only need the right to look. Otherwise you must own the schema, or have the right to create
+it. The first time on a server you also need the right to create the roles pglock_user and pglock_admin.
 
-Each step is one transaction. A step that fails, or that --timeout or Ctrl-C ends, is rolled back. The same command again
-goes on from there.`,
+Each step is one transaction. A step that fails, or that --timeout or Ctrl-C ends, is rolled back. The same command
+again goes on from there.`,
 			Args:        noArguments,
 			Annotations: usesDatabase,
 			RunE:        func(cmd *cobra.Command, _ []string) error { return o.migration(cmd, migrations.Up) },
@@ -89,8 +89,8 @@ func newForce(o *options) *cobra.Command {
 	return &cobra.Command{
 		Use:   "force N",
 		Short: "Record the version that the schema has, and run nothing",
-		Long: `Record for golang-migrate that the schema has version N, and run nothing. Use this when migrate up says that one of the
-two was changed by hand. N must be the version that the schema really has; pglock-admin migrate version shows it.`,
+		Long: `Record for golang-migrate that the schema has version N, and run nothing. Use this when migrate up says that one of
+the two was changed by hand. N must be the version that the schema really has; pglock-admin migrate version shows it.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageErrorf("pglock-admin migrate version, to see the version", "force takes one version, not %d arguments", len(args))
@@ -117,7 +117,7 @@ two was changed by hand. N must be the version that the schema really has; pgloc
 	}
 }
 
-// migration runs one of the package's functions and tells the version before and after.
+// migration runs a function of package migrations, and shows the version before and after it.
 func (o *options) migration(cmd *cobra.Command, f func(context.Context, *pgx.ConnConfig, ...migrations.Option) error) error {
 	ctx, cancel := o.bounded(cmd.Context())
 	defer cancel()
@@ -140,7 +140,7 @@ func (o *options) schemaVersion(ctx context.Context) (versionView, error) {
 	return versionView{Schema: o.schema, Version: version, Dirty: dirty, Needed: migrations.Latest}, err
 }
 
-// fits says what has to be done with a schema that this program cannot work with, or that cannot be migrated.
+// fits gives advice for a schema that this program cannot use, or cannot migrate.
 func (o *options) fits(ctx context.Context, v versionView) error {
 	switch {
 	case v.Version != v.Needed:

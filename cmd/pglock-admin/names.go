@@ -9,15 +9,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const namesHelp = `You can paste a NAME as it is shown: plain, or in '…' where a shell needs that. A name that begins with - or ", or that
-holds a backslash or something that does not print, is shown and read as '"…"' with escapes such as \x1b and \n. After --
-a NAME is taken as it is, which is what scripts need:
+const namesHelp = `You can paste a NAME as it is shown: plain, or in '…' where a shell needs that. A name that begins with - or ", or
+that holds a backslash or something that does not print, is shown and read as '"…"' with escapes such as \x1b and \n.
+After -- a NAME is taken as it is, which is what scripts need:
 
     pglock-admin show -- "$name"`
 
-// shellName is a lock's name as it is shown: whoever pastes it into a shell, behind a command that takes a NAME, gives that
-// name. It neither steers the terminal nor makes a shell of any kind do anything. To some shells a backslash means something
-// between quotes too.
+// shellName writes a lock's name so that somebody can paste it into a shell as a NAME. Whatever the name is, it cannot
+// control the terminal, nor make a shell do anything. Some shells give a backslash a meaning even between quotes.
 func shellName(name string) string {
 	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(name, `"`) || strings.Contains(name, `\`) || !allPrint(name) {
 		return "'" + quotedName(name) + "'"
@@ -25,7 +24,7 @@ func shellName(name string) string {
 	return shellQuote(name)
 }
 
-// quotedName is a name in double quotes, with nothing in it that means something between the single quotes of a shell.
+// quotedName writes a name in double quotes, without anything that has a meaning between a shell's single quotes.
 func quotedName(name string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -67,7 +66,7 @@ func nameOf(cmd *cobra.Command, args []string, n int) (string, error) {
 	return name, nil
 }
 
-// shellQuote quotes an argument for a command that is suggested to the user.
+// shellQuote quotes an argument for a command that the advice suggests.
 func shellQuote(s string) string {
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"
 	if s != "" && s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(safe, r) }) {

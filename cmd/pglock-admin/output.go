@@ -21,7 +21,7 @@ const (
 	outputJSON  = "json"
 )
 
-// show writes the answer of a command: v as JSON, or what the function draws; and first the place it is about.
+// show writes the answer of a command: first the server and database, then v as JSON or what draw draws.
 func (o *options) show(cmd *cobra.Command, v any, draw func(*page)) error {
 	w := cmd.OutOrStdout()
 	if o.output == outputJSON {
@@ -36,13 +36,13 @@ func (o *options) show(cmd *cobra.Command, v any, draw func(*page)) error {
 	return err
 }
 
-// page is what a command writes for people.
+// page is the text that a command writes for people.
 type page struct {
 	strings.Builder
 	width int // of the terminal, 0 when it is not known
 }
 
-// showJSON puts the place beside the fields of v, which is an object.
+// showJSON adds the server and database to the fields of v, which is an object.
 func (o *options) showJSON(w io.Writer, v any) error {
 	if o.at == nil {
 		return writeJSON(w, v)
@@ -58,7 +58,8 @@ func (o *options) showJSON(w io.Writer, v any) error {
 	return writeJSON(w, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
 }
 
-// changed is show after something was done: that stays so, whatever becomes of the answer.
+// changed is show for a command that has changed something. If the answer cannot be written, the error says that the
+// change was made.
 func (o *options) changed(cmd *cobra.Command, v any, draw func(*page)) error {
 	if err := o.show(cmd, v, draw); err != nil {
 		return &advised{text: "it was done, but the answer could not be written", err: err, code: exitFailure, hint: "send the output of the next command where it can be written"}
@@ -66,8 +67,8 @@ func (o *options) changed(cmd *cobra.Command, v any, draw func(*page)) error {
 	return nil
 }
 
-// drawTable draws rows under their titles, or where the terminal is too narrow for that, one below the other with a line for
-// each of their fields. Every cell must have gone through printable or shellName if it holds a text from outside.
+// drawTable draws rows under their titles. If the terminal is too narrow, it draws each row as a list of fields. A cell
+// with a text from outside must have gone through printable or shellName.
 func drawTable(w *page, titles []string, rows [][]string, right ...int) {
 	if drawn := tableOf(titles, rows, right...); w.fits(drawn) {
 		fmt.Fprintln(w, drawn)
@@ -119,7 +120,7 @@ func plainStyle() table.Style {
 	return s
 }
 
-// drawFields draws one thing, a line for each of its fields; empty ones are left out.
+// drawFields draws a line for each field that is not empty.
 func drawFields(w *page, fields [][2]string) {
 	width := 0
 	for _, f := range fields {
@@ -132,8 +133,8 @@ func drawFields(w *page, fields [][2]string) {
 	}
 }
 
-// printable is a text from outside as a person may safely see it: quoted, with escapes, if it holds anything that does
-// not print or that could be taken for a quoted text.
+// printable makes a text from outside safe to show: it quotes and escapes a text that does not print, or that looks
+// quoted.
 func printable(s string) string {
 	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !allPrint(s) {
 		return strconv.Quote(s)
@@ -141,7 +142,7 @@ func printable(s string) string {
 	return s
 }
 
-// named is a name within a sentence: quoted where it could be taken for a part of it.
+// named writes a name within a sentence, in quotes if it could be read as a part of the sentence.
 func named(s string) string {
 	if s == "" || shellQuote(s) != s {
 		return strconv.Quote(s)
@@ -161,7 +162,7 @@ func allPrint(s string) bool {
 	return true
 }
 
-// escapeText escapes what does not print in a text of several lines.
+// escapeText escapes what does not print in a text, line by line.
 func escapeText(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -173,7 +174,7 @@ func escapeText(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-// escapeJSON escapes what does not print in a JSON text, where it can only stand inside strings.
+// escapeJSON escapes what does not print in a JSON text. Outside of strings there is no such thing.
 func escapeJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -190,7 +191,7 @@ func escapeJSON(s string) string {
 	return b.String()
 }
 
-// leaseBar pictures how much of a lease remains.
+// leaseBar draws how much of a lease remains.
 func leaseBar(remaining, ttl time.Duration) string {
 	const cells = 10
 	full := 0
@@ -200,7 +201,7 @@ func leaseBar(remaining, ttl time.Duration) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", cells-full)
 }
 
-// age rounds a duration to what a person wants to know of it.
+// age rounds a duration for people.
 func age(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -213,7 +214,7 @@ func age(d time.Duration) string {
 	return durationText(d.Round(time.Hour))
 }
 
-// moment is an instant of the server, empty when it is zero.
+// moment writes a time of the server; empty for zero.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -14,7 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// pruneView is what prune has removed.
+// pruneView tells what prune has removed.
 type pruneView struct {
 	Locks     int64 `json:"locks"`
 	Events    int64 `json:"events"`
@@ -30,14 +30,15 @@ func newPrune(o *options) *cobra.Command {
 		Use:   "prune",
 		Short: "Remove idle locks, old events and leftovers",
 		Long: `Remove what nobody needs any more: locks that have been free for longer than --idle and that nobody waits for, events
-older than --events, and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of requests
-that were given up an hour ago, receipts of fenced writes that are a week old, and keys of work done once whose time is
-over. Every program that holds a lock also removes some leftovers, about once a minute. Held locks and fences are never
-removed. Tokens never go back: when a lock that was pruned is used again, its token is greater than ever before.
+older than --events, and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of
+requests that were given up an hour ago, receipts of fenced writes that are a week old, and keys of work done once
+whose time is over. Every program that holds a lock also removes some leftovers, about once a minute. Held locks and
+fences are never removed. Tokens never go back: when a lock that was pruned is used again, its token is greater than
+ever before.
 
-prune removes a thousand locks at a time. For each thousand it has the table to itself for about ten milliseconds, while
-grants and renewals wait. While others use the table, prune tries again until --timeout. What it has removed by then stays
-removed, and the next run goes on from there.
+prune removes a thousand locks at a time. For each thousand it has the table to itself for about ten milliseconds,
+while grants and renewals wait. While others use the table, prune tries again until --timeout. What it has removed by
+then stays removed, and the next run goes on from there.
 
 You need the role pglock_admin.`,
 		Example: `  pglock-admin prune
@@ -72,7 +73,7 @@ You need the role pglock_admin.`,
 	return cmd
 }
 
-// outOfTime reports whether it was the time of this program that ended a statement, and not an administrator.
+// outOfTime reports whether --timeout ended a statement, rather than an administrator.
 func outOfTime(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ok && time.Until(deadline) < 100*time.Millisecond
@@ -93,7 +94,7 @@ func count(n int64, what string) string {
 	return fmt.Sprintf("%d %s", n, what)
 }
 
-// explainPrune says what was removed all the same, and what to do next.
+// explainPrune says what prune has removed before the error, and gives advice.
 func (o *options) explainPrune(ctx context.Context, v pruneView, err error) error {
 	late := stateOf(err) == "57014" && outOfTime(ctx) || errors.Is(ctx.Err(), context.DeadlineExceeded)
 	switch {

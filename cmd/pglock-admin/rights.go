@@ -13,7 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// lacking is a refusal of the server, with what the user would need.
+// lacking is a refusal of the server, with advice on the right that the user lacks.
 type lacking struct {
 	err  error
 	hint string
@@ -30,7 +30,7 @@ const standing = `SELECT current_user,
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_user'), false),
 	coalesce((SELECT pg_catalog.pg_has_role(oid, 'MEMBER') FROM pg_catalog.pg_roles WHERE rolname = 'pglock_admin'), false)`
 
-// withRights finds out what the user lacks, where that is why err came. Of roles that do not exist it says nothing.
+// withRights finds out which right the user lacks, if err is a refusal. It does not suggest roles that do not exist.
 func (o *options) withRights(ctx context.Context, pool *pgxpool.Pool, err error) error {
 	var own *advised
 	var connect *pgconn.ConnectError
@@ -51,11 +51,11 @@ func (o *options) withRights(ctx context.Context, pool *pgxpool.Pool, err error)
 	}
 	hint := fmt.Sprintf("let an administrator run: GRANT %s TO %s", role, pgx.Identifier{user}.Sanitize())
 	switch {
-	case !made: // nobody could use it
+	case !made: // nobody could use such a schema
 		return &pglock.SchemaError{Schema: o.schema, Need: pglock.SchemaVersion}
 	case !roles:
 		hint = "let the owner of the schema make the roles pglock_user and pglock_admin again, with their rights: restore them with pg_dumpall --roles-only"
-	case !mayUse && member || mayUse && operator: // made with NOINHERIT
+	case !mayUse && member || mayUse && operator: // a member, but with NOINHERIT
 		hint = fmt.Sprintf("PGOPTIONS='-c role=%s': the user is a member of that role, but does not inherit its rights", role)
 	}
 	return &lacking{err, hint}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// options are the flags that every command has.
+// options has the flags of every command.
 type options struct {
 	databaseURL string
 	schema      string
@@ -18,9 +18,9 @@ type options struct {
 	timeout     time.Duration
 
 	getenv  func(string) string
-	started bool            // the command line was understood: an error from here on is not one of usage
-	config  *pgxpool.Config // of a command that speaks to a database
-	at      *target         // what it leads to
+	started bool            // the command line is valid: a later error is not one of usage
+	config  *pgxpool.Config // of a command that connects to a database
+	at      *target         // the server and database
 }
 
 const defaultSchema = "pglock"
@@ -29,9 +29,9 @@ func newRoot(o *options) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pglock-admin",
 		Short: "Look after the locks of pglock in a PostgreSQL database",
-		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database. It shows who holds which lock, with which fencing
-token and for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck, guards tables,
-runs commands under a lock, and checks what the server can do for the locks.
+		Long: `pglock-admin looks after the locks of pglock in a PostgreSQL database. It shows who holds which lock, with which
+fencing token and for how long, and who waits for it. It makes the schema, ends the lease of a holder that is stuck,
+guards tables, runs commands under a lock, and checks what the server can do for the locks.
 
 --database-url names the database. Without it DATABASE_URL does, and without that the PG* variables (PGHOST, PGUSER,
 PGPASSWORD, PGSERVICE, …), as for libpq.
@@ -81,12 +81,12 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 	return root
 }
 
-// needsSubcommand is for commands that only hold others.
+// needsSubcommand refuses a command that only groups others.
 func needsSubcommand(cmd *cobra.Command, _ []string) error {
 	return usageErrorf(cmd.CommandPath()+" --help", "%s needs a command", cmd.CommandPath())
 }
 
-// oneName is for commands about one lock.
+// oneName checks the arguments of commands about one lock.
 func oneName(cmd *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "%s takes the name of one lock, not %d arguments", cmd.Name(), len(args))
@@ -94,7 +94,7 @@ func oneName(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// noArguments is for commands that take only flags, and for those that hold others.
+// noArguments checks commands that take only flags, and commands that only group others.
 func noArguments(cmd *cobra.Command, args []string) error {
 	switch {
 	case len(args) == 0:
@@ -110,7 +110,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return usageErrorf(cmd.CommandPath()+" --help", "%s takes no arguments, and got %q", cmd.CommandPath(), args)
 }
 
-// flagError says which flag has which value, and what is wrong with it.
+// flagError names the flag, its value and the rule.
 func flagError(cmd *cobra.Command, err error) error {
 	help := cmd.CommandPath() + " --help"
 	var invalid *pflag.InvalidValueError
@@ -128,7 +128,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageErrorf(help, "%v", err)
 }
 
-// kindOf is what a flag takes.
+// kindOf names the kind of a flag's value.
 func kindOf(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "int", "int64":

@@ -26,25 +26,26 @@ const (
 	exitSignal     = 128 // and the number of the signal
 )
 
-const runHelp = `Take the lock NAME, run COMMAND, and release the lock. COMMAND gets standard input, output and error as they are,
-and its exit code becomes that of run.
+const runHelp = `Take the lock NAME, run COMMAND, and release the lock. COMMAND inherits standard input, output and error, and run
+exits with the exit code of COMMAND.
 
-While COMMAND runs, run renews the lease. When it cannot, or when somebody breaks the lock, COMMAND and the processes that
-it has started get the signal TERM, and KILL before the lease ends. They also end when run itself is killed. Processes that
-COMMAND leaves running get TERM, too, before the lock is released. INT, TERM, HUP, QUIT, USR1 and USR2 are passed on to
-COMMAND; a second INT or TERM kills.
+run renews the lease while COMMAND runs. If it cannot, or if somebody breaks the lock, it ends COMMAND and the
+processes that COMMAND has started: first with TERM, then with KILL, before the lease ends. They also end when run
+itself is killed. If COMMAND ends and leaves processes running, they get TERM too, and run releases the lock when they
+have ended. run passes INT, TERM, HUP, QUIT, USR1 and USR2 on to COMMAND; the second INT or TERM kills it.
 
-COMMAND finds in its environment: PGLOCK_NAME, PGLOCK_TOKEN, PGLOCK_RESOURCE, PGLOCK_SLOT, PGLOCK_SCHEMA,
+COMMAND gets these environment variables: PGLOCK_NAME, PGLOCK_TOKEN, PGLOCK_RESOURCE, PGLOCK_SLOT, PGLOCK_SCHEMA,
 PGLOCK_DATABASE_ID, PGLOCK_GRANT_ID, and PGLOCK_KEY with --once. PGLOCK_GRANT_ID is secret: whoever has it can renew,
-release and write under the lease. It lets COMMAND call the SQL function fence.
+release and write under the lease. COMMAND needs it to call the SQL function fence.
 
-With --once, COMMAND runs until it has succeeded once for KEY, such as 2026-11-22: with exit code 0, run notes that KEY is
-done; after any other the next run tries again. Without --keep, KEY is kept for ever.
+With --once, run runs COMMAND until it has succeeded once for KEY, such as 2026-11-22. If COMMAND exits with 0, run
+records that KEY is done. Otherwise the next run tries again. KEY is kept for ever, unless you give --keep.
 
-For run, --timeout bounds each step before and after COMMAND. The page docs/run.md has examples for cron, systemd and
-Kubernetes.
+--timeout limits each step before and after COMMAND, and not COMMAND.
 
-Exit codes of run itself; every other is that of COMMAND:
+docs/run.md has examples for cron, systemd and Kubernetes.
+
+Exit codes of run; every other code comes from COMMAND:
   111  failed
   112  the command line or an argument is wrong, or KEY is too old
   114  the server cannot be reached, does not answer in time, has no such database, or is a standby
@@ -52,13 +53,13 @@ Exit codes of run itself; every other is that of COMMAND:
   116  the database refuses the user, or the user lacks a right
   117  somebody else holds the lock (--held-exit-code)
   118  KEY is done already (--done-exit-code)
-  119  the lease was lost, and COMMAND was ended if it still ran
-  120  COMMAND succeeded, but KEY could not be noted as done
+  119  the lease was lost; COMMAND was ended if it still ran
+  120  COMMAND succeeded, but KEY could not be recorded as done
   126  COMMAND cannot be executed
   127  COMMAND was not found
-  128+n  COMMAND, or run before it started COMMAND, was ended by signal n
+  128+n  signal n ended COMMAND, or ended run before it started COMMAND
 
-COMMAND has not run where the code is 112, 114 to 118, 126 or 127.`
+With 112, 114 to 118, 126 and 127 COMMAND has not run.`
 
 // errand is what a command line of run asks for.
 type errand struct {
@@ -106,22 +107,25 @@ func newRun(o *options) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&e.try, "try", false, "do not wait for the lock")
-	durationVar(flags, &e.wait, "wait", "`duration` to wait for the lock at most (default until it is granted)")
-	flags.BoolVar(&e.shared, "shared", false, "share the lock with others who use --shared")
-	flags.IntVar(&e.limit, "limit", 0, "`number` of holders that the lock may have; everybody must give the same")
-	durationVar(flags, &e.ttl, "ttl", "`duration` of the lease: how long the lock stays taken when this machine dies")
-	durationVar(flags, &e.killAfter, "kill-after", "`duration` from TERM to KILL (default a third of --ttl, at most 10s)")
-	flags.StringVar(&e.holder, "holder", "", "`text` that shows people who holds the lock (default host/command[pid])")
-	flags.StringVar(&e.metadata, "metadata", "", "`text` in JSON to show with the lock")
-	flags.StringVar(&e.key, "once", "", "`text` of the KEY for which COMMAND is to succeed once")
-	durationVar(flags, &e.keep, "keep", "`duration` to keep KEY, from the time that --of tells (default for ever)")
-	flags.StringVar(&e.of, "of", "", "`text` of the time that KEY belongs to, as in 2026-11-22 or 2026-11-22T03:00:00Z (default KEY)")
-	flags.IntVar(&e.heldCode, "held-exit-code", exitHeld, "`number` to exit with when somebody else holds the lock")
-	flags.IntVar(&e.doneCode, "done-exit-code", exitDone, "`number` to exit with when KEY is done already")
-	flags.BoolVarP(&e.quiet, "quiet", "q", false, "say nothing when the lock is held or KEY is done")
-	for _, name := range []string{"wait", "kill-after", "keep", "limit"} {
-		flags.Lookup(name).DefValue = "" // what is meant is in the text
+	flags.SortFlags = false
+	flags.BoolVar(&e.try, "try", false, "give up at once when somebody else holds the lock")
+	durationVar(flags, &e.wait, "wait", "give up waiting for the lock after this `duration` (default never)")
+	flags.BoolVar(&e.shared, "shared", false, "share the lock with others that use --shared")
+	flags.IntVar(&e.limit, "limit", 0, "let this `number` of runs hold the lock together; use the same everywhere")
+	durationVar(flags, &e.ttl, "ttl", "`duration` of the lease: how long the lock stays taken after this machine dies")
+	durationVar(flags, &e.killAfter, "kill-after",
+		"`duration` between TERM and KILL (default a third of --ttl, at most 10s)")
+	flags.StringVar(&e.holder, "holder", "", "show this `text` as the holder (default host/command[pid])")
+	flags.StringVar(&e.metadata, "metadata", "", "show this `text`, in JSON, with the lock")
+	flags.StringVar(&e.key, "once", "", "run COMMAND until it has succeeded once for this `text`, the KEY")
+	durationVar(flags, &e.keep, "keep", "forget KEY after this `duration`, counted from --of (default never)")
+	flags.StringVar(&e.of, "of", "",
+		"`text` with the time of KEY: 2026-11-22 or 2026-11-22T03:00:00Z (default KEY itself)")
+	flags.IntVar(&e.heldCode, "held-exit-code", exitHeld, "exit with this `number` when somebody else holds the lock")
+	flags.IntVar(&e.doneCode, "done-exit-code", exitDone, "exit with this `number` when KEY is done already")
+	flags.BoolVarP(&e.quiet, "quiet", "q", false, "print nothing when somebody else holds the lock, or KEY is done already")
+	for _, name := range []string{"wait", "kill-after", "keep"} {
+		flags.Lookup(name).DefValue = "" // the text has it
 	}
 	return cmd
 }
@@ -138,7 +142,8 @@ func runArguments(cmd *cobra.Command, args []string) error {
 	case dash < 0:
 		return usageErrorf("pglock-admin "+cmd.Use, "run needs -- before the COMMAND")
 	case dash > 1:
-		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`, "run takes the name of one lock, not %d", dash)
+		return usageErrorf("pglock-admin "+cmd.Use+`; a name with spaces needs quotes`,
+			"run takes the name of one lock, not %d", dash)
 	}
 	return nil
 }
@@ -146,7 +151,8 @@ func runArguments(cmd *cobra.Command, args []string) error {
 // read checks all that can be checked before anything is done.
 func (e *errand) read(cmd *cobra.Command, args []string) error {
 	given := cmd.Flags().Changed
-	e.waits, e.limited, e.marks, e.keeps, e.ofGiven, e.ends = given("wait"), given("limit"), given("once"), given("keep"), given("of"), given("kill-after")
+	e.waits, e.limited, e.ends = given("wait"), given("limit"), given("kill-after")
+	e.marks, e.keeps, e.ofGiven = given("once"), given("keep"), given("of")
 	var err error
 	if e.name, err = nameOf(cmd, args, 0); err != nil {
 		return err
@@ -164,7 +170,8 @@ func (e *errand) read(cmd *cobra.Command, args []string) error {
 	case e.shared && e.limited:
 		return usageErrorf(either, "--shared lets any number of holders share the lock, and --limit a fixed number")
 	case e.marks && (e.shared || e.limited):
-		return usageErrorf("--once without --shared and --limit", "--once needs the lock for itself: others who share it could run COMMAND for the same KEY at the same time")
+		return usageErrorf("--once without --shared and --limit", "--once needs the lock for itself: "+
+			"others who share it could run COMMAND for the same KEY at the same time")
 	case e.waits && e.wait < 0:
 		return usageErrorf("--wait 10m, or --try", "--wait is %s: it must not be negative", durationText(e.wait))
 	case !e.marks && (e.keeps || e.ofGiven || given("done-exit-code")):
@@ -189,7 +196,8 @@ const mostKillAfter = 10 * time.Second
 
 func (e *errand) readLease() error {
 	if e.ttl < pglock.MinTTL || e.ttl > pglock.MaxTTL {
-		return usageErrorf("--ttl 30s", "--ttl is %s: it must be from %s to %s", durationText(e.ttl), durationText(pglock.MinTTL), durationText(pglock.MaxTTL))
+		return usageErrorf("--ttl 30s", "--ttl is %s: it must be from %s to %s",
+			durationText(e.ttl), durationText(pglock.MinTTL), durationText(pglock.MaxTTL))
 	}
 	third := e.ttl / 3 // a renewal at a third of the TTL has as long again before TERM
 	if !e.ends {
@@ -220,7 +228,8 @@ func (e *errand) readLease() error {
 	}
 	if e.metadata != "" {
 		if !json.Valid([]byte(e.metadata)) || len(e.metadata) > pglock.MaxMetadataBytes {
-			return usageErrorf(`--metadata '{"job": 4711}'`, "--metadata must be JSON of at most %d bytes", pglock.MaxMetadataBytes)
+			return usageErrorf(`--metadata '{"job": 4711}'`,
+				"--metadata must be JSON of at most %d bytes", pglock.MaxMetadataBytes)
 		}
 		e.opts = append(e.opts, pglock.WithMetadata([]byte(e.metadata)))
 	}
@@ -249,9 +258,11 @@ func (e *errand) readKey() error {
 	}
 	moment, err := momentOf(e.of)
 	if err != nil && !e.ofGiven {
-		return usageErrorf("--of with the time that KEY belongs to", "--keep counts from the time of KEY, and KEY is no time such as 2026-11-22 or 2026-11-22T03:00:00Z")
+		return usageErrorf("--of with the time that KEY belongs to",
+			"--keep counts from the time of KEY, and KEY is no time such as 2026-11-22 or 2026-11-22T03:00:00Z")
 	} else if err != nil {
-		return usageErrorf("--of 2026-11-22, or --of 2026-11-22T03:00:00Z", "--of is %q: it must be a date or a time", e.of)
+		return usageErrorf("--of 2026-11-22, or --of 2026-11-22T03:00:00Z",
+			"--of is %q: it must be a date or a time", e.of)
 	}
 	e.once = append(e.once, fencedstore.WithRetention(moment, e.keep))
 	return nil
@@ -265,6 +276,11 @@ func momentOf(s string) (t time.Time, err error) {
 		}
 	}
 	return t, errors.New("no date and no time")
+}
+
+// ending is an error with an exit code of run itself.
+func ending(code int, hint, format string, args ...any) error {
+	return &advised{text: fmt.Sprintf(format, args...), code: code, final: true, hint: hint}
 }
 
 // silent is an exit code about which there is nothing to say.

@@ -38,7 +38,8 @@ func fromDocs(t *testing.T, file string) string {
 	return blocks(t, "sql "+file)[0] + "\n"
 }
 
-// byHand runs a script as somebody would type it, where pglock-admin and report are programs. It gives how often report ran.
+// byHand runs a script as somebody would type it, where pglock-admin and report are programs. It gives how often report
+// ran.
 func byHand(t *testing.T, url, script string) (reports int, output string) {
 	t.Helper()
 	bin := t.TempDir()
@@ -104,7 +105,7 @@ func TestTheUnitAndTheCronJobOfTheDocsRunOnceEach(t *testing.T) {
 	for _, script := range []string{strings.NewReplacer("$$", "$", "%%", "%").Replace(unit), job[2]} {
 		db := pgtest.Database(t)
 		script = "(" + script + "); (" + script + ") || test $? = 118"
-		if n, out := byHand(t, db.URL(), script); n != 1 || strings.Count(out, "is done since") != 1 {
+		if n, out := byHand(t, db.URL(), script); n != 1 || strings.Count(out, "was done at") != 1 {
 			t.Errorf("%d reports of %s\n%s", n, script, out)
 		}
 	}
@@ -120,10 +121,10 @@ func TestTheFenceOfTheDocsRefusesACommandThatHasLostItsLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	psql := `psql -X -q -d "$DATABASE_URL" -f ` + file
-	running(t, db.URL(), append([]string{"account/16"}, sh(psql)...)...).ends(t, 0)
-	p := running(t, db.URL(), append([]string{"account/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)
+	running(t, db.URL(), append([]string{"accounts/16"}, sh(psql)...)...).ends(t, 0)
+	p := running(t, db.URL(), append([]string{"accounts/16", "--ttl", "1h"}, sh("echo ready; read line; "+psql)...)...)
 	p.says(t, "ready")
-	in(t, db.URL(), "break", "account/16", "--reason", "test").want(t, exitOK)
+	in(t, db.URL(), "break", "accounts/16", "--reason", "test").want(t, exitOK)
 	p.goesOn(t)
 	p.ends(t, exitLost, "is lost: broken", "COMMAND has ended with exit code 3")
 	if balance := ask[int](t, db, "SELECT balance FROM accounts"); balance != 60 {

@@ -125,13 +125,43 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	s.types("\x1a")
 	s.shows("stopped ")
 	conn := db.Conn(t)
-	until(t, "the lease has ended", func() bool {
-		var held bool
-		if err := conn.QueryRow(t.Context(), "SELECT held FROM pglock.get_lock('a')").Scan(&held); err != nil {
+	until(t, "the lease has ended", func() (over bool) {
+		if err := conn.QueryRow(t.Context(), "SELECT NOT held FROM pglock.get_lock('a')").Scan(&over); err != nil {
 			t.Fatal(err)
 		}
-		return !held
+		return over
 	})
 	s.types("\n")
 	s.shows("fourth 119")
+}
+
+// The kernel kills the command itself when nobody else can. What the command has started goes on.
+func TestTheCommandDiesWithBothRunAndItsMinder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := running(t, db.URL(), line("a", sh(`trap '' TERM; echo $PPID; echo $$; while :; do sleep 0.05; done`))...)
+	minder, command := p.number(t), p.number(t)
+	p.signal(t, syscall.SIGSTOP)
+	awaitStopped(t, p.cmd.Process.Pid)
+	if err := syscall.Kill(minder, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(t, syscall.SIGKILL)
+	p.ends(t, -1)
+	wantGone(t, command)
+}
+
+// In a container there may be nobody who waits for a process whose parent has ended. Here that is this test.
+func TestOrphansOfTheCommandAreCollected(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	}()
+	db := pgtest.Database(t)
+	p := running(t, db.URL(), line("a", sh(`(sleep 1000 & echo $!)`))...)
+	orphan := p.number(t)
+	p.ends(t, 0, "COMMAND has ended and left processes running")
+	wantGone(t, orphan)
 }

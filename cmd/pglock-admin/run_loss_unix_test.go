@@ -4,6 +4,11 @@ package main
 
 import (
 	"errors"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -138,13 +143,47 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 	if err := migrations.Up(t.Context(), url); err != nil {
 		t.Fatal(err)
 	}
+	deadBeforeTheLeaseEnds(t, url, func() {
+		if err := server.Kill(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheNetworkIsCutInSilence(t *testing.T) {
+	t.Parallel()
+	address, cut := silentWay(t, pgtest.Database(t).URL())
+	deadBeforeTheLeaseEnds(t, address, cut)
+}
+
+func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil)
+	if err := migrations.Up(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	flags := "--ttl 1m --timeout 1s "
+	plain := running(t, server.URL(), line(flags+"a", sh("echo ready; read line; exit 4"))...)
+	once := running(t, server.URL(), line(flags+"b --once k", sh("echo ready; read line"))...)
+	plain.says(t, "ready")
+	once.says(t, "ready")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	plain.goesOn(t)
+	once.goesOn(t)
+	plain.ends(t, 4, "it is unknown whether lock a was released: ", "it is free in 1m at the latest")
+	once.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done: ")
+}
+
+// deadBeforeTheLeaseEnds runs a command that ignores TERM, and makes renewals fail.
+func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) {
+	t.Helper()
 	p := running(t, url, line("a --ttl 3s --kill-after 500ms", sh(stubborn))...)
 	child, command := p.number(t), p.number(t)
 	began := time.Now()
 	childEnds, commandEnds := lives(t, child), lives(t, command)
-	if err := server.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	fail()
 	p.says(t, "asked")
 	asked := time.Now()
 	killed := <-commandEnds
@@ -152,8 +191,75 @@ func TestI7_ACommandIsDeadBeforeTheLeaseEndsWhenTheServerIsAway(t *testing.T) {
 		killed = last
 	}
 	if lived := killed.Sub(began); lived > 3*time.Second || killed.Sub(asked) < 400*time.Millisecond {
-		t.Errorf("the command was dead %v after the server, TERM came %v before", lived, killed.Sub(asked))
+		t.Errorf("the command was dead %v after the last renewal, TERM came %v before", lived, killed.Sub(asked))
 	}
 	p.ends(t, exitLost, "the lease of lock a has not been renewed, and ends soon; COMMAND gets TERM, and KILL in 500ms",
 		"the lease of lock a was not renewed in time", "COMMAND was ended by signal 9")
+}
+
+// silentWay is a way to the database that passes nothing on any more, and closes no connection, after cut.
+func silentWay(t *testing.T, address string) (way string, cut func()) {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := u.Host
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.Host = l.Addr().String()
+	var silent atomic.Bool
+	var all sync.WaitGroup
+	pass := func(to io.WriteCloser, from io.Reader) {
+		defer to.Close()
+		for buffer := make([]byte, 1<<16); ; {
+			n, err := from.Read(buffer)
+			if err != nil {
+				return
+			}
+			if !silent.Load() {
+				_, _ = to.Write(buffer[:n])
+			}
+		}
+	}
+	all.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			upstream, err := net.Dial("tcp", server)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			all.Go(func() { pass(upstream, client) })
+			all.Go(func() { pass(client, upstream) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait() // run has ended, and its connections with it
+	})
+	return u.String(), func() { silent.Store(true) }
+}
+
+func TestACommandRunsForAsLongAsItsLeaseIsRenewed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := running(t, db.URL(), line("a --ttl 500ms", sh(`echo ready; read line; echo "still here"`))...)
+	p.says(t, "ready")
+	first, conn := leaseEnd(t, db, "a"), db.Conn(t)
+	until(t, "four leases could have ended", func() (over bool) {
+		err := conn.QueryRow(t.Context(), "SELECT expires_at > $1::timestamptz + interval '2 s' FROM pglock.get_lock('a')", first).Scan(&over)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return over
+	})
+	p.goesOn(t)
+	p.says(t, "still here")
+	p.ends(t, 0)
 }

@@ -50,11 +50,11 @@ func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
 		p.says(t, "slot 7")
 		p.ends(t, 0)
 	}
-	if out := once("echo again").ends(t, exitDone, `"slot 7" is done since 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
+	if out := once("echo again").ends(t, exitDone, `"slot 7" was done at 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
 		t.Errorf("the command says %q", out)
 	}
-	once("echo again", "--done-exit-code", "0").ends(t, 0, "is done since")
-	if p := once("echo again", "--quiet", "--done-exit-code", "0"); p.ends(t, 0) != "" || p.stderr.Len() > 0 {
+	once("echo again", "--done-exit-code", "0").ends(t, 0, "was done at")
+	if p := once("echo again", "--quiet", "--done-exit-code", "0"); p.ends(t, 0) != "" || p.stderr.String() != "" {
 		t.Error(p.stderr.String())
 	}
 	// A lock of another name has the same keys.
@@ -114,7 +114,7 @@ func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
 	execute(t, db, `CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''the disk is full''; END';
 		CREATE TRIGGER refuse BEFORE INSERT ON pglock.done_keys FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not noted as done: the disk is full (SQLSTATE P0001)", "the next run may run it again")
+	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done: the disk is full (SQLSTATE P0001)", "the next run may run it again")
 	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
 }
 
@@ -126,7 +126,7 @@ func TestAKeyIsNotNotedUnderALeaseThatIsLost(t *testing.T) {
 	p.says(t, "ready")
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not noted as done", "broken")
+	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done", "broken")
 	running(t, db.URL(), append([]string{"a", "--once", "k"}, sh("echo again")...)...).ends(t, 0)
 }
 
@@ -210,11 +210,15 @@ func TestRunTakesANameAsItIsForScripts(t *testing.T) {
 func TestRunSaysWhyTheServerDoesNotGiveALock(t *testing.T) {
 	t.Parallel()
 	db, empty := pgtest.Database(t), pgtest.EmptyDatabase(t)
+	other := pgtest.Database(t)
+	full := asUser(t, other, "pglock_user")
+	execute(t, other, "ALTER ROLE "+other.Name()+"_user CONNECTION LIMIT 0")
 	for name, c := range map[string]struct {
 		url  string
 		code int
 		says string
 	}{
+		"no room":     {full, exitUnreachable, "try: the same command again in a moment"},
 		"away":        {"postgres://me@" + closedPort(t) + "/db", exitUnreachable, "connection refused"},
 		"read-only":   {withOptions(t, db.URL(), "-c default_transaction_read_only=on"), exitUnreachable, "the server accepts no writes"},
 		"no schema":   {empty.URL(), exitSchema, "pglock-admin migrate up"},

@@ -59,7 +59,7 @@ func TestOneOfTwoRunsHasTheLockAndTheOtherIsTold(t *testing.T) {
 			t.Errorf("with %s the command says %q", flags, out)
 		}
 		quiet := running(t, db.URL(), line("a --quiet "+flags, sh("echo never"))...)
-		if out := quiet.ends(t, code); out != "" || quiet.stderr.Len() > 0 {
+		if out := quiet.ends(t, code); out != "" || quiet.stderr.String() != "" {
 			t.Errorf("with --quiet %s: %q, %s", flags, out, quiet.stderr.String())
 		}
 	}

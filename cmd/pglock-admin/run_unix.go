@@ -35,7 +35,9 @@ func newRunMinder() *cobra.Command {
 }
 
 // passedOn are the signals that the command gets instead of run.
-var passedOn = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
+var passedOn = []os.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+}
 
 // runUnderLock takes the lock, runs the command and releases the lock.
 func (o *options) runUnderLock(cmd *cobra.Command, e *errand) (err error) {
@@ -78,7 +80,8 @@ func (o *options) lookUp(command string) (string, error) {
 		return path, nil
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		o.at = nil // no server has a part in it
-		return "", &advised{text: fmt.Sprintf("%s was not found", named(command)), code: exitNoCommand, final: true, hint: "the path of an executable file; for words of a shell: sh -c '…'"}
+		return "", ending(exitNoCommand, "the path of an executable file; or sh -c '…', for words of a shell",
+			"%s was not found", named(command))
 	}
 	return "", o.cannotExecute(command, err)
 }
@@ -89,8 +92,8 @@ func (o *options) cannotExecute(command string, err error) error {
 		err = reason.Err
 	}
 	o.at = nil
-	return &advised{text: fmt.Sprintf("%s cannot be executed: %v", named(command), err), code: exitCannotExec, final: true,
-		hint: "chmod +x for a file, a first line such as #!/bin/sh for a script"}
+	return ending(exitCannotExec, "chmod +x for a file, or a first line such as #!/bin/sh for a script",
+		"%s cannot be executed: %v", named(command), err)
 }
 
 // signalled is a signal that came before the command was started.
@@ -99,7 +102,9 @@ type signalled struct{ syscall.Signal }
 func (s signalled) Error() string { return "interrupted by " + s.Signal.String() }
 
 // acquire makes the client, which the caller closes, and takes the lock. Any signal ends the wait.
-func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, signals <-chan os.Signal) (client *pglock.Client, lease *pglock.Lease, err error) {
+func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, signals <-chan os.Signal) (
+	client *pglock.Client, lease *pglock.Lease, err error,
+) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	over, heard := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -115,7 +120,7 @@ func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, si
 		<-heard
 		var s signalled
 		if errors.As(context.Cause(ctx), &s) {
-			err = &advised{text: fmt.Sprintf("%v; COMMAND has not run", s), code: exitSignal + int(s.Signal), final: true, hint: again}
+			err = ending(exitSignal+int(s.Signal), again, "%v; COMMAND has not run", s)
 		}
 		cancel(nil)
 		if err != nil && client != nil {
@@ -170,8 +175,8 @@ func (o *options) heldByOthers(e *errand, err error) error {
 	if e.try || e.wait == 0 {
 		hint = "--wait 10m, to wait for it"
 	}
-	return &advised{text: text + "; COMMAND has not run", code: e.heldCode, final: true,
-		hint: hint + "; pglock-admin show " + shellName(e.name) + o.same() + " tells more"}
+	return ending(e.heldCode, hint+"; pglock-admin show "+shellName(e.name)+o.same()+" tells more",
+		"%s; COMMAND has not run", text)
 }
 
 // environment is what the command gets. What another run has set around this one does not count.
@@ -209,7 +214,8 @@ var errNotDone = errors.New("not done")
 func (r *runner) isDone(ctx context.Context) error {
 	ctx, cancel := r.options.bounded(ctx)
 	defer cancel()
-	err := r.store.Once(ctx, r.lease, r.errand.key, func(context.Context, pgx.Tx) error { return errNotDone }, r.errand.once...)
+	ask := func(context.Context, pgx.Tx) error { return errNotDone }
+	err := r.store.Once(ctx, r.lease, r.errand.key, ask, r.errand.once...)
 	var done *fencedstore.DoneError
 	switch {
 	case errors.Is(err, errNotDone):
@@ -217,11 +223,13 @@ func (r *runner) isDone(ctx context.Context) error {
 	case errors.As(err, &done) && r.errand.quiet:
 		return silent(r.errand.doneCode)
 	case errors.As(err, &done):
-		return &advised{text: fmt.Sprintf("%s is done since %s, under token %d of lock %s; COMMAND has not run", named(done.Key), moment(done.At), int64(done.Token), shellName(done.Lock)),
-			code: r.errand.doneCode, final: true, hint: "another KEY; or --done-exit-code 0, if that is as it should be"}
+		return ending(r.errand.doneCode, "another KEY; or --done-exit-code 0, if this is not an error for you",
+			"%s was done at %s, under token %d of lock %s; COMMAND has not run",
+			named(done.Key), moment(done.At), int64(done.Token), shellName(done.Lock))
 	case errors.Is(err, fencedstore.ErrKeyTooOld):
-		return &advised{text: fmt.Sprintf("%s is older than --keep %s; nobody knows any more whether it is done, so COMMAND has not run", named(r.errand.key), durationText(r.errand.keep)),
-			code: exitUsage, hint: "a newer KEY, or a longer --keep everywhere"}
+		return ending(exitRunBase+exitUsage, "a newer KEY, or a longer --keep everywhere",
+			"%s is older than --keep %s; nobody knows any more whether it is done, so COMMAND has not run",
+			named(r.errand.key), durationText(r.errand.keep))
 	}
 	return because(ctx, err)
 }
@@ -230,16 +238,18 @@ func (r *runner) isDone(ctx context.Context) error {
 func (r *runner) mark(ctx context.Context) error {
 	ctx, cancel := r.options.bounded(ctx)
 	defer cancel()
-	err := r.store.Once(ctx, r.lease, r.errand.key, func(context.Context, pgx.Tx) error { return nil }, r.errand.once...)
+	nothing := func(context.Context, pgx.Tx) error { return nil }
+	err := r.store.Once(ctx, r.lease, r.errand.key, nothing, r.errand.once...)
 	var done *fencedstore.DoneError
 	if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
 		return nil
 	}
-	text := fmt.Sprintf("COMMAND has succeeded, but %s is not noted as done", named(r.errand.key))
+	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", named(r.errand.key))
 	if errors.Is(err, pglock.ErrOutcomeUnknown) {
-		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is noted as done", named(r.errand.key))
+		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done", named(r.errand.key))
 	}
-	return &advised{text: text, err: because(ctx, err), code: exitUnmarked, final: true, hint: "to look at what COMMAND has done: the next run may run it again"}
+	return &advised{text: text, err: because(ctx, err), code: exitUnmarked, final: true,
+		hint: "look at what COMMAND has done: the next run may run it again"}
 }
 
 // release gives the lock back, and tells when it was lost before. Its error comes after that of the command.
@@ -253,7 +263,8 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 	case errors.Is(released, pglock.ErrLost) && !(errors.As(err, &own) && own.final):
 		return r.lost(released)
 	case released != nil && !errors.Is(released, pglock.ErrLost):
-		r.note("whether lock %s is released is not known: %s; at the latest it is free in %s", shellName(r.errand.name), message(released), durationText(r.errand.ttl))
+		r.note("it is unknown whether lock %s was released: %s; it is free in %s at the latest",
+			shellName(r.errand.name), message(released), durationText(r.errand.ttl))
 	case closed != nil && released == nil:
 		r.note("the server was not told all: %s", message(closed))
 	}
@@ -262,8 +273,9 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 
 // lost is the end of a run whose lease was lost.
 func (r *runner) lost(err error) error {
-	return &advised{text: fmt.Sprintf("%s; %s", r.loss(err), r.fate()), code: exitLost, final: true,
-		hint: again + ", if the work can be repeated; pglock-admin show " + shellName(r.errand.name) + r.options.same() + " tells who holds the lock now"}
+	show := "pglock-admin show " + shellName(r.errand.name) + r.options.same()
+	return ending(exitLost, again+", if the work can be repeated; "+show+" tells who holds the lock now",
+		"%s; %s", r.loss(err), r.fate())
 }
 
 // loss says how the lease was lost.

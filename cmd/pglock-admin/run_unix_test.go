@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,9 +24,28 @@ import (
 type errandProcess struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	stdout *bufio.Reader
-	stderr bytes.Buffer
+	output *os.File
+	stdout *bufio.Reader // of output
+	stderr messages
 	code   chan int // once, when it has ended
+}
+
+// messages may be read while they come in.
+type messages struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (m *messages) Write(b []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.Write(b)
+}
+
+func (m *messages) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.String()
 }
 
 // running starts pglock-admin run with these arguments. It is killed when the test ends.
@@ -55,7 +75,7 @@ func (p *errandProcess) start(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd.Stdout, p.stdout = outEnd, bufio.NewReader(out)
+	p.cmd.Stdout, p.output, p.stdout = outEnd, out, bufio.NewReader(out)
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -83,9 +103,10 @@ func (p *errandProcess) says(t *testing.T, want string) {
 
 func (p *errandProcess) line(t *testing.T) string {
 	t.Helper()
+	_ = p.output.SetReadDeadline(time.Now().Add(patience)) // a pipe has one
 	line, err := p.stdout.ReadString('\n')
 	if err != nil {
-		t.Fatalf("the command has ended: %q, %v", line, err)
+		t.Fatalf("the command says no more than %q: %v: %s", line, err, p.stderr.String())
 	}
 	return strings.TrimSuffix(line, "\n")
 }
@@ -118,11 +139,17 @@ func (p *errandProcess) goesOn(t *testing.T) {
 // ends waits for the end, and gives what the command has written since.
 func (p *errandProcess) ends(t *testing.T, code int, texts ...string) string {
 	t.Helper()
+	_ = p.output.SetReadDeadline(time.Now().Add(patience))
 	out, err := io.ReadAll(p.stdout) // its end comes when everybody who has it is gone
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("somebody still has the output of run: %v", err)
 	}
-	answer{<-p.code, string(out), p.stderr.String()}.want(t, code, texts...)
+	select {
+	case got := <-p.code:
+		answer{got, string(out), p.stderr.String()}.want(t, code, texts...)
+	case <-time.After(patience):
+		t.Fatalf("run does not end: %s", p.stderr.String())
+	}
 	return string(out)
 }
 
@@ -213,7 +240,7 @@ func TestRunHasTheExitCodeOfItsCommand(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := running(t, db.URL(), line("a --try", c.command)...)
 			p.ends(t, c.code, c.says)
-			if c.says == "" && p.stderr.Len() > 0 {
+			if c.says == "" && p.stderr.String() != "" {
 				t.Errorf("run has something to say: %s", p.stderr.String())
 			}
 		})

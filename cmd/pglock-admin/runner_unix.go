@@ -55,7 +55,8 @@ func (r *runner) run(ctx context.Context) error {
 		Deadline: r.lease.Deadline(), KillAfter: r.errand.killAfter,
 	})
 	if err != nil {
-		return &advised{text: "the process that minds COMMAND cannot be started", err: err, code: exitFailure, hint: again}
+		return &advised{code: exitFailure, hint: again, err: err,
+			text: "the process that minds COMMAND cannot be started"}
 	}
 	r.terminal = openTerminal()
 	err = r.watch()
@@ -136,7 +137,8 @@ func (r *runner) learn(event minder.Event) error {
 		r.stopped(event.Signal)
 	case minder.Ending:
 		if !r.overdue {
-			r.note("the lease of lock %s has not been renewed, and ends soon; COMMAND gets TERM, and KILL in %s", shellName(r.errand.name), r.errand.killAfter)
+			r.note("the lease of lock %s has not been renewed, and ends soon; COMMAND gets TERM, and KILL in %s",
+				shellName(r.errand.name), r.errand.killAfter)
 		}
 		r.overdue = true
 	case minder.Killed:
@@ -157,7 +159,8 @@ func (r *runner) mindless() error {
 	if r.overdue {
 		return r.lost(r.lease.Err())
 	}
-	return &advised{text: "the process that minds COMMAND has ended; COMMAND was killed", code: exitFailure, hint: again + ", if the work can be repeated"}
+	return &advised{code: exitFailure, hint: again + ", if the work can be repeated",
+		text: "the process that minds COMMAND has ended; COMMAND was killed"}
 }
 
 // passOn gives a signal to the command. The second request to end kills.

@@ -10,7 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// same repeats, for a suggested command, what leads to the same schema of the same database. A password is left out.
+// same gives the flags that a suggested command needs to reach the same schema of the same database, without a
+// password.
 func (o *options) same() string {
 	s := ""
 	if o.schema != "" && o.schema != defaultSchema {
@@ -22,11 +23,11 @@ func (o *options) same() string {
 	return s
 }
 
-// passwords are those of a connection string of keywords and values.
+// passwords matches the passwords in a connection string of keywords and values.
 var passwords = regexp.MustCompile(`(?i)\b(ssl)?password\s*=\s*('(\\.|[^'\\])*'|(\\.|[^'\s\\])*)\s*`)
 
-// withoutPassword is a connection string as it was given, but for its passwords; or where they cannot be told from the rest,
-// the plainest that leads to the same database.
+// withoutPassword removes the passwords from a connection string. If it cannot tell them from the rest, it writes a new
+// string that leads to the same database.
 func withoutPassword(connString string, c *pgx.ConnConfig) string {
 	s := strings.TrimSpace(passwords.ReplaceAllString(connString, ""))
 	if strings.HasPrefix(connString, "postgres://") || strings.HasPrefix(connString, "postgresql://") {

@@ -13,12 +13,15 @@ import (
 )
 
 type showView struct {
-	Lock    lockView              `json:"lock"`    // of several holders the one with the lowest slot
-	Holders []lockView            `json:"holders"` // every lease that is held
-	Waiters []waiterView          `json:"waiters"` // the queue in order, up to --waiters; lock.waiting counts all
-	Fences  []lockadmin.FenceInfo `json:"fences"`
-	Events  []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
-	Note    string                `json:"note,omitempty"` // why there are none
+	Lock     lockView              `json:"lock"`     // of several holders the one with the lowest slot
+	Holders  []lockView            `json:"holders"`  // every lease that is held
+	Backends []backendView         `json:"backends"` // null without the right to see any
+	Waiters  []waiterView          `json:"waiters"`  // the queue in order, up to --waiters; lock.waiting counts all
+	Fences   []lockadmin.FenceInfo `json:"fences"`
+	Events   []lockadmin.Event     `json:"events"`         // newest first; null without the right to read them
+	Note     string                `json:"note,omitempty"` // why there are no events
+
+	BackendsNote string `json:"backends_note,omitempty"` // why there are no backends
 }
 
 // fencesShown is how many fences of a lock are shown at most.
@@ -29,8 +32,13 @@ func newShow(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME",
 		Short: "Show everything about one lock",
-		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its end,
-the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry). Events need the role pglock_admin.`,
+		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
+end, the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry).
+Events need the role pglock_admin.
+
+For a holder it also shows the processes of the server that work for it: the one of its heartbeat, and open transactions that have
+passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is
+"pglock host/program[pid]" unless the program has its own. At the end it says how to end the holder.`,
 		Example:     `  pglock-admin show nightly-report`,
 		Args:        oneName,
 		Annotations: usesDatabase,
@@ -59,7 +67,7 @@ the fences that its tokens have passed, and the last events of its audit (breaks
 	return cmd
 }
 
-// noSuchLock says which lock does not exist, and gives every other error back.
+// noSuchLock names the lock that does not exist. It returns other errors as they are.
 func (o *options) noSuchLock(name string, err error) error {
 	if !errors.Is(err, lockadmin.ErrNotFound) {
 		return err
@@ -73,6 +81,15 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 		return showView{}, err
 	}
 	view := showView{Lock: viewOf(infos[0]), Holders: heldViews(infos)}
+	backends, err := admin.Backends(ctx, name)
+	switch {
+	case errors.Is(err, pglock.ErrPermission):
+		view.BackendsNote = "the server's processes are left out: this user may not read pg_stat_activity"
+	case err != nil:
+		return showView{}, err
+	default:
+		view.Backends = backendViews(backends)
+	}
 	queue, _, err := first(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
 	if err != nil {
 		return showView{}, err
@@ -96,7 +113,7 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	return view, nil
 }
 
-// heldViews are the leases that are held.
+// heldViews gives the leases that are held.
 func heldViews(infos []pglock.LockInfo) []lockView {
 	views := []lockView{}
 	for _, i := range infos {
@@ -116,6 +133,7 @@ func drawShow(w *page, o *options, v showView) {
 	} else {
 		drawLease(w, v.Lock.LockInfo)
 	}
+	drawBackends(w, v)
 	drawQueue(w, o, v)
 	if len(v.Fences) > 0 {
 		fmt.Fprintln(w)
@@ -136,9 +154,12 @@ func drawShow(w *page, o *options, v showView) {
 	if v.Note != "" {
 		fmt.Fprintf(w, "\n%s\n", v.Note)
 	}
+	if len(v.Backends) > 0 || len(v.Holders) > 0 {
+		drawEndings(w, o, v)
+	}
 }
 
-// drawLease tells all of one lease, or of a free lock.
+// drawLease draws one lease, or a free lock, with all that is known.
 func drawLease(w *page, i pglock.LockInfo) {
 	fields := [][2]string{{"lock", shellName(i.Name)}}
 	if i.Held {
@@ -174,7 +195,7 @@ func drawHolders(w *page, holders []lockView) {
 	drawTable(w, []string{"SLOT", "HOLDER", "TOKEN", "HELD-FOR", "EXPIRES-IN", "LEASE"}, rows, 0, 2, 3, 4)
 }
 
-// drawQueue pictures the queue, from who holds the lock down to the last.
+// drawQueue draws the queue, from the holder of the lock to the last waiter.
 func drawQueue(w *page, o *options, v showView) {
 	if len(v.Waiters) == 0 {
 		return
@@ -214,7 +235,7 @@ func drawQueue(w *page, o *options, v showView) {
 	}
 }
 
-// tell is an event in words.
+// tell writes an event in words.
 func tell(e lockadmin.Event) string {
 	switch e.Kind {
 	case lockadmin.EventBreak:

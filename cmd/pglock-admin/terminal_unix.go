@@ -62,11 +62,11 @@ func (r *runner) stopped(s syscall.Signal) {
 	}
 }
 
-// suspend stops this process and what is with it in its group, such as a script, as Ctrl-Z does. It continues the command
-// when it is continued itself. Nothing is renewed meanwhile: the minder ends the command before the lease does.
+// suspend stops this process and what is with it in its group, such as a script, as Ctrl-Z does. It continues the
+// command when it is continued itself. Nothing is renewed meanwhile: the minder ends the command before the lease does.
 func (r *runner) suspend() {
 	session, err := unix.Getsid(0)
-	if jobs := err == nil && session != unix.Getpgrp(); jobs { // a shell with job control, which can continue this process
+	if err == nil && session != unix.Getpgrp() { // a shell with job control can continue this process
 		continued := make(chan os.Signal, 1)
 		signal.Notify(continued, syscall.SIGCONT)
 		_ = syscall.Kill(0, syscall.SIGTSTP) // this process hears it, too, and does not stop

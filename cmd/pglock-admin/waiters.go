@@ -11,7 +11,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// waiterView is a waiter in JSON: what the library tells, and its durations in milliseconds.
+// waiterView is a waiter in JSON: the library's Waiter, with durations in milliseconds.
 type waiterView struct {
 	lockadmin.Waiter
 	TTL     int64 `json:"ttl_ms"`
@@ -56,7 +56,7 @@ session gives no sign of life is marked; the queue will pass over it.`,
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				waiters, more, err := first(limit, admin.Waiters(ctx, name, lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))))
 				if err == nil && len(waiters) == 0 && name != "" {
-					_, err = admin.Get(ctx, name) // an empty queue is one thing, and no such lock another
+					_, err = admin.Get(ctx, name) // tells an empty queue from a lock that does not exist
 				}
 				if err != nil {
 					return o.noSuchLock(name, err)
@@ -109,7 +109,7 @@ func drawWaiters(w *page, view waitersView, name string) {
 	}
 }
 
-// waitsFor is what keeps a waiter waiting.
+// waitsFor tells what a waiter waits for.
 func waitsFor(q lockadmin.Waiter) string {
 	switch {
 	case !q.Alive:
@@ -122,7 +122,7 @@ func waitsFor(q lockadmin.Waiter) string {
 	return "nobody: its turn has come"
 }
 
-// modeText is a mode in words: "exclusive", "shared", "limit 3".
+// modeText writes a mode in words: "exclusive", "shared", "limit 3".
 func modeText(m pglock.Mode, limit int) string {
 	if m == pglock.ModeLimit {
 		return fmt.Sprintf("limit %d", limit)

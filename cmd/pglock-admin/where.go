@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// where is the place that a command speaks of. It holds no password.
+// where is the server, database and schema of a command, without a password.
 type where struct {
-	Server   string `json:"server"` // host:port or the path of a socket; several while it is not known which of them answers
+	Server   string `json:"server"` // host:port or the path of a socket; several until one has answered
 	Database string `json:"database"`
 	Schema   string `json:"schema"`
 }
@@ -27,7 +27,7 @@ func (w where) String() string {
 	return s
 }
 
-// target is where a command is going, and then where it has arrived.
+// target is where a command connects to: first all servers that it may try, then the one that has answered.
 type target struct {
 	where
 	answered atomic.Pointer[string] // one of several servers
@@ -41,7 +41,7 @@ func (t *target) now() where {
 	return w
 }
 
-// targetOf also makes the configuration tell which of several servers has answered.
+// targetOf also changes the configuration: it notes which of several servers has answered.
 func targetOf(c *pgx.ConnConfig, schema string) *target {
 	t := &target{where: where{Database: c.Database, Schema: schema}}
 	if t.Database == "" {
@@ -49,7 +49,7 @@ func targetOf(c *pgx.ConnConfig, schema string) *target {
 	}
 	servers := []string{address(c.Host, c.Port)}
 	for _, f := range c.Fallbacks {
-		if a := address(f.Host, f.Port); !slices.Contains(servers, a) { // one with TLS, and one without, is the rule
+		if a := address(f.Host, f.Port); !slices.Contains(servers, a) { // pgx has the same server twice, with and without TLS
 			servers = append(servers, a)
 		}
 	}

@@ -21,7 +21,7 @@ type way struct {
 type deposit func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error
 
 var ways = []way{
-	gormWay, gormPreparedWay, gormSimpleWay,
+	gormWay, gormPreparedWay, gormSimpleWay, bunWay, entWay, sqlcSQLWay,
 	sqlPGXWay, sqlPQWay, sqlPQBinaryWay,
 	poolWay, funcWay,
 	sqlcStoreWay, sqlcGuardWay,

@@ -7,10 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
-	_ "github.com/lib/pq"
-
-	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -42,7 +38,7 @@ func TestCallbackThatRollsBackByItselfIsToldThatItLeftTheFence(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			db := openSQL(t, driver, s.url)
-			err := drivers.WriteSQL(t.Context(), db, s.lease(t), func(tx *sql.Tx) error {
+			err := fencedstore.WriteSQL(t.Context(), db, s.lease(t), func(_ context.Context, tx *sql.Tx) error {
 				_, err := tx.ExecContext(t.Context(), "ROLLBACK")
 				if err == nil {
 					_, err = tx.ExecContext(t.Context(), "BEGIN")
@@ -63,7 +59,7 @@ func TestCallbackThatRollsBackByItselfIsToldThatItLeftTheFence(t *testing.T) {
 // sqlDeposit is the same program for all drivers.
 func sqlDeposit(s *scene, db *sql.DB) deposit {
 	return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
-		return drivers.WriteSQL(ctx, db, lease, func(tx *sql.Tx) error {
+		return fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
 			for _, amount := range amounts {
 				if _, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", amount, s.account); err != nil {
 					return err

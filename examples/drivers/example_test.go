@@ -2,14 +2,11 @@ package drivers_test
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"gorm.io/driver/postgres"
-	"gorm.io/gorm"
 
 	"github.com/pglock-dev/pglock/examples/drivers"
 	"github.com/pglock-dev/pglock/examples/drivers/accounts"
@@ -48,51 +45,10 @@ func program(f func(ctx context.Context, url string, pool *pgxpool.Pool, lease *
 	}
 }
 
-func ExampleWriteGORM() {
-	program(func(ctx context.Context, url string, _ *pgxpool.Pool, lease *pglock.Lease) error {
-		db, err := gorm.Open(postgres.Open(url))
-		if err != nil {
-			return err
-		}
-		if pool, err := db.DB(); err == nil {
-			defer pool.Close()
-		}
-		var after Account
-		err = drivers.WriteGORM(ctx, db, lease, func(tx *gorm.DB) error {
-			if err := tx.Take(&after, 16).Error; err != nil { // after the fence: nobody changes it now
-				return err
-			}
-			after.Balance += 60
-			return tx.Save(&after).Error
-		})
-		if err == nil {
-			fmt.Println("committed:", after.Balance)
-		}
-		return err
-	})
+func ExampleLibPQ() {
+	programs(drivers.LibPQ)
 	// Output:
-	// committed: 60
-}
-
-func ExampleWriteSQL() {
-	program(func(ctx context.Context, url string, _ *pgxpool.Pool, lease *pglock.Lease) error {
-		db, err := sql.Open("postgres", url) // lib/pq
-		if err != nil {
-			return err
-		}
-		defer db.Close()
-		deposit := func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + 60 WHERE id = 16")
-			return err
-		}
-		fmt.Println("first:", drivers.WriteSQL(ctx, db, lease, deposit))
-		// One grant writes once, so that a retry does no harm.
-		fmt.Println("retried:", errors.Is(drivers.WriteSQL(ctx, db, lease, deposit), fencedstore.ErrStaleToken))
-		return nil
-	})
-	// Output:
-	// first: <nil>
-	// retried: true
+	// balance: 67
 }
 
 func ExampleWriteQueries() {

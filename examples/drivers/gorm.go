@@ -4,53 +4,63 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 
+	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ErrNested is what WriteGORM answers inside a transaction: GORM would make it a savepoint there, and a fence that is
-// taken after a savepoint goes when that is rolled back. Guard the outermost transaction.
-var ErrNested = errors.New("drivers: the fence belongs into the outermost transaction")
+// Account is the model of the table accounts.
+type Account struct {
+	ID      int64
+	Balance int64
+}
 
-// WriteGORM runs fn in a transaction of GORM under the fence of the lease's resource. fn may nest transactions: GORM makes
-// savepoints of them, and a rollback to a savepoint from after the fence leaves the fence where it is.
-//
-// An error of fn rolls back. Errors: ErrNested, those of fencedstore.GuardSQL and fencedstore.Explain, fn's and GORM's.
-func WriteGORM(
-	ctx context.Context, db *gorm.DB, lease *pglock.Lease, fn func(tx *gorm.DB) error, opts ...fencedstore.FenceOption,
-) error {
-	if _, nested := db.Statement.ConnPool.(gorm.TxCommitter); nested {
-		return ErrNested
+// GORM writes through GORM. A program opens db and client once, when it starts.
+func GORM(ctx context.Context, url string) error {
+	db, err := gorm.Open(postgres.Open(url))
+	if err != nil {
+		return err
 	}
-	err := db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		inner, err := SQLTx(tx)
+	pool, err := db.DB()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	client, err := pglock.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer client.Close(ctx)
+
+	return client.Do(ctx, "account/16", func(ctx context.Context, lease *pglock.Lease) error {
+		// The fence refuses this write if somebody else has been granted the lock meanwhile.
+		err := fencedstore.WriteSQL(ctx, pool, lease, func(ctx context.Context, tx *sql.Tx) error {
+			return deposit(GORMIn(ctx, db, tx), 16, 60)
+		})
 		if err != nil {
 			return err
 		}
-		if err := fencedstore.GuardSQL(ctx, inner, lease, opts...); err != nil {
-			return err
+		// Once does the work of this key once, whichever process asks, and however often.
+		err = fencedstore.OnceSQL(ctx, pool, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+			return deposit(GORMIn(ctx, db, tx), 16, 7)
+		})
+		if errors.Is(err, fencedstore.ErrDone) {
+			return nil
 		}
-		if err := fn(tx); err != nil {
-			return err
-		}
-		return fencedstore.SealSQL(ctx, inner, lease)
+		return err
 	})
-	return fencedstore.Explain(err, lease, opts...) // the commit's error too
 }
 
-// SQLTx is the transaction of database/sql under one of GORM, also where GORM caches prepared statements.
-func SQLTx(tx *gorm.DB) (*sql.Tx, error) {
-	pool := tx.Statement.ConnPool
-	if prepared, ok := pool.(*gorm.PreparedStmtTX); ok {
-		pool = prepared.Tx
-	}
-	inner, ok := pool.(*sql.Tx)
-	if !ok {
-		return nil, fmt.Errorf("drivers: GORM's connection is %T: it must be a *sql.Tx, as inside Transaction", pool)
-	}
-	return inner, nil
+func deposit(db *gorm.DB, account, amount int64) error {
+	return db.Model(&Account{ID: account}).Update("balance", gorm.Expr("balance + ?", amount)).Error
+}
+
+// GORMIn is GORM inside a transaction of database/sql. A transaction that it begins in there is a savepoint.
+func GORMIn(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
+	in := db.Session(&gorm.Session{Context: ctx, NewDB: true})
+	in.Statement.ConnPool = tx
+	return in
 }

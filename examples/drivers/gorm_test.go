@@ -2,8 +2,8 @@ package drivers_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
-	"strings"
 	"testing"
 
 	"gorm.io/driver/postgres"
@@ -22,12 +22,6 @@ var (
 )
 
 var preparing = gorm.Config{PrepareStmt: true, TranslateError: true}
-
-// Account is the model of the table accounts.
-type Account struct {
-	ID      int64
-	Balance int64
-}
 
 func openGORM(t *testing.T, s *scene, dialect postgres.Config, config gorm.Config) *gorm.DB {
 	t.Helper()
@@ -49,16 +43,20 @@ func openGORM(t *testing.T, s *scene, dialect postgres.Config, config gorm.Confi
 }
 
 func add(tx *gorm.DB, account, amount int64) error {
-	return tx.Model(&Account{}).Where("id = ?", account).Update("balance", gorm.Expr("balance + ?", amount)).Error
+	return tx.Model(&drivers.Account{}).Where("id = ?", account).Update("balance", gorm.Expr("balance + ?", amount)).Error
 }
 
 func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *scene) deposit {
 	return func(t *testing.T, s *scene) deposit {
 		db := openGORM(t, s, dialect, config)
+		pool, err := db.DB()
+		if err != nil {
+			t.Fatal(err)
+		}
 		return func(ctx context.Context, lease *pglock.Lease, amounts []int64, last func() error, opts ...fencedstore.FenceOption) error {
-			return drivers.WriteGORM(ctx, db, lease, func(tx *gorm.DB) error {
+			return fencedstore.WriteSQL(ctx, pool, lease, func(ctx context.Context, tx *sql.Tx) error {
 				for _, amount := range amounts {
-					if err := add(tx, s.account, amount); err != nil {
+					if err := add(drivers.GORMIn(ctx, db, tx), s.account, amount); err != nil {
 						return err
 					}
 				}
@@ -70,8 +68,8 @@ func gormDeposit(dialect postgres.Config, config gorm.Config) func(*testing.T, *
 
 var errInner = errors.New("the inner transaction changed its mind")
 
-// GORM makes a savepoint of a nested transaction. One that is rolled back takes back what came after it alone: the fence
-// came before, so the rest is still under it, and is refused at COMMIT when the lease is lost.
+// GORM makes a savepoint of a nested transaction. One that is rolled back takes back what came after it alone: the
+// fence came before, so the rest is still under it, and is refused at COMMIT when the lease is lost.
 func TestI10_SavepointInsideTheFenceLeavesTheFenceWhereItIs(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"live": false, "broken": true} {
@@ -79,8 +77,13 @@ func TestI10_SavepointInsideTheFenceLeavesTheFenceWhereItIs(t *testing.T) {
 			t.Parallel()
 			s := newScene(t)
 			db := openGORM(t, s, postgres.Config{}, gorm.Config{})
+			pool, err := db.DB()
+			if err != nil {
+				t.Fatal(err)
+			}
 			lease := s.lease(t)
-			err := drivers.WriteGORM(t.Context(), db, lease, func(tx *gorm.DB) error {
+			err = fencedstore.WriteSQL(t.Context(), pool, lease, func(ctx context.Context, inner *sql.Tx) error {
+				tx := drivers.GORMIn(ctx, db, inner)
 				if err := add(tx, s.account, 60); err != nil {
 					return err
 				}
@@ -119,12 +122,8 @@ func TestI3_FenceTakenInsideASavepointGoesWithItAndSealRefuses(t *testing.T) {
 	db := openGORM(t, s, postgres.Config{}, gorm.Config{})
 	lease := s.lease(t)
 	err := db.Transaction(func(tx *gorm.DB) error {
-		inner, err := drivers.SQLTx(tx)
-		if err != nil {
-			return err
-		}
-		err = tx.Transaction(func(*gorm.DB) error {
-			if err := fencedstore.GuardSQL(t.Context(), inner, lease); err != nil {
+		err := tx.Transaction(func(nested *gorm.DB) error {
+			if err := fencedstore.GuardSQL(t.Context(), sqlTx(nested), lease); err != nil {
 				return err
 			}
 			return errInner
@@ -136,7 +135,7 @@ func TestI3_FenceTakenInsideASavepointGoesWithItAndSealRefuses(t *testing.T) {
 		if err := add(tx, s.account, 60); err != nil {
 			return err
 		}
-		return fencedstore.SealSQL(t.Context(), inner, lease)
+		return fencedstore.SealSQL(t.Context(), sqlTx(tx), lease)
 	})
 	if !errors.Is(err, fencedstore.ErrLeftFence) {
 		t.Errorf("the write answered %v, want %v", err, fencedstore.ErrLeftFence)
@@ -152,11 +151,7 @@ func TestI10_FenceTakenInsideASavepointThatIsKeptHoldsAtCommit(t *testing.T) {
 	lease := s.lease(t)
 	err := db.Transaction(func(tx *gorm.DB) error {
 		err := tx.Transaction(func(nested *gorm.DB) error {
-			inner, err := drivers.SQLTx(nested)
-			if err != nil {
-				return err
-			}
-			return fencedstore.GuardSQL(t.Context(), inner, lease)
+			return fencedstore.GuardSQL(t.Context(), sqlTx(nested), lease)
 		})
 		if err != nil {
 			return err
@@ -168,30 +163,5 @@ func TestI10_FenceTakenInsideASavepointThatIsKeptHoldsAtCommit(t *testing.T) {
 	s.has(t, 0)
 }
 
-func TestFencedWriteInsideATransactionOfGORMIsRefused(t *testing.T) {
-	t.Parallel()
-	for name, config := range map[string]gorm.Config{"plain": {}, "prepared statements": preparing} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t)
-			db := openGORM(t, s, postgres.Config{}, config)
-			lease := s.lease(t)
-			err := db.Transaction(func(tx *gorm.DB) error {
-				return drivers.WriteGORM(t.Context(), tx, lease, func(tx *gorm.DB) error { return add(tx, s.account, 60) })
-			})
-			if !errors.Is(err, drivers.ErrNested) {
-				t.Errorf("the write answered %v, want %v", err, drivers.ErrNested)
-			}
-			s.has(t, 0)
-		})
-	}
-}
-
-func TestConnectionOfGORMOutsideATransactionIsRefusedWithItsType(t *testing.T) {
-	t.Parallel()
-	db := openGORM(t, newScene(t), postgres.Config{}, gorm.Config{})
-	_, err := drivers.SQLTx(db)
-	if err == nil || !strings.Contains(err.Error(), "is *sql.DB: it must be a *sql.Tx") {
-		t.Errorf("SQLTx answered %v", err)
-	}
-}
+// sqlTx is what a transaction of GORM's own gives to GuardSQL.
+func sqlTx(tx *gorm.DB) fencedstore.SQLTx { return tx.Statement.ConnPool.(fencedstore.SQLTx) }

@@ -23,8 +23,8 @@ var accountsSchema string
 
 const patience = 20 * time.Second
 
-// A scene is an account of balance 0 and its lock, a client that is to hold the lock, and somebody else's client. What the
-// other does, the holder's client is not told.
+// A scene is an account of balance 0 and its lock, a client that is to hold the lock, and somebody else's client. What
+// the other does, the holder's client is not told.
 type scene struct {
 	url     string
 	pool    *pgxpool.Pool

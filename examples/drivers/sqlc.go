@@ -2,33 +2,48 @@ package drivers
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/lib/pq" // the driver "postgres"
 
-	"github.com/pglock-dev/pglock/examples/drivers/accounts"
+	"github.com/pglock-dev/pglock/examples/drivers/accountsql" // what sqlc has generated: yours
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// WriteQueries runs the queries of fn, which sqlc generated, in a fenced transaction of the store's. fn writes through q
-// alone: queries made from a pool go through another connection, which is under no fence. Errors: those of Store.Write.
-func WriteQueries(
-	ctx context.Context, store *fencedstore.Store, lease *pglock.Lease,
-	fn func(ctx context.Context, q *accounts.Queries) error, opts ...fencedstore.FenceOption,
-) error {
-	return store.Write(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		return fn(ctx, accounts.New(tx))
-	}, opts...)
-}
+// SQLC writes with queries that sqlc has generated for database/sql. A program opens db and client once, when it
+// starts.
+func SQLC(ctx context.Context, url string) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	client, err := pglock.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer client.Close(ctx)
+	queries := accountsql.New(db)
 
-// GuardQueries is WriteQueries for a program that has a Queries already, in a transaction of its own pool. Errors: those
-// of WriteFunc.
-func GuardQueries(
-	ctx context.Context, pool *pgxpool.Pool, queries *accounts.Queries, lease *pglock.Lease,
-	fn func(q *accounts.Queries) error, opts ...fencedstore.FenceOption,
-) error {
-	return WriteFunc(ctx, pool, lease, func(tx pgx.Tx) error {
-		return fn(queries.WithTx(tx))
-	}, opts...)
+	return client.Do(ctx, "account/16", func(ctx context.Context, lease *pglock.Lease) error {
+		// The fence refuses this write if somebody else has been granted the lock meanwhile.
+		err := fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := queries.WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: 16, Amount: 60})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		// Once does the work of this key once, whichever process asks, and however often.
+		err = fencedstore.OnceSQL(ctx, db, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+			_, err := queries.WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: 16, Amount: 7})
+			return err
+		})
+		if errors.Is(err, fencedstore.ErrDone) {
+			return nil
+		}
+		return err
+	})
 }

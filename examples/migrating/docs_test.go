@@ -29,7 +29,8 @@ func TestTheDocsShowTheProgramsThatRun(t *testing.T) {
 		parts := block.FindStringSubmatch(found)
 		code := source(t, parts[1], parts[2])
 		if parts[3] != code && !*update {
-			t.Errorf("docs/migrating.md shows %s of %s as it is not; go test -run Docs -update . writes it anew", parts[2], parts[1])
+			t.Errorf("docs/migrating.md shows %s of %s as it is not; go test -run Docs -update . writes it anew",
+				parts[2], parts[1])
 		}
 		shown[parts[1]] = true
 		return fmt.Sprintf("<!-- %s %s -->\n\n```go\n%s```\n", parts[1], parts[2], code)

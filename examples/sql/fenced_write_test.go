@@ -69,7 +69,7 @@ func TestSecondScriptSaysWhoHoldsTheLockAndWritesNothing(t *testing.T) {
 	row := s.hold(t, theAccount)
 	first := s.fencedWrite(t)
 	s.blocks(t, row, first)
-	s.fencedWrite(t).refused(t, "ERROR:  55006: lock 'account/16' is held by 'fenced_write.sql'")
+	s.fencedWrite(t).refused(t, "ERROR:  55006: lock 'accounts/16' is held by 'fenced_write.sql'")
 	if err := row.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestI3_OvertakenScriptIsToldWhichTokenStandsAtTheFence(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.fencedWrite(t).succeeds(t) // so that there is a row to wait for
-	fence := s.hold(t, `SELECT FROM pglock.fences WHERE resource = 'account/16'`)
+	fence := s.hold(t, `SELECT FROM pglock.fences WHERE resource = 'accounts/16'`)
 	r := s.fencedWrite(t)
 	s.blocks(t, fence, r)
 	s.breakLock(t)

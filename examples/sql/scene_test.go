@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	lock     = "account/16" // protects the account with the ID 16
+	lock     = "accounts/16" // protects the account with the ID 16
 	patience = 30 * time.Second
 )
 

@@ -4,7 +4,7 @@ package main
 
 import "syscall"
 
-// workerAttributes put a worker into a process group of its own, so that Ctrl-C at the terminal reaches the laboratory alone,
-// which then ends its workers. Should the laboratory be killed, that group is orphaned, which ends a stopped worker by SIGHUP,
-// and a running one sees its standard input end.
+// workerAttributes put a worker into its own process group, so that Ctrl-C at the terminal reaches only the
+// laboratory, which then ends its workers. If the laboratory is killed, that group is orphaned: a stopped worker then
+// gets SIGHUP, and a running one sees its standard input end.
 func workerAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -40,7 +40,7 @@ type life struct {
 	who    int64
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	ended  chan struct{} // closed when the process has ended and everything that it said was heard
+	ended  chan struct{} // closed when the process has ended and all its output was read
 	stderr *tail
 	ready  <-chan struct{} // closed when it has a client
 
@@ -126,7 +126,7 @@ func (l *life) tell(v any) error {
 	return nil
 }
 
-// await waits for what next has given. False says that it did not come, as the process has ended or the time is over.
+// await waits for what next has returned. False: it did not come, because the process has ended or the time is over.
 func (l *life) await(ctx context.Context, said <-chan struct{}, patience time.Duration) bool {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -158,7 +158,7 @@ func (m *member) signal(s syscall.Signal) error {
 	return nil
 }
 
-// kill ends the process, stopped or not, and returns when it has said its last.
+// kill ends the process, stopped or not, and returns when its output has ended.
 func (m *member) kill() *life {
 	l := m.now()
 	if l == nil {
@@ -171,7 +171,7 @@ func (m *member) kill() *life {
 	return l
 }
 
-// expect says that the end of the process, which comes soon, is ours.
+// expect notes that we cause the end of the process, which comes soon.
 func (l *life) expect() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +184,7 @@ func (l *life) isExpected() bool {
 	return l.expected
 }
 
-// label is what the server shows of a process.
+// label is the holder's label that the server shows for a process.
 func label(who int64) string { return fmt.Sprintf("w%d.%d", who/history.Lives, who%history.Lives) }
 
 // tail keeps the end of what a worker writes to standard error.
@@ -209,7 +209,7 @@ func (t *tail) String() string {
 	return strings.TrimSpace(string(t.text))
 }
 
-// owns says whether a label is of the process: its own, or of one of its calls or clients.
+// owns reports whether a label belongs to the process: its own, or that of one of its calls or clients.
 func owns(process, label string) bool {
 	rest, is := strings.CutPrefix(label, process)
 	return is && (rest == "" || rest[0] == '/' || rest[0] == '+')

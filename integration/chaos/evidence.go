@@ -15,7 +15,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
 )
 
-// evidence is a folder with everything that was written down. It is kept when there is a violation, and removed otherwise.
+// evidence is a folder with the full record. It is kept if there is a violation, and removed otherwise.
 type evidence struct {
 	problems io.Writer
 	heard    func(first bool)

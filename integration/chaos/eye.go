@@ -23,14 +23,14 @@ const (
 	eyeName   = "chaos eye"
 )
 
-// eye is the laboratory's own. It has a line to the server that no fault concerns; it follows promotions.
+// eye is the laboratory's own client. Its line to the server is free of faults; it follows promotions.
 type eye struct {
 	line   *wire.Line
 	pool   *pgxpool.Pool
 	admin  *lockadmin.Admin
 	judge  *check.Judge
 	marks  atomic.Int64
-	marked atomic.Int64 // the last mark that the order of commits has come to
+	marked atomic.Int64 // the last mark that has appeared in the order of commits
 }
 
 func openEye(ctx context.Context, c *cluster.Cluster, judge *check.Judge) (_ *eye, err error) {
@@ -117,7 +117,7 @@ func (e *eye) look(ctx context.Context) (l history.Look, err error) {
 	return l, nil
 }
 
-// mark writes a mark into the order of commits: what was answered before it was sent comes before it there.
+// mark writes a mark into the order of commits: what was answered before it was sent comes earlier there.
 func (e *eye) mark(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -127,7 +127,7 @@ func (e *eye) mark(ctx context.Context) error {
 	return err
 }
 
-// flush returns when the order of commits has come to what is committed now. False says that it does not come.
+// flush returns when the order of commits has reached what is committed now. False: it does not get there.
 func (e *eye) flush(ctx context.Context) bool {
 	deadline := time.Now().Add(20 * time.Second)
 	for e.mark(ctx) != nil && time.Now().Before(deadline) && ctx.Err() == nil {

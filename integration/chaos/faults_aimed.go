@@ -20,8 +20,8 @@ type waiting struct {
 	behind int // how many wait behind it
 }
 
-// inFront is a worker that is next in the queue of a lock, with a lease that soon runs out and with others behind it; or any,
-// where nobody comes to be.
+// inFront picks a worker that is next in the queue of a lock whose lease soon runs out, with others behind it; or any
+// worker, if there is none.
 func inFront(h *hit) *member {
 	var chosen *member
 	h.until(time.Second, func(ctx context.Context) bool {
@@ -39,7 +39,7 @@ func inFront(h *hit) *member {
 				front = append(front, waiting{t, length[t.Lock] - 1})
 			}
 		}
-		// The sooner its lease runs out, the likelier its call still waits then.
+		// The sooner its lease runs out, the more likely its call still waits then.
 		slices.SortStableFunc(front, func(a, b waiting) int { return cmp.Or(cmp.Compare(a.TTL, b.TTL), cmp.Compare(b.behind, a.behind)) })
 		front = front[:min(2, len(front))]
 		if len(front) == 0 {
@@ -60,9 +60,9 @@ func inFront(h *hit) *member {
 	return chosen
 }
 
-// lateHints keeps a worker from the server until the lock that it waits for was granted to it and the grant has run out. Then
-// it can ask again; the notification of the old grant comes when it is queued anew. Connections that listen are not kept from
-// the server, so that nothing tells the worker that it has missed something.
+// lateHints keeps a worker from the server until the lock that it waits for was granted to it and the grant has run
+// out. Then it can ask again; the notification of the old grant arrives when it is queued anew. Listening connections
+// are not cut, so nothing tells the worker that it has missed something.
 func lateHints(h *hit) error {
 	hear := h.m.line.HoldHints()
 	defer hear()
@@ -87,7 +87,7 @@ func lateHints(h *hit) error {
 	return nil
 }
 
-// queuedAgain waits until whom the hit concerns has another ticket for the lock than the one that it had.
+// queuedAgain waits until the victim has another ticket for the lock than before.
 func (h *hit) queuedAgain(patience time.Duration) {
 	h.until(patience, func(ctx context.Context) bool {
 		tickets, err := lockadmin.Collect(h.eye.admin.Waiters(ctx, h.front.Lock))
@@ -95,7 +95,7 @@ func (h *hit) queuedAgain(patience time.Duration) {
 	})
 }
 
-// granted waits until the lock is held by whom is meant, and says whether it was.
+// granted waits until the victim holds the lock, and reports whether it does.
 func (h *hit) granted(patience time.Duration, meant func(label string) bool) bool {
 	return h.until(patience, func(ctx context.Context) bool {
 		holders, err := h.eye.admin.Holders(ctx, h.front.Lock)
@@ -103,7 +103,7 @@ func (h *hit) granted(patience time.Duration, meant func(label string) bool) boo
 	})
 }
 
-// until asks again and again, and says whether it has come to pass in time.
+// until asks again and again, and reports whether it has become true in time.
 func (h *hit) until(patience time.Duration, ask func(context.Context) bool) bool {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline) && h.ctx.Err() == nil; wait(h.ctx, 15*time.Millisecond) {
 		brief, cancel := context.WithTimeout(h.ctx, time.Second)
@@ -116,7 +116,8 @@ func (h *hit) until(patience time.Duration, ask func(context.Context) bool) bool
 	return false
 }
 
-// reader is a worker that holds a lock together with others while a writer is next in its queue; or any, where nobody does.
+// reader picks a worker that holds a lock together with others while a writer is next in its queue; or any worker, if
+// there is none.
 func reader(h *hit) *member {
 	brief, cancel := context.WithTimeout(h.ctx, time.Second)
 	defer cancel()

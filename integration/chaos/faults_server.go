@@ -36,8 +36,9 @@ func immediate(h *hit) error {
 }
 func restart(h *hit) error { return h.cluster.Restart(h.ctx) }
 
-// stopInsideWrite lets one worker write while all others are quiet, so that nothing makes the server flush what the write
-// has done; stops the server; lets others work on the server that is back; and lets the write go on to its COMMIT.
+// stopInsideWrite lets one worker write while all others are quiet, so that nothing makes the server flush that
+// write. Then it stops the server, lets others work on the restarted server, and lets the write continue to its
+// COMMIT.
 func stopInsideWrite(h *hit) error {
 	chosen := h.rand.IntN(len(h.crew))
 	var releases []func()
@@ -124,7 +125,7 @@ func breakLeases(h *hit) error {
 func prune(h *hit) error {
 	began := history.Now()
 	_, err := h.eye.pool.Exec(h.ctx, fmt.Sprintf(`SELECT pglock.prune_locks('%d ms')`, h.rand.IntN(300)))
-	if err == nil { // else there may be no server just now
+	if err == nil { // otherwise there may be no server just now
 		h.judge.Pruned(began, history.Now())
 	}
 	return nil

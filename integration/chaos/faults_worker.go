@@ -64,7 +64,7 @@ func refuse(h *hit) error {
 	return restore()
 }
 
-// outage lasts longer than a write asks by itself what became of it. Before it, answers to COMMIT are lost.
+// outage lasts longer than a write asks by itself what became of it. Just before, answers to COMMIT are lost.
 func outage(h *hit) error {
 	stop := h.m.line.OnCommit(wire.CommitFault{Direction: wire.Down, Drop: true, By: time.Second, Chance: func() bool { return true }})
 	wait(h.ctx, between(h.rand, 100*time.Millisecond, 600*time.Millisecond))
@@ -86,7 +86,7 @@ func commits(d wire.Direction, drop bool) func(*hit) error {
 	return func(h *hit) error {
 		chance := rand.New(rand.NewPCG(h.rand.Uint64(), 0)) // the line has its own
 		f := wire.CommitFault{Direction: d, Drop: drop, By: between(h.rand, 50*time.Millisecond, 1800*time.Millisecond), Chance: func() bool { return chance.IntN(3) == 0 }}
-		if h.ttl > 0 { // a renewal comes after the lease would have run out
+		if h.ttl > 0 { // a renewal arrives after the lease would have run out
 			f.By, f.Chance = between(h.rand, h.ttl*3/4, h.ttl*5/4), func() bool { return true }
 		}
 		stop := h.m.line.OnCommit(f)

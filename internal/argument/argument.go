@@ -46,20 +46,50 @@ func Shorten(s string) string {
 
 // Process is a label for this process, "host/program[pid]", of at most most bytes.
 func Process(most int) string {
+	host, program, pid := processParts()
+	if len(host) > 128 {
+		host = host[:128]
+	}
+	if len(program) > 64 {
+		program = program[:64]
+	}
+	label := fmt.Sprintf("%s/%s[%s]", host, program, pid)
+	if Text("holder", label, most) != nil {
+		return "pid " + pid // a host or program name that is not UTF-8
+	}
+	return label
+}
+
+// NameApplication gives connections with these parameters the application_name "pglock host/program[pid]", by which people
+// find them in pg_stat_activity. It keeps a name that is set.
+func NameApplication(parameters map[string]string) {
+	const name = "application_name"
+	if parameters != nil && parameters[name] == "" {
+		host, program, pid := processParts()
+		parameters[name] = application(host, program, pid)
+	}
+}
+
+// applicationBytes is how long the server lets an application_name be.
+const applicationBytes = 63
+
+// application is the name of an application that fits. It cuts the program's name first, then the host's.
+func application(host, program, pid string) string {
+	room := applicationBytes - len("pglock /[]") - len(pid)
+	program = program[:min(len(program), max(12, room-len(host)))]
+	host = host[:min(len(host), room-len(program))]
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' { // the server would write it differently
+			return '?'
+		}
+		return r
+	}, "pglock "+host+"/"+program+"["+pid+"]")
+}
+
+func processParts() (host, program, pid string) {
 	host, err := os.Hostname()
 	if err != nil || host == "" {
 		host = "localhost"
 	}
-	if len(host) > 128 {
-		host = host[:128]
-	}
-	program := filepath.Base(os.Args[0])
-	if len(program) > 64 {
-		program = program[:64]
-	}
-	label := fmt.Sprintf("%s/%s[%d]", host, program, os.Getpid())
-	if Text("holder", label, most) != nil {
-		return fmt.Sprintf("pid %d", os.Getpid()) // a host or program name that is not UTF-8
-	}
-	return label
+	return host, filepath.Base(os.Args[0]), strconv.Itoa(os.Getpid())
 }

@@ -19,3 +19,30 @@ func TestTextSaysWhatIsWrong(t *testing.T) {
 		t.Errorf("shortened to %s", got)
 	}
 }
+
+func TestNameOfAnApplicationFitsTheServerAndKeepsTheProcessID(t *testing.T) {
+	long := strings.Repeat
+	for want, parts := range map[string][2]string{
+		"pglock app-1/reporter[4711]":                              {"app-1", "reporter"},
+		"pglock app-1/" + long("p", 44) + "[4711]":                 {"app-1", long("p", 200)},
+		"pglock " + long("h", 37) + "/" + long("p", 12) + "[4711]": {long("h", 200), long("p", 200)},
+		"pglock " + long("h", 41) + "/reporter[4711]":              {long("h", 200), "reporter"},
+		"pglock ??/?[4711]":                                        {"\xff\n", "é"},
+		"pglock " + long("?", 19) + "/" + long("?", 6) + "[4711]":  {long("é", 200), long("é", 200)},
+		"pglock /[4711]":                                           {"", ""},
+	} {
+		got := application(parts[0], parts[1], "4711")
+		if got != want || len(got) > applicationBytes {
+			t.Errorf("%q: %q (%d bytes), want %q", parts, got, len(got), want)
+		}
+	}
+	kept := map[string]string{"application_name": "shop"}
+	if NameApplication(kept); kept["application_name"] != "shop" {
+		t.Errorf("%v, want the application's own name", kept)
+	}
+	NameApplication(nil)
+	made := map[string]string{}
+	if NameApplication(made); !strings.HasPrefix(made["application_name"], "pglock ") {
+		t.Errorf("%v", made)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
 )
 
 // Conn is a connection that listens. Only one goroutine uses it.
@@ -26,7 +28,9 @@ var errPooled = errors.New("the connection goes through a pooler: connect to the
 // makes.
 func Open(ctx context.Context, direct *pgx.ConnConfig, connect func(context.Context) (*pgx.Conn, error)) (Conn, error) {
 	if direct != nil {
-		conn, err := pgx.ConnectConfig(ctx, direct.Copy())
+		config := direct.Copy()
+		argument.NameApplication(config.RuntimeParams)
+		conn, err := pgx.ConnectConfig(ctx, config)
 		return pgConn{conn}, err
 	}
 	conn, err := connect(ctx)

@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command is what a minder is to run. Standard input, output and error, and what else the program was given, are passed on.
+// Command is what a minder is to run. Standard input, output and error, and what else the program was given, are passed
+// on.
 type Command struct {
 	Minder    []string      // the program's own arguments that make it call Mind with those that follow
 	Path      string        // of the file to execute
 	Args      []string      // beginning with the name of the command
 	Env       []string      // of the command
 	Deadline  time.Time     // at which the group is killed, unless Trust moves it
-	KillAfter time.Duration // how long before the deadline TERM is sent, and how long after any TERM of the minder's KILL
+	KillAfter time.Duration // from TERM to KILL
 }
 
 // Group is a command that runs. Its owner reads Events until it is closed, and then calls Close.
@@ -94,15 +95,15 @@ func (g *Group) Signal(s syscall.Signal) { g.tell(order{Signal: s}) }
 // End sends TERM to the group, and KILL after KillAfter or at the deadline, whichever comes first.
 func (g *Group) End() { g.tell(order{End: true}) }
 
-// tell waits for a minder that does not read, because it was stopped, for no longer than a moment. An order that is cut off
-// makes it kill the group.
+// tell waits for a minder that does not read, because it was stopped, for no longer than a moment. An order that is cut
+// off makes it kill the group.
 func (g *Group) tell(o order) {
 	_ = g.socket.SetWriteDeadline(time.Now().Add(time.Second)) // a socket has one
 	send(g.socket, o)
 }
 
-// Kill kills the group without the minder's help, and the minder. It is for a minder that was stopped or killed. The command
-// must have been Started, as pid.
+// Kill kills the group without the minder's help, and the minder. It is for a minder that was stopped or killed. The
+// command must have been Started, as pid.
 func (g *Group) Kill(pid int) {
 	_ = syscall.Kill(-pid, syscall.SIGKILL) // none may be left
 	_ = g.minder.Kill()

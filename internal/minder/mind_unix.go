@@ -74,7 +74,9 @@ func Mind(args []string) error {
 	}
 	attributes := commandAttributes()
 	attributes.Setpgid = true
-	m.pid, err = syscall.ForkExec(args[2], args[3:], &syscall.ProcAttr{Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: attributes})
+	m.pid, err = syscall.ForkExec(args[2], args[3:], &syscall.ProcAttr{
+		Env: os.Environ(), Files: []uintptr{0, 1, 2}, Sys: attributes,
+	})
 	if err != nil {
 		var number syscall.Errno
 		if !errors.As(err, &number) {
@@ -88,8 +90,8 @@ func Mind(args []string) error {
 	return nil
 }
 
-// bearSignals keeps signals that are not for the minder from ending it, and leaves them as they are for the command. Those that
-// were ignored before stay so for both.
+// bearSignals keeps signals that are not for the minder from ending it, and leaves them as they are for the command.
+// Those that were ignored before stay so for both.
 func bearSignals() {
 	heard := make(chan os.Signal, 1) // nobody listens
 	for _, s := range []os.Signal{

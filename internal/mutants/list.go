@@ -22,4 +22,4 @@ const (
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns)

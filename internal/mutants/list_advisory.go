@@ -3,7 +3,8 @@ package main
 // ofAdvisory are the faults of the bridge from advisory locks.
 var ofAdvisory = []mutant{
 	{"advisory: the lock is not taken", []edit{
-		{"advisory/session.go", "err = s.conn.QueryRow(ctx, \"SELECT \"+call, args...).Scan(&locked)\n\treturn locked, err", "_, _ = call, args\n\treturn true, err"},
+		{"advisory/session.go", "err = s.conn.QueryRow(ctx, \"SELECT \"+call, args...).Scan(&locked)\n\treturn locked, err",
+			"_, _ = call, args\n\treturn true, err"},
 	}, bridging, "^TestOldAndNew|^TestEveryKey"},
 	{"advisory: a hash is widened without its sign", []edit{
 		{"advisory/key.go", "number{bigint: int64(hash)}", "number{bigint: int64(uint32(hash))}"},
@@ -18,13 +19,14 @@ var ofAdvisory = []mutant{
 		{"advisory/bridge.go", "ignoreReleased(lease.Release(ctx))", "ignoreReleased(nil)"},
 	}, bridging, "^TestAWaitThatEnds"},
 	{"advisory: a wait outlives its lease", []edit{
-		{"advisory/bridge.go", "defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()", "_ = cancel"},
+		{"advisory/bridge.go", "defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()",
+			"_ = cancel"},
 	}, bridging, "^TestALeaseThatIsLost"},
 	{"advisory: a pooler is not noticed", []edit{
 		{"advisory/session.go", "if !pooled && ", "if pooled && "},
 	}, bridging, "^TestAPooler"},
 	{"advisory: nobody reads", []edit{
-		{"advisory/held.go", "if _, err := h.session.conn.WaitForNotification(ctx); err != nil && (", "<-ctx.Done()\n\t\tif err := error(nil); err != nil && ("},
+		{"advisory/held.go", "_, err := h.session.conn.WaitForNotification(ctx)", "err := error(nil)\n\t\t<-ctx.Done()"},
 	}, bridging, "^TestATerminated"},
 	{"advisory: nobody pings", []edit{
 		{"advisory/held.go", "err = h.ping()", "err = nil"},
@@ -33,7 +35,8 @@ var ofAdvisory = []mutant{
 		{"advisory/held.go", "\t\t_ = h.lease.Release(context.WithoutCancel(h.ctx)) //", "\t\t//"},
 	}, bridging, "^TestATerminated"},
 	{"advisory: a lost lease keeps the session", []edit{
-		{"advisory/held.go", "context.WithCancelCause(lease.Context())", "context.WithCancelCause(context.WithoutCancel(lease.Context()))"},
+		{"advisory/held.go", "context.WithCancelCause(lease.Context())",
+			"context.WithCancelCause(context.WithoutCancel(lease.Context()))"},
 	}, bridging, "^TestABroken|^TestAClosed"},
 	{"advisory: the server ends a quiet session before the lease", []edit{
 		{"advisory/bridge.go", "return ttl + ttl/2 + every(ttl)", "return ttl/2 + 0*every(ttl)"},
@@ -45,14 +48,17 @@ var ofAdvisory = []mutant{
 		{"advisory/write.go", "if err := h.Guard(ctx, tx); err != nil {", "if err := h.Err(); err != nil {"},
 	}, bridging, "^TestAWriteIsRefused"},
 	{"advisory: a write passes no fence", []edit{
-		{"advisory/write.go", "if err := fencedstore.Guard(ctx, tx, h.lease, opts...); err != nil {", "if err := h.Err(); err != nil {"},
-		{"advisory/write.go", "if err := fencedstore.Seal(ctx, tx, h.lease, opts...); err != nil {", "if err := h.Err(); err != nil {"},
+		{"advisory/write.go", "if err := fencedstore.Guard(ctx, tx, h.lease, opts...); err != nil {",
+			"if err := h.Err(); err != nil {"},
+		{"advisory/write.go", "if err := fencedstore.Seal(ctx, tx, h.lease, opts...); err != nil {",
+			"if err := h.Err(); err != nil {"},
 	}, bridging, "^TestAWriteIsUnder"},
 	{"advisory: a guard refuses nobody", []edit{
 		{"advisory/write.go", "\tif !holds {\n\t\treturn h.session.lost(nil)\n\t}\n", "\t_ = holds\n"},
 	}, bridging, "^TestGuardRefuses"},
 	{"advisory: the watch goes on while a write has the session", []edit{
-		{"advisory/held.go", "\t\tcase <-h.turn:\n\t\tcase <-h.ctx.Done():\n\t\t\treturn nil\n\t\t}\n\t\terr := h.listen(quiet)", "\t\tdefault:\n\t\t}\n\t\terr := h.listen(quiet)"},
+		{"advisory/held.go", "\t\tcase <-h.turn:\n\t\tcase <-h.ctx.Done():\n\t\t\treturn nil\n\t\t}\n\t\terr := h.listen(quiet)",
+			"\t\tdefault:\n\t\t}\n\t\terr := h.listen(quiet)"},
 		{"advisory/held.go", "\t\th.turn <- struct{}{}\n\t\tif err != nil || h.ctx", "\t\tif err != nil || h.ctx"},
 	}, bridging, "^TestWritesAndRelease"},
 	{"advisory: Do does not release", []edit{

@@ -38,6 +38,24 @@ var ofUpkeep = []mutant{
 	{"a migration does not look again when its turn has come", []edit{
 		{"migrations/session.go", "\t\t\tif done = current(there); done {\n\t\t\t\treturn nil\n\t\t\t}\n\t\t\tif there.version", "\t\t\tif there.version"},
 	}, migrating, "^TestManyProcesses|^TestFifty"},
+	{"a client starts on a schema that serves it no more", []edit{
+		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion", "found.version < SchemaVersion"},
+	}, library, "^TestClientRefusesASchema"},
+	{"a client refuses a newer schema that serves it", []edit{
+		{"pglock/backend.go", "found.version < SchemaVersion || servesFrom > SchemaVersion", "found.version != SchemaVersion"},
+	}, library, "^TestClientWorksWithANewerSchema"},
+	{"I20 a connection of a pooler is marked as a heartbeat's", []edit{
+		{schema, " AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()", ""},
+	}, "./lockadmin", "^TestConnectionThatEnds"},
+	{"everybody sees what the owner sees of the server's processes", []edit{
+		{schema, "LANGUAGE sql VOLATILE SET search_path FROM CURRENT\nAS $$\n  SELECT b.slot", "LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT\nAS $$\n  SELECT b.slot"},
+	}, "./lockadmin", "^TestBackendsSay"},
+	{"the client of Open leaves its pool open", []edit{
+		{"pglock/close.go", "\t\tc.pool.Close()\n", "\t\t_ = c.pool\n"},
+	}, library, "^TestOpenedClientGrants"},
+	{"a connection is marked with each beat", []edit{
+		{"internal/server/own.go", "\to.marked = o.conn\n", ""},
+	}, "./lockadmin", "^TestConnectionIsMarked"},
 	{"a name that is shown steers a shell", []edit{
 		{"cmd/pglock-admin/names.go", "|| strings.Contains(name, `\\`) || !allPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},
 	}, command, "^TestANameThatIsShown"},

@@ -16,10 +16,10 @@ import (
 type Queries struct {
 	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, checkMany, timeline, own string
 	release, releaseMany, handOver, giveUp, endSession, sweep                               string
-	announce, notify                                                                        string
+	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Diagnose string
+	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Backends, Diagnose string
 }
 
 // times finds {{at column}} in a query.
@@ -87,6 +87,7 @@ func NewQueries(schema string) *Queries {
 		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),
+		mark:       in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4)`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
 		// NOTIFY holds a lock of the whole cluster until its transaction ends, so that transaction must not wait for
@@ -107,6 +108,9 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text)`),
+		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
+				state_us, transaction_us, query_us, waits_for, may_end
+			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
 		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
 	}
 }

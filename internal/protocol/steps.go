@@ -247,6 +247,11 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 	}}
 }
 
+// Mark notes that the connection to the server process with this ID is that of the session's heartbeat.
+func (q *Queries) Mark(s Session, pid uint32) Step {
+	return Step{SQL: q.mark, Args: []any{s.Key.String(), int32(pid)}}
+}
+
 // EndSession ends the session, with all its tickets.
 func (q *Queries) EndSession(s Session) Step {
 	return Step{SQL: q.endSession, Args: []any{s.Key.String()}}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -16,6 +17,7 @@ import (
 type ownConn struct {
 	server *Server
 	conn   *pgx.Conn // nil until it is used
+	marked *pgx.Conn // the one that the server knows as the heartbeat's
 }
 
 // run runs a step. If anything is wrong with the connection, the next attempt gets a new one.
@@ -56,6 +58,7 @@ func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 		}
 	}
 	protocol.ObserveCommits(config)
+	argument.NameApplication(config.RuntimeParams)
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -79,7 +82,20 @@ func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 // queued.
 func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
 	verdicts, sightings := make(map[protocol.Claim]protocol.Verdict, len(b.Claims)), make(map[int64]protocol.Sighting)
-	return verdicts, sightings, s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
+	err := s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
+	if err == nil {
+		s.own.mark(ctx, who)
+	}
+	return verdicts, sightings, err
+}
+
+// mark tells the server whose connection this is, once for each, so that people find a holder. Nothing depends on it.
+func (o *ownConn) mark(ctx context.Context, who protocol.Session) {
+	if o.marked == o.conn {
+		return
+	}
+	o.marked = o.conn
+	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID()))
 }
 
 // RenewWaiting renews a lease, and waits at most so long for its row.

@@ -6,6 +6,24 @@ CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 
+-- session_mark is the key of the advisory lock by which people find the server process of a session's heartbeat. It
+-- reads nothing.
+CREATE FUNCTION session_mark(p_session_id uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::bigint $$;
+
+-- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
+-- server drops with the connection. It answers false and notes nothing where the connection ends at a pooler:
+-- p_backend_pid is the process that the client was told when it connected. Nothing depends on the lock, and it keeps
+-- nobody from anything.
+CREATE FUNCTION mark_connection(p_session_key uuid, p_backend_pid int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+BEGIN
+  RETURN p_session_key IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
+    AND pg_try_advisory_lock_shared(session_mark(session_of(p_session_key)));
+END $$;
+
 -- session_alive says whether a session has recently shown that it is alive. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE

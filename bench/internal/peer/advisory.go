@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Advisory is PostgreSQL's own session lock, held by a connection that is taken from the pool for as long.
+// Advisory is PostgreSQL's own session lock, held by a connection that is taken from the pool meanwhile.
 func Advisory() Kind {
 	return Kind{
 		Name: "advisory", Is: "pg_advisory_lock over pgx", Server: Postgres, Settings: "a connection for each caller",

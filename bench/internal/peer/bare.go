@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The statements of an application that writes its lock by hand: one upsert and one update, prepared by pgx. $1 name,
-// $2 holder, $3 session, $4 grant, $5 TTL; the table is put in for %[1]s.
+// The statements of an application with a hand-written lock: one upsert and one update, prepared by pgx. $1 name, $2
+// holder, $3 session, $4 grant, $5 TTL; %[1]s becomes the table.
 const (
 	bareTry = `
 		INSERT INTO bare.%[1]s AS l (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)

@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// BareSchema is what the bare statements work on: the columns of a lock as this library has them, and no functions. A
-// table for each peer, so that none finds the row versions of another.
+// BareSchema has the tables of the bare statements: the columns of a lock as in this library, and no functions. Each
+// peer has its own table, so that none meets the row versions of another.
 func BareSchema() string {
 	sql := `
 	CREATE SCHEMA bare;

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The statements over arrays: the free rows are locked in the order of their names, those that somebody else has locked
-// are passed over; the release does not wait for the disk.
+// The statements over arrays: they lock the free rows in the order of their names, and skip those that somebody else
+// has locked; the release does not wait for the disk.
 const (
 	batchedTry = `
 		WITH asked AS MATERIALIZED (SELECT * FROM unnest($1::text[], $2::uuid[]) AS a (name, grant_id)),
@@ -36,11 +36,11 @@ const (
 		UPDATE bare.locks_batched l SET expires_at = '-infinity' FROM mine m WHERE l.name = m.name`
 )
 
-// groupsUnderWay is how many statements over arrays are under way at most, of each kind. More make smaller groups, and
-// were not faster.
+// groupsUnderWay limits the concurrent array statements of each kind. More of them make smaller groups, and were not
+// faster.
 const groupsUnderWay = 1
 
-// BareBatched is the same statements over arrays: what is possible on PostgreSQL where many call at once.
+// BareBatched is the same statements over arrays: what PostgreSQL allows when many call at once.
 func BareBatched() Kind {
 	return Kind{
 		Name: "bare-batched", Server: Postgres,

@@ -41,7 +41,7 @@ func each(ctx context.Context, names []string, caller Caller) error {
 	return errors.Join(errs...)
 }
 
-// Hold has the client hold all names: in its own way if it has one, else by a caller for each.
+// Hold has the client hold all names: in its own way if it has one, else with a caller for each.
 func Hold(ctx context.Context, c Client, names []string) error {
 	if h, ok := c.(Holder); ok {
 		return h.Hold(ctx, names)

@@ -77,7 +77,7 @@ func (c *counter) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cl
 	return &countedStream{s, c}, nil
 }
 
-// countedStream counts what is sent on a stream: keep-alives, and watches that are made and ended.
+// countedStream counts what is sent on a stream: keep-alives, and the beginning and end of watches.
 type countedStream struct {
 	grpc.ClientStream
 	counted *counter

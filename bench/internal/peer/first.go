@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Starter is a Client that can be begun anew, as by a program that starts, takes one lock and ends (W6).
+// Starter is a Client that can start anew, like a program that starts, takes one lock and ends (W6).
 type Starter interface {
-	// First opens a pool and a client of its own and acquires. What it gives is ended by First.End.
+	// First opens a new pool and client, and acquires. First.End ends what it returns.
 	First(ctx context.Context, name string) (First, error)
 }
 
@@ -22,7 +22,8 @@ type First struct {
 	End       func(ctx context.Context) error // releases, and closes what was opened
 }
 
-// freshPool opens a pool of one connection that is made by its first use. connected tells when it was; read it after that.
+// freshPool opens a pool of one connection that its first use makes. connected says when that was; read it after
+// that.
 func freshPool(ctx context.Context, c Config, counted *counter) (p *pgxpool.Pool, connected *time.Time, err error) {
 	config, err := poolConfig(c, counted, 1)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A gatherer has calls that are made at the same time done together. The first goes at once; those that come while as
-// many groups are under way as may be wait, and go together in the next.
+// A gatherer does simultaneous calls together. The first goes at once. Those that come while as many groups as
+// allowed are under way go together in the next.
 type gatherer[T any] struct {
 	do       func(ctx context.Context, group []*T) error
 	ctx      context.Context // the client's: a group does not end with one of its members

@@ -15,7 +15,7 @@ import (
 	"github.com/pressly/goose/v3/lock"
 )
 
-// Goose is the table locker of a tool for migrations, which holds one lock for as long as they run.
+// Goose is the table locker of a migration tool, which holds one lock during the migrations.
 func Goose() Kind {
 	return Kind{
 		Name: "goose", Server: Postgres,

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// The statements of a queue with hand-over, by hand: a ticket that is written under the lock's row, a release that
-// grants in the same statement, and a notification in a later transaction that does not wait for the disk.
+// The statements of a hand-written queue with hand-over: a ticket that is written under the lock's row, a release
+// that grants in the same statement, and a notification in a later transaction that does not wait for the disk.
 const (
 	queueRow = `
 		INSERT INTO bare.locks_queue (name, holder, session_id, grant_id, token, ttl, acquired_at, renewed_at, expires_at)
@@ -152,8 +152,8 @@ func (c *handOverClient) acquire(ctx context.Context, name string) (func(context
 	}
 }
 
-// handOver releases the lease and grants to the next. One who queued while the statement waited for the row is not seen
-// by it: where it found nobody it looks again.
+// handOver releases the lease and grants to the next. It does not see a caller that queued while the statement waited
+// for the row. So if it finds nobody it looks again.
 func (c *handOverClient) handOver(ctx context.Context, name string, token int64, grantID string) error {
 	for range 2 {
 		var session, next *string

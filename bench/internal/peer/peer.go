@@ -39,8 +39,8 @@ const (
 	ZooKeeper    Server = "ZooKeeper"
 )
 
-// Guarantees are what a peer's own documentation and source promise. They are printed beside the figures, because much
-// of the speed of some is bought with them.
+// Guarantees are what a peer's own documentation and source promise. They are printed beside the figures, because
+// some peers buy much of their speed with them.
 type Guarantees struct {
 	Durable string `json:"durable"` // does a grant that was answered survive a crash of the server?
 	Fair    string `json:"fair"`    // are waiters served in the order in which they came?
@@ -56,7 +56,7 @@ type Kind struct {
 	Settings   string // what its documentation leaves open and was chosen here
 	Guarantees Guarantees
 	In         []Workload
-	// Notes say by workload what a reader must know of a figure, or why there is none.
+	// Notes say by workload what a reader must know about a figure, or why there is none.
 	Notes map[Workload]string
 	// MostLeases is how many leases W3 asks of it. Defaults to any number.
 	MostLeases int
@@ -87,7 +87,7 @@ func (c Config) waits() bool { return c.Workload == W2 || c.Workload == W4 }
 
 // Client is the use that one process makes of a peer.
 type Client interface {
-	// Caller makes what one goroutine acquires with; for as many as Config.Callers says, before the clock starts.
+	// Caller makes what one goroutine acquires with, for as many as Config.Callers says, before the clock starts.
 	Caller(ctx context.Context) (Caller, error)
 	// Requests counts what was sent to the server: statements for PostgreSQL, commands or calls for others.
 	Requests() int64
@@ -95,8 +95,8 @@ type Client interface {
 	Close(ctx context.Context) error
 }
 
-// Caller acquires one lock at a time. In W2 and W4 it waits, until ctx ends, in the others a lock that is held is an
-// error. The release is not bound to ctx.
+// Caller acquires one lock at a time. In W2 and W4 it waits until ctx ends; in the others a held lock is an error.
+// The release is not bound to ctx.
 type Caller interface {
 	Acquire(ctx context.Context, name string) (release func(ctx context.Context) error, err error)
 }
@@ -109,8 +109,8 @@ func (f Func) Acquire(ctx context.Context, name string) (func(ctx context.Contex
 	return f(ctx, name)
 }
 
-// Holder is a Client that takes many locks and keeps them in its own way (W3). For others each lock is acquired by a
-// caller, and the client keeps it.
+// Holder is a Client that takes many locks and keeps them in its own way (W3). For other clients a caller acquires
+// each lock, and the client keeps it.
 type Holder interface {
 	// Hold returns when all are held; they are kept until Close.
 	Hold(ctx context.Context, names []string) error
@@ -118,7 +118,7 @@ type Holder interface {
 
 // Writer is a Client that can write under a lock (W5).
 type Writer interface {
-	// Writer makes what one goroutine writes with; each has a row and, if there are locks, a lock of its own.
+	// Writer makes what one goroutine writes with; each has its own row and, if there are locks, its own lock.
 	Writer(ctx context.Context, n int) (write func(ctx context.Context) error, err error)
 }
 
@@ -129,7 +129,7 @@ type Death struct {
 	LastSent time.Time // the last request that the holder began to send
 }
 
-// Expirer is a Client that knows when the lock of a dead holder falls free, by the server's clock (W4).
+// Expirer is a Client that knows when a dead holder's lock becomes free, by the server's clock (W4).
 type Expirer interface {
 	Expiry(ctx context.Context, d Death) (time.Time, error)
 }

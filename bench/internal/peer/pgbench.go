@@ -47,8 +47,8 @@ func Pgbench() Kind {
 
 // PairRunner is a Client that runs W1 by itself, outside this process.
 type PairRunner interface {
-	// RunPairs starts the callers and returns after end with the pairs that were done by then. name tells them from
-	// those of other runs. started gets the process.
+	// RunPairs starts the callers and returns after end with the pairs that were done by then. name distinguishes
+	// them from those of other runs. started gets the process.
 	RunPairs(ctx context.Context, name string, end time.Time, started func(pid int)) ([]Pair, error)
 }
 

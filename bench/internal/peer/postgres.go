@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// MostConnections is the largest pool of a process. What holds a connection while it waits or holds (advisory locks) has
-// one for each caller instead.
+// MostConnections limits the pool of a process. A peer that holds a connection while it waits or holds (advisory
+// locks) has one for each caller instead.
 const MostConnections = 20
 
 // poolSettings are those of peers that have a pool in forms of either kind.
@@ -18,8 +18,8 @@ func poolSettings() string {
 	return fmt.Sprintf("pool of %d, of 1 where each process has one caller", MostConnections)
 }
 
-// pool opens a pool of so many connections, or as many as c says, whose statements are counted, on the wire: whatever asks the server, by a pool, a batch, or a
-// connection that is made as the pool makes its own, is counted once for each statement to execute.
+// pool opens a pool of so many connections, or as many as c says, whose statements are counted on the wire. Whatever
+// asks the server counts once per statement: a pool, a batch, or a connection made as the pool makes its own.
 func pool(ctx context.Context, c Config, counted *counter, connections int) (*pgxpool.Pool, error) {
 	config, err := poolConfig(c, counted, connections)
 	if err != nil {
@@ -57,8 +57,8 @@ func poolConfig(c Config, counted *counter, connections int) (*pgxpool.Config, e
 	return config, nil
 }
 
-// statementConn counts the messages of PostgreSQL's protocol that have a statement executed: Execute and Query. A pool's
-// look whether an idle connection lives, which is a comment and no statement, does not count.
+// statementConn counts the messages of PostgreSQL's protocol that execute a statement: Execute and Query. A pool's
+// check of an idle connection is only a comment, and does not count.
 type statementConn struct {
 	net.Conn
 	counted *counter

@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// openRedis makes a go-redis client as it makes one by default (a pool of ten connections for each core), whose commands
-// are counted.
+// openRedis makes a go-redis client with its defaults (a pool of ten connections per core), whose commands are
+// counted.
 func openRedis(ctx context.Context, c Config, counted *counter) (*redis.Client, error) {
 	client := redis.NewClient(&redis.Options{Addr: c.Address})
 	client.AddHook(redisHook{counted})

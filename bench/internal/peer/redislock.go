@@ -11,8 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redislock is a lease-lock library on Redis. A caller that waits asks each so often: 100 ms in the example of its
-// documentation, and no less than 16 ms by its advice.
+// Redislock is a lease-lock library on Redis. A waiting caller polls: every 100 ms in its documentation's example,
+// and no faster than every 16 ms by its advice.
 func Redislock(name string, server Server, again time.Duration, in ...Workload) Kind {
 	return Kind{
 		Name: name, Server: server,

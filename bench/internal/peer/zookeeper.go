@@ -39,7 +39,7 @@ type zooKeeperClient struct {
 	timeout time.Duration
 }
 
-// Ticks of the server, by its default and where everything is to be short. Its least session is two of them.
+// Ticks of the server: its default, and for short runs. Its shortest session is two ticks.
 const (
 	ZooKeeperTick      = 2 * time.Second
 	ZooKeeperTickSmoke = 300 * time.Millisecond
@@ -91,8 +91,8 @@ func (c *writeConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Caller takes a Lock for each acquisition. It cannot be told to stop waiting but by the end of the connection, so a wait
-// that ctx ends goes on behind the scenes until Close.
+// Caller takes a Lock for each acquisition. Only the end of the connection makes it stop waiting, so a wait that ctx
+// ends continues in the background until Close.
 func (c *zooKeeperClient) Caller(context.Context) (Caller, error) {
 	return Func(func(ctx context.Context, name string) (func(context.Context) error, error) {
 		l := zk.NewLock(c.conn, "/"+strings.ReplaceAll(name, "/", "-"), zk.WorldACL(zk.PermAll))

@@ -1,4 +1,4 @@
-// Package procfs reads what Linux tells of processes, connections and the machine.
+// Package procfs reads Linux's data about processes, connections and the machine.
 package procfs
 
 import (
@@ -22,8 +22,8 @@ type process struct {
 	reaped time.Duration // of its children that it has waited for, and of theirs
 }
 
-// TreeCPU is the processor time that a process and all of its descendants have used, those included that have ended and
-// were waited for. It never decreases while the process lives.
+// TreeCPU is the processor time of a process and all of its descendants, including those that have ended and were
+// waited for. It never decreases while the process lives.
 func TreeCPU(pid int) (time.Duration, error) {
 	const readings = 20
 	for n := 1; ; n++ {
@@ -61,7 +61,7 @@ func sum(all map[int]process, tree []int) (sum time.Duration) {
 	return sum
 }
 
-// nobodyReaped says that every process is still there and has waited for no child since it was read.
+// nobodyReaped reports whether every process still exists and has waited for no child since it was read.
 func nobodyReaped(proc string, all map[int]process, tree []int) bool {
 	for _, pid := range tree {
 		stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
@@ -127,8 +127,8 @@ func parseStat(line string) (process, error) {
 	}, nil
 }
 
-// running is what the threads that live have used, to the nanosecond; 0 where the system does not count it. The ticks
-// alone would hide the work of a server that has little.
+// running is the time of the live threads, to the nanosecond; 0 if the system does not count it. The ticks alone
+// would hide the work of a server that does little.
 func running(dir string) (sum time.Duration) {
 	files, _ := filepath.Glob(filepath.Join(dir, "task", "*", "schedstat")) // the pattern is well formed
 	for _, file := range files {

@@ -77,7 +77,7 @@ func Look(dir string) (Machine, error) {
 	return m, nil
 }
 
-// timeFlushes writes 8 KiB and flushes them, again and again, over a file that is there already, as a log is written.
+// timeFlushes writes 8 KiB and flushes them, again and again, over an existing file, as a log is written.
 func timeFlushes(dir string) ([]time.Duration, error) {
 	f, err := os.CreateTemp(dir, "flush-")
 	if err != nil {

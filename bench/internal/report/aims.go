@@ -9,7 +9,7 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/stats"
 )
 
-// An aim bounds a figure of pglock: as a multiple of another, or, where there is no other, by itself.
+// An aim bounds a figure of pglock: as a multiple of another figure or, if there is none, by itself.
 type aim struct {
 	workload peer.Workload
 	where    string
@@ -64,11 +64,11 @@ type Ratio struct {
 	Max      Figure        `json:"ratio_max"`
 	Most     bool          `json:"at_most"` // the aim is a most
 	Aim      Figure        `json:"aim"`
-	Bare     Figure        `json:"bare"` // the ratio that the best of the bare statements reaches in the same place; NaN where there is none
+	Bare     Figure        `json:"bare"` // the ratio of the best bare statements there; NaN if there are none
 	Met      *bool         `json:"met"`  // nil where there are no figures
 }
 
-// Judge compares with the aims those figures that there are. Aims of workloads or forms that did not run are left out.
+// Judge compares the available figures with the aims. It leaves out aims of workloads or forms that did not run.
 func (r *Results) Judge() {
 	r.Ratios = nil
 	for _, a := range aims() {

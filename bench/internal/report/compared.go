@@ -12,7 +12,8 @@ import (
 // comparedBy are the metrics of which ratios to each other peer are shown.
 var comparedBy = []Metric{Rate, P50, FirstGrant, ClientCPU, ServerCPU}
 
-// compared shows pglock as a multiple of everyone else in the same place, by the median of the ratios of each repetition.
+// compared shows pglock as a multiple of every other peer in the same place, by the median of the ratios of each
+// repetition.
 func (r *Results) compared(b *strings.Builder) {
 	t := newTable("pglock by the others, in the same place")
 	t.AppendHeader(table.Row{"", "where", "by", "rate", "p50", "connected to grant", "client CPU", "server CPU"})

@@ -8,7 +8,7 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/stats"
 )
 
-// Number shows three figures, with commas in thousands, and as many digits as are needed for that.
+// Number shows three significant figures, with commas in thousands, and no more digits than necessary.
 func Number(v float64) string {
 	switch {
 	case math.IsNaN(v):
@@ -42,7 +42,7 @@ func commas(text string) string {
 	return sign + whole + fraction
 }
 
-// Range shows the middle and, where there is more than one figure, how far they lie apart.
+// Range shows the middle and, if there are several figures, their spread.
 func Range(s stats.Spread) string {
 	if s.N < 2 || math.IsNaN(s.Median) {
 		return Number(s.Median)

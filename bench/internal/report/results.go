@@ -35,7 +35,7 @@ const (
 	Late        Metric = "grant_after_expiry_ms"    // one figure for each death
 )
 
-// Figure is a number that JSON may not know: NaN, where there is none, is null, and infinity is a word.
+// Figure is a number that JSON may not have: NaN, a missing figure, is null, and infinity is a word.
 type Figure float64
 
 // MarshalJSON writes the number with no more digits than it is good for.
@@ -111,7 +111,7 @@ func (r *Results) find(p Place) *Line {
 	return nil
 }
 
-// Set puts down the figure of a repetition, counted from 0. Repetitions that are left out have none.
+// Set records the figure of a repetition, counted from 0. Omitted repetitions have none.
 func (l *Line) Set(m Metric, repetition int, v float64) {
 	for len(l.Figures[m]) <= repetition {
 		l.Figures[m] = append(l.Figures[m], Figure(math.NaN()))

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// chart is bars in groups, each with a whisker from the least to the most and a text; and, where there is one, a bound
-// that all bars are to reach.
+// chart is bars in groups, each with a whisker from the least to the most and a text, and perhaps a bound that all
+// bars should reach.
 type chart struct {
 	title, describes string
 	groups           []group
@@ -115,7 +115,7 @@ func (c chart) axis(g group) func(float64) float64 {
 	return func(v float64) float64 { return labelWidth + width*min(max(v, 0), most)/most }
 }
 
-// draw has the text behind the bar or, where a line goes down through all of them, at the right.
+// draw puts the text behind the bar or, if a line goes down through all of them, at the right.
 func (s bar) draw(b *strings.Builder, y int, at func(float64) float64, atRight bool) {
 	fmt.Fprintf(b, "  <text class=\"ink\" x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
 		labelWidth-10, y+barHeight-3, escaped(s.label))

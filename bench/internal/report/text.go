@@ -17,7 +17,7 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/stats"
 )
 
-// WriteText writes everything that a reader needs: where and how, a table for each workload, ratios, and the aims.
+// WriteText writes everything that a reader needs: place and method, a table for each workload, ratios, and the aims.
 func (r *Results) WriteText(w io.Writer) error {
 	var b strings.Builder
 	r.head(&b)
@@ -71,7 +71,7 @@ func (r *Results) others() string {
 	return fmt.Sprintf("%s %% (most: %s %%)", Number(s.Median), Number(s.Max))
 }
 
-// workload writes a table with one part for each form, and the notes of those who are in it or are left out.
+// workload writes a table with one part for each form, and notes on the peers in it or left out.
 func (r *Results) workload(b *strings.Builder, w peer.Workload) {
 	var lines []*Line
 	for _, l := range r.Lines {
@@ -137,7 +137,7 @@ func (l *Line) cell(c column) string {
 	return Number(s.Median)
 }
 
-// short is the first word, for a narrow table; the whole is in the table of guarantees.
+// short is the first word, for a narrow table; the table of guarantees has the whole.
 func short(guarantee string) string {
 	word, _, _ := strings.Cut(guarantee, " ")
 	return strings.TrimSuffix(word, ",")

@@ -31,8 +31,8 @@ func (r *Runner) pairs(ctx context.Context, s step, callers int) error {
 	return r.counted(ctx, s, at, []worker.Order{o}, nil)
 }
 
-// alone is W1 or W2 with one caller in each of so many processes, over one connection: to an application, a client of its
-// own in each of its processes. In W1 each has a name of its own.
+// alone is W1 or W2 with one caller in each of so many processes, over one connection: to an application, a client in
+// each of its processes. In W1 each has its own name.
 func (r *Runner) alone(ctx context.Context, s step, processes int) error {
 	at := r.server(s.kinds[0])
 	o := r.order(s.kinds[0], s.lines[0].Workload, at, leaseTTL)
@@ -65,8 +65,7 @@ func (r *Runner) waits(ctx context.Context, s step, waiters, processes int) erro
 	return r.counted(ctx, s, at, spread(o, processes), nil)
 }
 
-// counted measures what is counted in turns, and puts it down. ready, if there is one, is called when all workers are
-// ready.
+// counted measures in turns what is counted, and records it. ready, if given, is called when all workers are ready.
 func (r *Runner) counted(ctx context.Context, s step, at *server.Running, orders []worker.Order, ready func() error) error {
 	line := s.lines[0]
 	before, err := readLog(ctx, at)

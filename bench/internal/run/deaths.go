@@ -16,7 +16,7 @@ import (
 // deathPatience is longer than any peer takes from the start of the holder to the next grant.
 const deathPatience = 40 * time.Second
 
-// deaths is W4. All peers wait for the death of their holders at the same time, which is no work; each for its own.
+// deaths is W4. All peers wait for the death of their holders at the same time, each for its own; waiting is no work.
 func (r *Runner) deaths(ctx context.Context, s step) error {
 	errs := make([]error, len(s.kinds))
 	var all sync.WaitGroup
@@ -39,8 +39,8 @@ func (r *Runner) deaths(ctx context.Context, s step) error {
 	return errors.Join(errs...)
 }
 
-// death has one process take the lock, this one wait for it, and kills the first. It tells how long after the expiry
-// this one was granted the lock.
+// death has one process take the lock, has this one wait for it, and kills the first. It returns how long after the
+// expiry this one was granted the lock.
 func (r *Runner) death(ctx context.Context, k peer.Kind, o worker.Order) (late time.Duration, err error) {
 	const callers = 2 // the second connection asks for the expiry
 	client, err := k.Open(ctx, peer.Config{Address: o.Address, Workload: peer.W4, Callers: callers, TTL: o.TTL, Smoke: o.Smoke})
@@ -79,8 +79,8 @@ func (r *Runner) death(ctx context.Context, k peer.Kind, o worker.Order) (late t
 	return g.at.Sub(expiry), g.release(context.WithoutCancel(ctx))
 }
 
-// phases is within what time the one who waits begins: it must not be bound to the holder's begin, as a peer that asks
-// each 100 ms would find a lease of 2 s over at always the same moment.
+// phases is the time within which the waiter begins. It must not depend on the holder's beginning: otherwise a peer
+// that polls every 100 ms would find a lease of 2 s over at always the same moment.
 const phases = 300 * time.Millisecond
 
 // grant is what the one who waits gets.
@@ -90,7 +90,7 @@ type grant struct {
 	err     error
 }
 
-// kill starts the holder, has the caller wait, and kills the holder at a moment that is not bound to anything.
+// kill starts the holder, has the caller wait, and kills the holder at a random moment.
 func (r *Runner) kill(ctx context.Context, caller peer.Caller, o worker.Order) (d peer.Death, _ <-chan grant, err error) {
 	holder, err := worker.Start(ctx, o)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/worker"
 )
 
-// keeps is W3. All peers hold their leases at the same time, which is no work to speak of; those on PostgreSQL have a
+// keeps is W3. All peers hold their leases at the same time, which is hardly any work. Those on PostgreSQL have a
 // server each, so that its processor time is theirs.
 func (r *Runner) keeps(ctx context.Context, s step, leases int) error {
 	if err := r.servers3(ctx, s.kinds); err != nil {
@@ -63,7 +63,7 @@ func (r *Runner) keep(ctx context.Context, s step, at *server.Running, o worker.
 	return nil
 }
 
-// servers3 starts a PostgreSQL server for each peer that needs one and has none. Where no figure counts they share one.
+// servers3 starts a PostgreSQL server for each peer that needs one and has none. If no figure counts they share one.
 func (r *Runner) servers3(ctx context.Context, kinds []peer.Kind) error {
 	if r.options.Smoke {
 		return nil

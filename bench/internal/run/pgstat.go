@@ -19,8 +19,8 @@ const backendsGone = 5 * time.Second
 
 const otherClients = `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()`
 
-// readLog reads the server's log use when nobody but this is connected any more: a backend tells of its work a second late
-// or when it ends. Other servers than PostgreSQL have none.
+// readLog reads the server's log use when nobody but this is connected any more: a backend reports its work a second
+// late or when it ends. Only PostgreSQL has this.
 func readLog(ctx context.Context, s *server.Running) (use logUse, err error) {
 	if s.Name != peer.Postgres {
 		return use, nil

@@ -1,5 +1,5 @@
-// Package run has everything measured, in turns: in each repetition every peer, one after the other, the first another
-// one each time, so that what the machine does meanwhile falls on all of them alike.
+// Package run measures everything in turns: in each repetition every peer, one after the other, beginning with a
+// different one each time, so that disturbances of the machine affect all of them alike.
 package run
 
 import (
@@ -80,7 +80,7 @@ func (r *Runner) plan() (steps []step) {
 	return steps
 }
 
-// inTurns has one peer measured after the other; each repetition begins with another one.
+// inTurns measures one peer after the other; each repetition begins with a different one.
 func (r *Runner) inTurns(f form, repetition int) []step {
 	var turns []step
 	for _, k := range r.taking(f) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Progress tells what runs now, how many of how many, and what came of it. On a terminal it has one line that changes.
+// Progress shows what runs now, how many of how many, and the result. On a terminal it is one changing line.
 type Progress struct {
 	out      io.Writer
 	terminal bool

@@ -25,8 +25,7 @@ func New(o Options, servers *server.Set, results *report.Results, p *Progress) *
 	return &Runner{options: o, servers: servers, own: make(map[string]*server.Running), results: results, progress: p}
 }
 
-// Run does all steps. A measurement that fails is put down as failed, and the others go on; the error then is
-// ErrIncomplete.
+// Run does all steps. It records a failed measurement as failed, and continues; the error then is ErrIncomplete.
 func (r *Runner) Run(ctx context.Context) (err error) {
 	defer func() {
 		for _, s := range r.own {
@@ -67,7 +66,7 @@ func (r *Runner) Run(ctx context.Context) (err error) {
 // ErrIncomplete says that some measurements failed; the results tell which.
 var ErrIncomplete = errors.New("measurements failed")
 
-// errLate says that figures of a window would be none, because the readings at its ends were late.
+// errLate says that the figures of a window are useless, because the readings at its ends were late.
 var errLate = errors.New("the machine was too busy to read the clocks in time")
 
 // mostTries is how often a measurement is made that errLate ends.

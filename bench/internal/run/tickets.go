@@ -19,14 +19,14 @@ type when int
 const (
 	never  when = iota
 	before      // they connect
-	after       // they have used their locks, so that their plans are of a table without tickets
+	after       // they have used their locks, so their plans stem from a table without tickets
 )
 
 // queuedNames is how many locks others hold, and queue for.
 const queuedNames = 100
 
-// askMany has a session ask for locks, by the SQL functions: for $1 of $2 names, in turn. $3: it waits. It tells how many
-// were answered as they should be.
+// askMany has a session ask for locks, by the SQL functions: for $1 of $2 names, in turn. $3: it waits. It returns
+// how many got the right answer.
 const askMany = `
 	SELECT count(*) FROM (
 		SELECT array_agg('queue/' || n % $2::int) AS names, array_agg(gen_random_uuid()) AS grant_ids,
@@ -38,8 +38,8 @@ const askMany = `
 			a.waits, '24 hours', a.owner_ids, a.no, a.turns) r
 	WHERE r.granted <> $3::boolean`
 
-// beside is W7, of one peer: W1 by processes of one caller while the tickets of a session that lives queue for other
-// locks. Those locks are held in any case, so that the tickets are all that differs.
+// beside is W7, of one peer: W1 by processes of one caller while the tickets of a live session queue for other locks.
+// Those locks are held in every form, so that only the tickets differ.
 func (r *Runner) beside(ctx context.Context, s step, processes, tickets int, w when) error {
 	at, err := r.ticketServer(ctx, s.kinds[0])
 	if err != nil {
@@ -85,8 +85,8 @@ func askFor(ctx context.Context, conn *pgx.Conn, times int, waiting bool) error 
 	return nil
 }
 
-// ticketServer is a PostgreSQL server for W7 alone: what it leaves behind in the tables would be in others' way. It cleans
-// up nothing by itself, so that this does not fall into a window.
+// ticketServer is a PostgreSQL server for W7 alone, because its leftovers in the tables would disturb others. It
+// cleans up nothing by itself, so that this does not fall into a window.
 func (r *Runner) ticketServer(ctx context.Context, k peer.Kind) (*server.Running, error) {
 	const name = "tickets"
 	if at := r.own[name]; at != nil {

@@ -21,7 +21,8 @@ type timed struct {
 	middle    func() error  // called in the middle of the window; nil for nothing
 }
 
-// together has workers do their orders in one window, and reads the server's processor time at both of its ends.
+// together has workers carry out their orders in one window, and reads the server's processor time at both of its
+// ends.
 func (t *timed) together(ctx context.Context, orders []worker.Order, warmUp, lasts time.Duration, pid int) error {
 	group, err := worker.StartGroup(ctx, orders)
 	if err != nil {
@@ -91,7 +92,7 @@ func (t *timed) watch(ctx context.Context, pid int) error {
 	}
 	lasted := time.Since(began)
 	after, err := t.read(pid)
-	// On a busy machine the readings are late: what was used is that of a window of the right length.
+	// On a busy machine the readings are late: the use is scaled to a window of the right length.
 	t.Late = t.window.Late(lasted)
 	part := float64(t.window.End.Sub(t.window.Begin)) / float64(lasted)
 	t.serverCPU = time.Duration(float64(after.server-before.server) * part)

@@ -12,8 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/worker"
 )
 
-// warmServers has each server work for a while before anything counts, at the same time: some are slow until they have
-// (ZooKeeper's virtual machine compiles what is used often, which takes longer than what others need).
+// warmServers has each server work for a while before anything counts, all at the same time: some are slow at first.
+// ZooKeeper's virtual machine takes longest, since it compiles what is used often.
 func (r *Runner) warmServers(ctx context.Context) error {
 	size := r.options.sizes()
 	lasts := size.serverWarmUp

@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// KeeperRole is the first argument that makes this program a keeper: a process that runs one server in a folder of its
-// own. It ends the server and removes the folder when its standard input ends, which it does however the process that
-// started it ends.
+// KeeperRole is the first argument that makes this program a keeper: a process that runs one server in its own
+// folder. It ends the server and removes the folder when its standard input ends, which happens however the process
+// that started it ends.
 const KeeperRole = "keep-a-server"
 
 // order is what a keeper is to run; a line of JSON on its standard input.
@@ -44,7 +44,7 @@ type kept struct {
 // logFile is where a server writes.
 func (o order) logFile() string { return filepath.Join(o.Folder, "log") }
 
-// keep starts a keeper and returns when it has started the server. From then on the folder is the keeper's.
+// keep starts a keeper and returns when that has started the server. From then on the folder belongs to the keeper.
 func keep(o order) (*kept, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -150,7 +150,7 @@ func (k *kept) stop() error {
 
 // Keeper is the life of a keeper.
 func Keeper() error {
-	// Caught and not heeded; signals that are ignored would be ignored by the server too.
+	// Caught and not obeyed: the server would inherit ignored signals.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	in := bufio.NewReader(os.Stdin)
 	line, err := in.ReadBytes('\n')

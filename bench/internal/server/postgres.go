@@ -18,8 +18,8 @@ import (
 	"github.com/pglock-dev/pglock/migrations"
 )
 
-// postgresSettings flush to disk as a real server does, and keep checkpoints out of a run, as they would fall on whoever
-// is measured at that moment.
+// postgresSettings flush to disk as a real server does, and keep checkpoints out of a run, because a checkpoint would
+// burden the peer that is being measured.
 var postgresSettings = map[string]string{
 	"fsync":              "on",
 	"checkpoint_timeout": "1h",

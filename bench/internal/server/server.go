@@ -1,4 +1,4 @@
-// Package server starts the servers that are measured, on loopback only, each in a temporary folder that goes with it.
+// Package server starts the servers to measure, on loopback only, each in a temporary folder that is removed with it.
 package server
 
 import (
@@ -65,7 +65,7 @@ type Set struct {
 	Missing map[peer.Server]error // that could not be started, and why
 }
 
-// StartAll starts servers at the same time. Those that cannot be started are told, and the others run.
+// StartAll starts servers at the same time. It reports those that cannot be started, and the others run.
 func StartAll(ctx context.Context, names []peer.Server, o Options) *Set {
 	s := &Set{Running: make(map[peer.Server]*Running), Missing: make(map[peer.Server]error)}
 	var all sync.WaitGroup
@@ -106,8 +106,8 @@ func (s *Set) Stop() error {
 // attempts is how often a start is tried: between the choice of a free port and its use somebody else may take it.
 const attempts = 3
 
-// onFreePorts runs start with free ports of 127.0.0.1 and a new folder, and again with others if it fails. A start that
-// fails leaves the folder to be removed here.
+// onFreePorts runs start with free ports of 127.0.0.1 and a new folder, and again with others if it fails. It removes
+// the folder of a failed start.
 func onFreePorts(ctx context.Context, kind string, n int,
 	start func(folder string, ports []int) (*Running, error),
 ) (*Running, error) {
@@ -136,7 +136,7 @@ func onFreePorts(ctx context.Context, kind string, n int,
 	return nil, errors.Join(errs...)
 }
 
-// freePorts are different from each other, as all are held until the last is found.
+// freePorts are different from each other, because all are held until the last is found.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {

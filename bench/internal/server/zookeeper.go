@@ -19,7 +19,7 @@ import (
 // zooKeeperJar is Debian's; it names the others that it needs.
 const zooKeeperJar = "/usr/share/java/zookeeper.jar"
 
-// startZooKeeper runs Debian's server with a configuration and a data folder of its own.
+// startZooKeeper runs Debian's server with its own configuration and data folder.
 func startZooKeeper(ctx context.Context, o Options) (*Running, error) {
 	java, err := exec.LookPath("java")
 	if err != nil {

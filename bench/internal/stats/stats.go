@@ -15,7 +15,8 @@ type Spread struct {
 	N      int     `json:"n"`
 }
 
-// Of gives the spread of figures; of none it is NaN. An even number of figures has the mean of the two in the middle.
+// Of returns the spread of figures, NaN if there are none. For an even number of figures the median is the mean of
+// the middle two.
 func Of(figures []float64) Spread {
 	if len(figures) == 0 {
 		return Spread{Median: math.NaN(), Min: math.NaN(), Max: math.NaN()}
@@ -44,8 +45,9 @@ type Share struct {
 	Served   int       // within the window
 }
 
-// Fairness is the most that a caller was served by the least, of those who took part in the entire window. It is infinite
-// where one was not served at all and another was, and NaN where nobody took part or nobody was served.
+// Fairness is the turns of the caller with the most, divided by those of the caller with the least, among those that
+// took part in the entire window. It is infinite if one was not served and another was, and NaN if nobody took part
+// or was served.
 func Fairness(shares []Share, begin, end time.Time) float64 {
 	var served []float64
 	for _, s := range shares {
@@ -59,8 +61,7 @@ func Fairness(shares []Share, begin, end time.Time) float64 {
 	return slices.Max(served) / slices.Min(served)
 }
 
-// Ratios divides figure by figure, those of the same repetition; where one is missing (NaN) or the divisor is zero, there
-// is no ratio.
+// Ratios divides figures of the same repetition; if one is missing (NaN) or the divisor is zero, there is no ratio.
 func Ratios(a, b []float64) []float64 {
 	var ratios []float64
 	for i := range min(len(a), len(b)) {

@@ -8,8 +8,8 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/peer"
 )
 
-// firsts is W6: one caller acquires over a new connection, with a new client, again and again. The lock is one that
-// has been used before.
+// firsts is W6: one caller acquires over a new connection, with a new client, again and again. The lock was used
+// before.
 func firsts(_ context.Context, client peer.Client, o Order) (loop, error) {
 	starter, ok := client.(peer.Starter)
 	if !ok {

@@ -12,15 +12,15 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/stats"
 )
 
-// firstUses is how often each caller of W1 acquires before the clock starts: as often as it has names, and often enough
-// for a server to keep the plans of its statements.
+// firstUses is how often each caller of W1 acquires before the clock starts: once per name, and often enough for a
+// server to keep the plans of its statements.
 const firstUses = 8
 
-// turn does the work once. began is when it did; it gives back when that was done which counts.
+// turn does the work once. began is when it did; it returns the time that counts as its end.
 type turn func(ctx context.Context) (done time.Time, err error)
 
-// repeat has each caller do its turns until the window ends. A turn that begins within the window may end after it, and
-// is not counted; one that w.End cuts off is no error.
+// repeat has each caller do its turns until the window ends. A turn that begins within the window may end after it,
+// and then does not count; a turn that w.End cuts off is no error.
 func repeat(ctx context.Context, client peer.Client, w Window, turns []turn) (Result, error) {
 	stop := measure(w, client.Requests, ownCPU)
 	took := make([][]time.Duration, len(turns))
@@ -95,8 +95,8 @@ func pairs(ctx context.Context, client peer.Client, o Order) (loop, error) {
 	return usedBefore(client, turns, firstUses), nil
 }
 
-// firstUse has each caller do its turn so often before the clock starts: what a server makes for a new name, and what a
-// client connects with its first call, is not what is measured.
+// firstUse has each caller do its turn so often before the clock starts: the cost of a new name on the server, and of
+// the connections of a client's first call, is not measured.
 func firstUse(ctx context.Context, turns []turn, times int) error {
 	errs := make([]error, len(turns))
 	var all sync.WaitGroup

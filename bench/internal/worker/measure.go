@@ -11,8 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/bench/internal/procfs"
 )
 
-// measure reads figures at the begin and at the end of the window; the function that it gives waits for the second
-// reading and has the differences. late says that the machine was too busy for them to tell anything.
+// measure reads figures at the beginning of the window; the function that it returns waits for the reading at the end
+// and has the differences. late says that the machine was too busy for useful figures.
 func measure(w Window, requests func() int64, cpu func() time.Duration) func() (_ time.Duration, _ int64, late bool) {
 	done := make(chan struct{})
 	var used time.Duration
@@ -24,7 +24,7 @@ func measure(w Window, requests func() int64, cpu func() time.Duration) func() (
 		began, usedBefore, sentBefore := time.Now(), cpu(), requests()
 		time.Sleep(time.Until(w.End))
 		used, sent = cpu()-usedBefore, requests()-sentBefore
-		// On a busy machine the readings are late: what was used is that of a window of the right length.
+		// On a busy machine the readings are late: the use is scaled to a window of the right length.
 		lasted := time.Since(began)
 		late = w.Late(lasted)
 		part := float64(w.End.Sub(w.Begin)) / float64(lasted)

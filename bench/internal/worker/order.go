@@ -36,7 +36,7 @@ type Window struct{ Begin, End time.Time }
 
 func (w Window) has(t time.Time) bool { return !t.Before(w.Begin) && t.Before(w.End) }
 
-// Late says that two readings, so far apart, tell nothing of the window: the first came when half of it was over.
+// Late says that two readings, so far apart, are useless for the window: the first came when half of it was over.
 func (w Window) Late(apart time.Duration) bool { return apart < w.End.Sub(w.Begin)/2 }
 
 // Result is what a worker did.

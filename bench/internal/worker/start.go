@@ -77,8 +77,8 @@ func (p *Process) Discard() error {
 	return err
 }
 
-// Granted waits until the worker, a holder of W4, has the lock. From then on sent is called with the time of each of its
-// requests, one call at a time, until it ends; requests before are told too. gone is closed after the last call.
+// Granted waits until the worker, a holder of W4, has the lock. From then until it ends, sent is called with the time
+// of each of its requests, one call at a time; earlier requests are reported too. gone is closed after the last call.
 func (p *Process) Granted(sent func(time.Time)) (gone <-chan struct{}, err error) {
 	for {
 		line, err := p.line()

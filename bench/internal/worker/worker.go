@@ -77,7 +77,7 @@ func (o Order) config() peer.Config {
 	return peer.Config{Address: o.Address, Workload: o.Workload, Callers: o.Callers, Connections: o.Pool, TTL: o.TTL, Smoke: o.Smoke}
 }
 
-// work opens the peer, gets ready, and does the work for as long as the window says.
+// work opens the peer, gets ready, and works for as long as the window says.
 func work(ctx context.Context, k peer.Kind, o Order, ready func() (Window, error)) (result Result, err error) {
 	opening, opened := context.WithTimeout(ctx, patience)
 	defer opened()
@@ -113,8 +113,8 @@ func work(ctx context.Context, k peer.Kind, o Order, ready func() (Window, error
 // loop does the work until the window ends.
 type loop func(ctx context.Context, w Window) (Result, error)
 
-// hold takes a lock and keeps it until this process is killed. It tells of each request before it is sent, because the
-// lease may be counted from there, and of the grant.
+// hold takes a lock and keeps it until this process is killed. It reports each request before it is sent, because the
+// lease may be counted from there, and the grant.
 func hold(ctx context.Context, k peer.Kind, o Order, out io.Writer) error {
 	config := o.config()
 	config.OnRequest = func(at time.Time) { _, _ = fmt.Fprintln(out, "sent", at.UnixNano()) }

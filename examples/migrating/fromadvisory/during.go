@@ -14,7 +14,8 @@ import (
 
 // LockDuring holds both locks.
 func LockDuring(ctx context.Context, bridge *advisory.Bridge) error {
-	return bridge.Do(ctx, "nightly", advisory.Hashtext("nightly"), func(ctx context.Context, held *advisory.Held) error {
+	key := advisory.Hashtext("nightly")
+	return bridge.Do(ctx, "nightly", key, func(ctx context.Context, held *advisory.Held) error {
 		return held.Write(ctx, func(ctx context.Context, tx pgx.Tx) error { return report.Write(ctx, tx) })
 	})
 }

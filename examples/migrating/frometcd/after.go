@@ -8,6 +8,7 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/migrating/report"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -18,22 +19,20 @@ func MutexAfter(ctx context.Context, client *pglock.Client, store *fencedstore.S
 	}, pglock.WithTTL(30*time.Second))
 }
 
-// ElectionAfter leads until work returns. ctx of work ends when the lease is lost.
-func ElectionAfter(ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error) error {
-	return client.Do(ctx, "reporter", work, pglock.WithTTL(30*time.Second), pglock.WithHolder(me))
+// ElectionAfter leads until work returns, and campaigns again when leadership was lost.
+func ElectionAfter(
+	ctx context.Context, client *pglock.Client, me string, work func(context.Context, *pglock.Lease) error,
+) error {
+	return leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me)).Run(ctx, work)
 }
 
 // Leader tells who leads, now and at each change, until ctx ends. The name is empty while nobody does.
 func Leader(ctx context.Context, client *pglock.Client, tell func(name string)) error {
-	for change, err := range client.Watch(ctx, "reporter") {
+	for info, err := range leader.Observe(ctx, client, "reporter") {
 		if err != nil {
 			return err
 		}
-		name := ""
-		for _, leader := range change.Holders {
-			name = leader.Holder
-		}
-		tell(name)
+		tell(info.Holder)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package frometcd
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/pglock-dev/pglock/examples/migrating/report"
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/leader"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -35,5 +37,16 @@ func MutexDuring(ctx context.Context, client *pglock.Client, store *fencedstore.
 			}
 			return err
 		})
+	})
+}
+
+// ElectionDuring leads in pglock first, and then in etcd.
+func ElectionDuring(
+	ctx context.Context, client *pglock.Client, etcd *clientv3.Client, me string,
+	work func(context.Context, *pglock.Lease) error,
+) error {
+	candidate := leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me))
+	return candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
+		return ElectionBefore(ctx, etcd, me, func(ctx context.Context) error { return work(ctx, lease) })
 	})
 }

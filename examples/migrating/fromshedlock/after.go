@@ -12,7 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// After writes the report of a night once, whichever program asks, and however often. That is what lockAtLeastFor was for.
+// After writes the report of a night once, whichever program asks, and however often. That is what lockAtLeastFor was
+// for.
 func After(ctx context.Context, client *pglock.Client, store *fencedstore.Store, night string) (done bool, err error) {
 	lease, err := client.TryAcquire(ctx, "nightly", pglock.WithTTL(30*time.Second)) // not lockAtMostFor: it is renewed
 	if errors.Is(err, pglock.ErrHeld) {
@@ -22,7 +23,9 @@ func After(ctx context.Context, client *pglock.Client, store *fencedstore.Store,
 		return false, err
 	}
 	defer lease.Release(ctx)
-	err = store.Once(ctx, lease, "nightly "+night, func(ctx context.Context, tx pgx.Tx) error { return report.Write(ctx, tx) })
+	err = store.Once(ctx, lease, "nightly "+night, func(ctx context.Context, tx pgx.Tx) error {
+		return report.Write(ctx, tx)
+	})
 	if errors.Is(err, fencedstore.ErrDone) {
 		return false, nil
 	}

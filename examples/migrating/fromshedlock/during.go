@@ -15,7 +15,9 @@ import (
 var errOvertaken = errors.New("an old program has the lock")
 
 // During holds the lease and the old row. The transaction locks the row, so that no old program takes it before COMMIT.
-func During(ctx context.Context, client *pglock.Client, store *fencedstore.Store, pool *pgxpool.Pool, me string) (bool, error) {
+func During(
+	ctx context.Context, client *pglock.Client, store *fencedstore.Store, pool *pgxpool.Pool, me string,
+) (done bool, err error) {
 	lease, err := client.TryAcquire(ctx, "nightly")
 	if errors.Is(err, pglock.ErrHeld) {
 		return false, nil

@@ -17,11 +17,12 @@ type DB interface {
 // Schema is the table of the reports.
 const Schema = "CREATE TABLE reports (name text PRIMARY KEY, pages int NOT NULL)"
 
-// Write adds a page to the nightly report. It reads the number of pages, works for 5 ms, and writes the number. Two that do it at
-// the same time lose a page.
+// Write adds a page to the nightly report. It reads the number of pages, works for 5 ms, and writes the number. Two
+// that do it at the same time lose a page.
 func Write(ctx context.Context, db DB) error {
 	var pages int
-	if err := db.QueryRow(ctx, "SELECT pages FROM reports, pg_sleep(0.005) WHERE name = 'nightly'").Scan(&pages); err != nil {
+	const read = "SELECT pages FROM reports, pg_sleep(0.005) WHERE name = 'nightly'"
+	if err := db.QueryRow(ctx, read).Scan(&pages); err != nil {
 		return err
 	}
 	_, err := db.Exec(ctx, "UPDATE reports SET pages = $1 WHERE name = 'nightly'", pages+1)

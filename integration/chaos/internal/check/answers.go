@@ -8,8 +8,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// answers checks that what the callers of writes were told is true: nil is never lost, and no other answer but "unknown" is
-// ever applied.
+// answers checks that the callers of writes were told the truth: a write answered nil is never lost, and a write with
+// another answer, except "unknown", is never applied.
 type answers struct {
 	*court
 	writes    map[int64]*written
@@ -68,7 +68,7 @@ func (w *written) String() string {
 	return fmt.Sprintf("write %d (%s) to %q", w.op, w.how, w.resources)
 }
 
-// marked hears that the order of commits has come to a mark.
+// marked notes that the order of commits has reached a mark.
 func (a *answers) marked(n int64) {
 	sent, known := a.marks[n]
 	if !known {

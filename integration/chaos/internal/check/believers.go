@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// believers checks that no two holders that exclude each other see Valid() at the same time. What a holder has certainly
-// believed is from the return of its call to the last moment before a look that said valid: all on one clock.
+// believers checks that no two holders that exclude each other see Valid() at the same time. A holder has certainly
+// believed from the return of its call to the last time before a check that said valid: all on one clock.
 type believers struct {
 	*court
 	asked      map[int64]history.Time // of calls
@@ -21,7 +21,7 @@ type believers struct {
 	promotions []history.Promotion
 }
 
-// belief is the time in which a lease was certainly valid in its holder's eyes.
+// belief is the time in which its holder certainly took a lease for valid.
 type belief struct {
 	who, lease  int64
 	name, mode  string
@@ -61,7 +61,7 @@ func (b *believers) event(e history.Event) {
 	}
 }
 
-// died forgets what a killed process believed: it cannot tell any more until when.
+// died forgets the beliefs of a killed process: nobody knows how long they lasted.
 func (b *believers) died(who int64) {
 	for lease, x := range b.open {
 		if x.who == who {
@@ -92,9 +92,10 @@ func (b *believers) compare(x *belief) {
 	}
 }
 
-// documented says whether the older of two leases was broken, or lost with a failover, while it was valid: then its holder
-// may believe in it up to its deadline, which nothing has moved since. A break that a failover has lost was never made for the
-// new primary, which goes on with the older lease: what came of the break must end with that deadline then.
+// documented reports whether the older of two leases was broken, or lost with a failover, while it was valid. Then
+// its holder may believe in it up to its deadline, which nothing has moved since. For the new primary, a break that
+// the failover has lost never happened, and the older lease goes on: then whatever came of the break must end by that
+// deadline.
 func (b *believers) documented(x, y *belief) bool {
 	older, newer := x, y
 	if y.token < x.token {
@@ -117,7 +118,7 @@ func (b *believers) documented(x, y *belief) bool {
 	return false
 }
 
-// wasLost says whether the new primary of a failover may not know of a break.
+// wasLost reports whether the new primary of a failover may not know of a break.
 func (b *believers) wasLost(k *breaking) bool {
 	return slices.ContainsFunc(b.promotions, func(p history.Promotion) bool {
 		return p.Lossy && k.begin <= p.Dead && (k.end == 0 || k.end >= p.Safe)

@@ -1,6 +1,6 @@
 //go:build unix
 
-// Package check decides from what was written down whether the library has kept its promises. It knows nothing of how it
+// Package check decides from the record whether the library has kept its promises. It does not know how the library
 // works inside.
 package check
 
@@ -71,7 +71,7 @@ func (c *court) blame(check string, at history.Time, about []string, what string
 	c.report(v)
 }
 
-// note adds to the trail. A name in it stands in quotes.
+// note adds to the trail. Names are in quotes.
 func (c *court) note(line string) {
 	if len(c.trail) == trailLength {
 		c.trail = slices.Delete(c.trail, 0, trailLength/10)
@@ -82,7 +82,7 @@ func (c *court) note(line string) {
 
 func quoted(name string) string { return `"` + name + `"` }
 
-// Judge hears everything in the order in which it becomes known. It is safe for concurrent use.
+// Judge receives everything in the order in which it becomes known. It is safe for concurrent use.
 type Judge struct {
 	mu sync.Mutex
 	*court
@@ -100,7 +100,7 @@ type Judge struct {
 	answered  map[string]map[string]int // operations by kind and class, for the report
 }
 
-// New makes a judge, who reports violations, and everything that is heard as a line, while it holds its mutex.
+// New makes a judge. While it holds its mutex it reports violations, and every event as a line.
 func New(faults *history.Faults, report func(Violation), line func(string)) *Judge {
 	c := &court{faults: faults, report: report, line: line}
 	j := &Judge{court: c, wall: history.ReadWall(), answered: make(map[string]map[string]int)}
@@ -133,7 +133,7 @@ func (j *Judge) Event(e history.Event) {
 	}
 }
 
-// What is written down beside the faults that were injected: this machine was too busy.
+// Recorded beside the injected faults: this machine was too busy.
 const (
 	stalledName = "(a worker did not run)"
 	lateName    = "(the server answered late)"
@@ -141,7 +141,7 @@ const (
 	lateLook    = time.Second            // after the one before
 )
 
-// Died hears that a worker was killed: what it held runs out, and what it was about to say is not known.
+// Died notes that a worker was killed: what it held runs out, and what it was about to report is unknown.
 func (j *Judge) Died(who int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -150,7 +150,7 @@ func (j *Judge) Died(who int64) {
 	j.usage.died(who)
 }
 
-// Commit hears of a transaction, in the order of commits.
+// Commit notes a transaction, in the order of commits.
 func (j *Judge) Commit(c history.Commit) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -170,14 +170,15 @@ func (j *Judge) Commit(c history.Commit) {
 	}
 }
 
-// Marking hears that a mark is about to be sent: whatever was answered before is committed before it.
+// Marking notes that a mark is about to be sent: whatever was answered before is committed before it.
 func (j *Judge) Marking(n int64, at history.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.answers.marks[n] = at
 }
 
-// Breaking hears that an operator is about to break a lease, or whoever holds the lock; what it gives hears that it is done.
+// Breaking notes that an operator is about to break a lease, or the present holder's; call what it returns when that
+// is done.
 func (j *Judge) Breaking(name string) (done func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -191,7 +192,7 @@ func (j *Judge) Breaking(name string) (done func()) {
 	}
 }
 
-// Pruned hears that an operator has removed locks. Meanwhile nobody may have been able to renew: it must be short.
+// Pruned notes that an operator has removed locks. Meanwhile perhaps nobody could renew: it must be short.
 func (j *Judge) Pruned(from, to history.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -200,7 +201,7 @@ func (j *Judge) Pruned(from, to history.Time) {
 	}
 }
 
-// Promoted hears that a standby has taken over, before anybody reaches it.
+// Promoted notes that a standby has taken over, before anybody reaches it.
 func (j *Judge) Promoted(p history.Promotion) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -227,7 +228,7 @@ func (j *Judge) Look(l history.Look) {
 	j.looks.look(l)
 }
 
-// Finish hears how everything is in the end, when every worker has ended.
+// Finish receives the final state, when every worker has ended.
 func (j *Judge) Finish(s history.State, logs []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -252,5 +253,5 @@ func worker(who int64) int { return int(who / history.Lives) }
 // longestPrune is how long one step of a prune may take.
 const longestPrune = 2 * time.Second
 
-// settling is how long after a fault clients may take to be as they were before.
+// settling is how long clients may take after a fault to recover.
 const settling = 2 * time.Second

@@ -10,8 +10,9 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// looks checks what the server lists against what the callers do: nothing is held or queued for nobody, and nothing is free
-// while somebody waits. What is wrong in one look must be so in the next as well, and while no fault explains it.
+// looks compares what the server lists with what the callers do: nothing is held or queued for nobody, and nothing is
+// free while somebody waits. A difference counts only if two consecutive looks show it and no injected fault explains
+// it.
 type looks struct {
 	*court
 	usage    *usage
@@ -52,7 +53,7 @@ func (l *looks) look(k history.Look) {
 	held := make(map[string]bool)
 	for _, h := range k.Holders {
 		held[h.Name] = true
-		// A release that could not be told runs out with its TTL.
+		// A release that could not be sent runs out with its TTL.
 		if idle, since := l.idle(place{h.Label, h.Name}, h.AcquiredAt, k.Began, heldByNobody, false); idle {
 			if suspectIt(fmt.Sprint("held ", h.Name, h.Slot, h.Token)) {
 				l.blame("held by nobody", k.Began, []string{h.Name, h.Label}, fmt.Sprintf("lock %q is held by %s with token %d, for whom no call or lease has been open for %v", h.Name, h.Label, h.Token, k.Began.Sub(since)), h)
@@ -61,8 +62,8 @@ func (l *looks) look(k history.Look) {
 	}
 	first := make(map[string]history.Ticket)
 	for _, t := range k.Tickets {
-		// Tickets do not run out: after a fault they have to be taken back.
-		// Those of dead sessions keep nobody waiting, and are swept away later.
+		// Tickets do not run out: after a fault they have to be taken back. Those of dead sessions block nobody, and
+		// are swept away later.
 		if idle, since := l.idle(place{t.Label, t.Name}, t.Since, k.Began, waitsForNobody, true); idle && t.Alive {
 			if suspectIt(fmt.Sprint("ticket ", t.Number)) {
 				l.blame("waits for nobody", k.Began, []string{t.Name, t.Label}, fmt.Sprintf("ticket %d of lock %q is of %s, for whom no call has been open for %v", t.Number, t.Name, t.Label, k.Began.Sub(since)), t)
@@ -78,9 +79,9 @@ func (l *looks) look(k history.Look) {
 	l.lookForFree(k, held, first)
 }
 
-// idle says whether nobody has had a call or a lease of the place open for longer than allowed, although there was nothing
-// that keeps its client from telling the server: not since the call returned, or, with later, not for as long as allowed.
-// The server has had what it lists since the given moment.
+// idle reports whether nobody has had a call or a lease of the place open for longer than allowed, although nothing
+// kept its client from telling the server: not since the call returned, or, with later, not for as long as allowed.
+// The server has had what it lists since the given time.
 func (l *looks) idle(at place, there, now history.Time, allowed time.Duration, later bool) (bool, history.Time) {
 	if strings.HasPrefix(at.label, own) {
 		return false, 0
@@ -98,7 +99,7 @@ func (l *looks) idle(at place, there, now history.Time, allowed time.Duration, l
 		!l.faults.Disturbed(worker(u.who), from, now, settling), since
 }
 
-// lookForFree follows locks that nobody holds although somebody is queued whose call is open.
+// lookForFree follows locks that nobody holds although a queued call is open.
 func (l *looks) lookForFree(k history.Look, held map[string]bool, first map[string]history.Ticket) {
 	free := make(map[string]freeLock)
 	for name, t := range first {
@@ -120,8 +121,8 @@ func (l *looks) lookForFree(k history.Look, held map[string]bool, first map[stri
 	l.free = free
 }
 
-// anybodyDisturbed says whether a fault concerned any of those that are queued for the lock: one that does not answer may
-// keep those behind it waiting.
+// anybodyDisturbed reports whether a fault concerned any of those queued for the lock: one that does not answer may
+// delay those behind it.
 func (l *looks) anybodyDisturbed(tickets []history.Ticket, name string, from, to history.Time) bool {
 	for _, t := range tickets {
 		if t.Name != name {

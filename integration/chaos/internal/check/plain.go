@@ -11,9 +11,9 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// The plain checks go by one event, or one line of a log, alone.
+// Each plain check judges one event, or one line of a log, by itself.
 
-// heapMost is by how much the heap of a worker may have grown when its client is closed.
+// heapMost limits how much a worker's heap may have grown when its client is closed.
 const heapMost = 16 << 20
 
 func (j *Judge) leftovers(e history.Event) {
@@ -62,8 +62,8 @@ func (j *Judge) errors(e history.Event) {
 	}
 }
 
-// defect is a line of a server's log that must not be there: a panic, a deadlock, or an error of a kind that statements of
-// the library and of the workers never have. The SQLSTATE stands before the severity.
+// defect is a line of a server's log that must not occur: a panic, a deadlock, or an error that statements of the
+// library and of the workers never have. The SQLSTATE stands before the severity.
 var defect = regexp.MustCompile(`(?m)^.* (?:XX\d{3}|40P01|42\w{3}|22\w{3}|23\w{3}|0A\w{3}) (?:ERROR|FATAL|PANIC):.*$|^.* PANIC:.*$|^TRAP:.*$`)
 
 func (j *Judge) serverLog(log string) {

@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// tenures checks that by the server's clock no two leases of a lock run at once that exclude each other, and that every
-// write is committed while its lease is the one that the lock has. It follows the rows in the order of commits.
+// tenures checks that by the server's clock no two leases of a lock that exclude each other run at once, and that
+// every write commits while its lease is the lock's present one. It follows the rows in the order of commits.
 type tenures struct {
 	*court
 	wall    history.Wall
@@ -100,7 +100,8 @@ func (t *tenures) find(v history.Version) *tenure {
 	return nil
 }
 
-// ended cuts a tenure short that was ended before its time. A row that goes from one lease to the next in one step says when.
+// ended shortens a tenure that was ended before its time. A row that goes from one lease to the next in one step says
+// when.
 func (t *tenures) ended(was *row, v history.Version) {
 	if end := t.wall.Time(v.EndedAt); !v.Gone && !v.EndedAt.IsZero() && end >= was.tenure.from && end < was.tenure.to {
 		was.tenure.to = end
@@ -135,7 +136,7 @@ func (t *tenures) compare(x *tenure) {
 // span is from a moment on until before another.
 type span struct{ from, to history.Time }
 
-// crowd is how many spans there are together with the first, at the moment when they are most.
+// crowd is how many spans there are together with the first, at the moment with the most.
 func crowd(spans []span) (most int) {
 	first := spans[0]
 	for _, at := range spans {
@@ -169,8 +170,8 @@ func (t *tenures) link(l history.Link, at history.Time) {
 	}
 }
 
-// promoted goes on with the rows of the new primary. What happened last on the old one we may not have been told of, and the
-// new one may lack: only tenures of which it knows the same grant can be compared with what comes.
+// promoted continues with the rows of the new primary. We may not know what happened last on the old one, and the new
+// one may lack it. So only tenures whose grant it knows can be compared with what comes.
 func (t *tenures) promoted(p history.Promotion) {
 	had := make(map[slot]history.Version, len(p.State.Versions))
 	for _, v := range p.State.Versions {

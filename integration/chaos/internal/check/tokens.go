@@ -10,8 +10,8 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// tokens checks that the tokens of each lock ascend, as the server's rows have them in the order of commits, and as the
-// callers were given them in the order of time.
+// tokens checks that the tokens of each lock ascend: in the server's rows in the order of commits, and in the
+// callers' hands in the order of time.
 type tokens struct {
 	*court
 	greatest map[string]int64 // of each lock, of all grants so far
@@ -44,7 +44,7 @@ func (t *tokens) version(v history.Version) {
 	}
 }
 
-// promoted takes note of the grants that the new primary knows. The tokens of those that it lacks were used all the same.
+// promoted notes the grants that the new primary knows. The tokens of those that it lacks were used nevertheless.
 func (t *tokens) promoted(p history.Promotion) {
 	for _, v := range p.State.Versions {
 		t.grants[slot{v.Name, v.Slot}] = v.Grant
@@ -70,7 +70,7 @@ func (t *tokens) event(e history.Event) {
 	}
 }
 
-// finish checks the order of time: what was asked for after a lease was in hand has a greater token.
+// finish checks the order of time: a lease that was requested after another was in hand has a greater token.
 func (t *tokens) finish() {
 	for name, all := range t.given {
 		byReturn := slices.Clone(all)

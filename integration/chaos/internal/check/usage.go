@@ -25,7 +25,7 @@ type use struct {
 	who    int64
 	open   int
 	closed history.Time // when the last of them ended
-	doubt  history.Time // until when the server may hold something because it could not be told, as was said
+	doubt  history.Time // until then the server may hold something because a client could not reach it
 }
 
 // call is one that has not returned.
@@ -70,8 +70,8 @@ func (u *usage) event(e history.Event) {
 	}
 }
 
-// A call that ends so leaves nothing behind: the server was told, or had nothing to be told. What could not be said to it
-// ends with its TTL. A call that ends with the client is told of by Client.Close.
+// A call that ends like this leaves nothing behind: the server knows, or there was nothing to tell. What could not be
+// sent ends with its TTL. Client.Close reports a call that ends with the client.
 var (
 	toldByCalls    = map[string]bool{"": true, "cancelled": true, "deadline": true, "held": true, "lost": true, "circle": true, "self-deadlock": true, "closed": true}
 	toldByReleases = map[string]bool{"": true, "lost": true, "released": true}

@@ -13,8 +13,9 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// The tables of the application that the workers play. A write reads the head of its resource's chain, adds a link that
-// names it, and becomes the head. So an update that was lost, or was made on a value that was not the last, is seen for ever.
+// The tables of the application that the workers play. A write reads the head of its resource's chain, adds a link
+// that names it, and becomes the head. So an update that was lost, or was based on an old value, stays visible for
+// ever.
 const appTables = `
 CREATE TABLE public.cells (resource text PRIMARY KEY, head bigint NOT NULL) WITH (fillfactor = 50);
 CREATE TABLE public.guarded_rows (id text PRIMARY KEY, head bigint NOT NULL) WITH (fillfactor = 50);
@@ -31,7 +32,7 @@ const appHeads = `SELECT resource, head FROM public.cells
 	UNION ALL SELECT 'guarded_rows/' || id, head FROM public.guarded_rows
 	UNION ALL SELECT 'guarded_whole', head FROM public.guarded_whole`
 
-// makeApp makes the application's tables, puts two of them under guard, and makes the user that the workers are.
+// makeApp makes the application's tables, guards two of them, and creates the workers' user.
 func makeApp(ctx context.Context, conn *pgx.Conn, user, password string) error {
 	name := pgx.Identifier{user}.Sanitize()
 	if _, err := conn.Exec(ctx, appTables+";"+fmt.Sprintf(`
@@ -57,7 +58,7 @@ func linkOf(column map[string]string) (l history.Link, err error) {
 	return l, err
 }
 
-// State reads everything of the primary that checks compare with.
+// State reads everything from the primary that checks compare with.
 func (c *Cluster) State(ctx context.Context) (s history.State, err error) {
 	err = c.ask(ctx, func(conn *pgx.Conn) error { s, err = readState(ctx, conn); return err })
 	return s, err

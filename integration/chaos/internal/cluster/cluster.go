@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package cluster is the PostgreSQL server of the laboratory: it is killed, stopped, restarted, slowed down, and replaced by
-// its standby, and tells the order of its commits all the while.
+// Package cluster is the PostgreSQL server of the laboratory. It is killed, stopped, restarted, slowed down, and
+// replaced by its standby, and reports the order of its commits all the while.
 package cluster
 
 import (
@@ -63,8 +63,9 @@ type node struct {
 	url string
 }
 
-// Start starts a migrated primary with the application's tables. commit is called for every transaction that concerns locks
-// or writes, in the order of commits, by one goroutine; fail once, if that order cannot be told any more. Stop ends all.
+// Start starts a migrated primary with the application's tables. One goroutine calls commit for every transaction
+// about locks or writes, in the order of commits, and fail once, if that order cannot be followed any more. Stop ends
+// everything.
 func Start(ctx context.Context, programs pgprograms.Programs, commit func(history.Commit), fail func(error)) (_ *Cluster, err error) {
 	server, err := pgserver.Start(ctx, pgserver.Options{Programs: programs, Settings: settings})
 	if err != nil {
@@ -92,7 +93,7 @@ func Start(ctx context.Context, programs pgprograms.Programs, commit func(histor
 	return c, nil
 }
 
-// followPrimary begins to tell the order of the primary's commits, in place of that of the primary before.
+// followPrimary begins to follow the primary's commits instead of the previous primary's.
 func (c *Cluster) followPrimary() {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := follower{url: c.URL(), commit: c.commit, fail: c.fail}
@@ -230,9 +231,9 @@ func (c *Cluster) Crash(ctx context.Context, down time.Duration) error {
 	return n.Restart(context.WithoutCancel(ctx))
 }
 
-// Immediate stops the server at once, as an operator may: without a checkpoint, and without writing what was not committed.
-// stopping is called when its processes have been told. A connection whose first message does not come would keep the
-// server from ending.
+// Immediate stops the server at once, as an operator may: without a checkpoint, and without writing what was not
+// committed. stopping is called when its processes have received the signal. A connection whose first message does
+// not come would keep the server from ending.
 func (c *Cluster) Immediate(ctx context.Context, down time.Duration, stopping func()) error {
 	c.turns.Lock()
 	defer c.turns.Unlock()
@@ -253,7 +254,7 @@ func (c *Cluster) Restart(ctx context.Context) error {
 	return c.primaryNode().Restart(context.WithoutCancel(ctx))
 }
 
-// Terminate ends some sessions of the workers, as an operator may, and tells how many.
+// Terminate ends some sessions of the workers, as an operator may, and returns how many.
 func (c *Cluster) Terminate(ctx context.Context, application string, most int) (n int, err error) {
 	err = c.ask(ctx, func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM (

@@ -13,9 +13,9 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// This file alone knows the library's own tables. The rest of the laboratory uses what is documented.
+// Only this file knows the library's own tables. The rest of the laboratory uses what is documented.
 
-// locksTable is followed by logical decoding, to learn the order of grants, renewals and ends of leases.
+// Logical decoding follows locksTable, to learn the order of grants, renewals and ends of leases.
 const (
 	locksSchema = "pglock"
 	locksTable  = "locks"

@@ -12,7 +12,7 @@ import (
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 )
 
-// decoder makes commits of the messages of PostgreSQL's logical replication, protocol version 1.
+// decoder turns messages of PostgreSQL's logical replication, protocol version 1, into commits.
 type decoder struct {
 	relations map[uint32]relation
 	commit    *history.Commit // in progress
@@ -25,7 +25,7 @@ type relation struct {
 
 var errShort = errors.New("cluster: a message of the replication is too short")
 
-// message takes the next one. It gives a commit when that is the last of a transaction.
+// message takes the next message. It returns a commit if that message is the last of a transaction.
 func (d *decoder) message(m []byte) (*history.Commit, error) {
 	b := bites{rest: m}
 	var err error
@@ -101,7 +101,7 @@ func sincePostgresEpoch(us int64) time.Time {
 	return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(us) * time.Microsecond)
 }
 
-// bites reads a message from its front. One that is too short gives zeros, and says so in the end.
+// bites reads a message from its front. If the message is too short it returns zeros, and reports that at the end.
 type bites struct {
 	rest  []byte
 	short bool

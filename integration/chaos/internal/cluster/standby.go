@@ -21,7 +21,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/pgserver"
 )
 
-// standbyName is what synchronous_standby_names names: the follower of the order must not count as a standby.
+// standbyName is what synchronous_standby_names contains: the follower of the order must not count as a standby.
 const standbyName = "chaos_standby"
 
 // BuildStandby starts a standby of the primary, which replicates asynchronously. It does nothing where there is one.
@@ -53,8 +53,8 @@ func (c *Cluster) HasStandby() bool {
 	return c.standby != nil
 }
 
-// copyTo replaces the data of a server by a copy of the primary's, taken by its own backup functions, so that no client
-// program is needed.
+// copyTo replaces a server's data by a copy of the primary's. It uses the primary's backup functions, so that no
+// client program is needed.
 func (c *Cluster) copyTo(ctx context.Context, primary *node, server *pgserver.Server) (*node, error) {
 	if err := server.Kill(); err != nil {
 		return nil, err
@@ -131,7 +131,8 @@ func asynchronous(ctx context.Context, primary *node) error {
 	return primary.exec(ctx, `ALTER SYSTEM RESET synchronous_standby_names`, `SELECT pg_reload_conf()`)
 }
 
-// SlowFlush makes every commit that waits for the disk slow: they wait for the standby too, which stands still for so long.
+// SlowFlush makes every commit that waits for the disk slow: commits then also wait for the standby, which is stopped
+// for so long.
 func (c *Cluster) SlowFlush(ctx context.Context, d time.Duration) (err error) {
 	c.turns.Lock()
 	defer c.turns.Unlock()
@@ -155,13 +156,13 @@ func (c *Cluster) SlowFlush(ctx context.Context, d time.Duration) (err error) {
 	return errors.Join(err, asynchronous(context.WithoutCancel(ctx), c.primary))
 }
 
-// Failover replaces the primary, which is killed, by its standby. With lossy, the standby has not received what was
-// committed in the last moments, for as long as said; else it has all that was answered. cut is called when the old primary
-// is dead, to end what is left of connections to it; open when the new one is ready, before anything else reaches it.
+// Failover kills the primary and replaces it by its standby. With lossy, the standby has not received the commits of
+// the last moments, for as long as said; otherwise it has all that was answered. cut is called when the old primary
+// is dead, to end the remaining connections to it; open when the new one is ready, before anything else reaches it.
 func (c *Cluster) Failover(ctx context.Context, lossy bool, last time.Duration, cut func(), open func(history.Promotion)) error {
 	c.turns.Lock()
 	defer c.turns.Unlock()
-	ctx = context.WithoutCancel(ctx) // half a failover is no use
+	ctx = context.WithoutCancel(ctx) // half a failover is useless
 	old, standby := c.primary, c.standby
 	if standby == nil {
 		return errors.New("cluster: there is no standby")
@@ -218,8 +219,8 @@ type dataFolder struct {
 	owner *pgprograms.User
 }
 
-// transient are what a backup leaves out: the contents of these folders, and these files. The lock file of the folder's own
-// last server stays: by it the next one finds the shared memory to clean up.
+// transient is what a backup leaves out: the contents of these folders, and these files. The lock file of the
+// folder's own last server stays: with it the next one finds the shared memory to clean up.
 var transient = struct{ folders, files []string }{
 	[]string{"pg_wal", "pg_dynshmem", "pg_notify", "pg_replslot", "pg_serial", "pg_snapshots", "pg_stat_tmp", "pg_subtrans"},
 	[]string{"postmaster.pid", "postmaster.opts", "standby.signal", "backup_label", "backup_label.old", "postgresql.auto.conf"},
@@ -241,7 +242,7 @@ func (d dataFolder) clear() error {
 	return nil
 }
 
-// copyFrom copies the data of a server that runs, between the start and the stop of a backup. A file that goes away
+// copyFrom copies the data of a running server, between the start and the stop of a backup. A file that disappears
 // meanwhile is not missed: its end is in the WAL.
 func (d dataFolder) copyFrom(source string) error {
 	return filepath.WalkDir(source, func(path string, e fs.DirEntry, err error) error {

@@ -24,13 +24,13 @@ type follower struct {
 	url    string
 	commit func(history.Commit)
 	fail   func(error) // called once, for what a new connection does not mend
-	last   uint64      // position of the last commit: after a crash the server may tell some again
+	last   uint64      // position of the last commit: after a crash the server may repeat some
 }
 
 // decodeError is an answer that we do not understand.
 type decodeError struct{ error }
 
-// makeSlot begins the order: what is committed from now on is told.
+// makeSlot begins the order: commits from now on are reported.
 func makeSlot(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, slotName)
 	if err != nil {
@@ -39,7 +39,7 @@ func makeSlot(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// follow runs until ctx ends, connecting again whenever the server has gone.
+// follow runs until ctx ends, and connects again whenever the server has gone.
 func (f *follower) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		var misread *decodeError
@@ -99,7 +99,8 @@ func (f *follower) once(ctx context.Context) error {
 	}
 }
 
-// heed takes one message, and says whether the server wants to hear how far we are. A server that shuts down waits for that.
+// heed takes one message, and reports whether the server asks how far we are. A server that shuts down waits for the
+// answer.
 func (f *follower) heed(m pgproto3.BackendMessage, d *decoder, seen *uint64) (asked bool, err error) {
 	data, is := m.(*pgproto3.CopyData)
 	if !is {
@@ -131,7 +132,7 @@ func (f *follower) heed(m pgproto3.BackendMessage, d *decoder, seen *uint64) (as
 	return false, nil
 }
 
-// confirm tells the server that everything before the position was handled.
+// confirm tells the server that we have handled everything before the position.
 func confirm(conn *pgconn.PgConn, position uint64) error {
 	status := []byte{'r'}
 	for range 3 {

@@ -4,7 +4,7 @@ package history
 
 import "time"
 
-// Time is a moment of the machine's monotonic clock in nanoseconds, which is the same for all its processes.
+// Time is a reading of the machine's monotonic clock in nanoseconds, which is the same for all its processes.
 type Time int64
 
 // Duration is a time.Duration that travels as a number.
@@ -16,8 +16,8 @@ func (t Time) Sub(u Time) time.Duration { return time.Duration(t - u) }
 // Add is the moment d later.
 func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 
-// Wall says where the wall clock stands beside the monotonic one, so that the server's moments can be compared with ours:
-// they are of the same machine.
+// Wall relates the wall clock to the monotonic one, so that the server's times can be compared with ours: both are of
+// the same machine.
 type Wall struct {
 	mono Time
 	wall time.Time

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package history is what the laboratory writes down: what the workers did, what the server committed, and which faults
-// were active when.
+// Package history is the laboratory's record: what the workers did, what the server committed, and which faults were
+// active when.
 package history
 
 // Kind says what an Event is about.
@@ -15,7 +15,7 @@ const (
 	Fails   Kind = "fails"   // it has returned without one: Call, Class, Error
 	Writes  Kind = "writes"  // a write begins: Op, How, Resources
 	Wrote   Kind = "wrote"   // it has returned: Op, Answer, Class, Error
-	Learns  Kind = "learns"  // Store.Outcome has told what became of an unknown write: Op, Answer
+	Learns  Kind = "learns"  // Store.Outcome has said what became of an unknown write: Op, Answer
 	Renews  Kind = "renews"  // Lease.Renew has returned: Lease, Class
 	Lets    Kind = "lets"    // the release of a lease begins: Lease, Until
 	Left    Kind = "left"    // it has returned: Lease, Class, Error

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// backendView is a process of the server in JSON: what the library tells, and its durations in milliseconds; null where
+// the server hides them.
+type backendView struct {
+	lockadmin.Backend
+	InState     *int64 `json:"in_state_ms"`
+	Transaction *int64 `json:"transaction_ms"` // null too where no transaction is open
+	Query       *int64 `json:"query_ms"`       // since the last statement began
+}
+
+func backendViews(backends []lockadmin.Backend) []backendView {
+	views := []backendView{}
+	for _, b := range backends {
+		v := backendView{Backend: b}
+		if !b.Hidden {
+			inState, query := b.InState.Milliseconds(), b.Query.Milliseconds()
+			v.InState, v.Query = &inState, &query
+			if transaction := b.Transaction.Milliseconds(); b.Transaction > 0 {
+				v.Transaction = &transaction
+			}
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+// drawBackends tells which processes of the server work for the lock.
+func drawBackends(w *page, v showView) {
+	if len(v.Backends) > 0 {
+		fmt.Fprintln(w)
+		drawBackendTable(w, v.Backends)
+	}
+	var notes []string
+	if slices.ContainsFunc(v.Backends, func(b backendView) bool { return b.Hidden }) {
+		notes = append(notes, "The server hides CLIENT, STATE and TRANSACTION from this user. "+
+			"Members of the role pg_read_all_stats see them.")
+	}
+	if v.BackendsNote != "" {
+		notes = append(notes, v.BackendsNote)
+	} else if unknown := withoutHeartbeat(v); unknown > 0 {
+		whose := "the holder"
+		if len(v.Holders) > 1 {
+			whose = fmt.Sprintf("%d of the %d holders", unknown, len(v.Holders))
+		}
+		notes = append(notes, "No server process is known for the heartbeat of "+whose+". A client opens that connection "+
+			"when a lease has lasted for a third of its TTL. Behind a pooler such as PgBouncer clients share processes, and none "+
+			"belongs to a holder.")
+	}
+	for _, note := range notes {
+		fmt.Fprintf(w, "\n%s\n", wrapped(note, textWidth(w)))
+	}
+}
+
+func drawBackendTable(w *page, backends []backendView) {
+	titles := []string{"PID", "USE", "APPLICATION", "USER", "CLIENT", "STATE", "TRANSACTION"}
+	var rows [][]string
+	for _, b := range backends {
+		use := "heartbeat"
+		switch {
+		case b.Use == lockadmin.BackendWrite:
+			use = "write to " + printable(b.Resource)
+		case b.Slot > 0:
+			use += " #" + strconv.Itoa(b.Slot)
+		}
+		client, state, transaction := "hidden", "hidden", "hidden"
+		if !b.Hidden {
+			client, transaction = "local", "-"
+			if b.Client != "" {
+				client = printable(b.Client)
+			}
+			if b.Backend.Transaction > 0 {
+				transaction = age(b.Backend.Transaction)
+			}
+			state = printable(b.State) + " for " + age(b.Backend.InState)
+			if b.State == "active" && b.WaitsFor != "" {
+				state += ", waits for " + printable(b.WaitsFor)
+			}
+		}
+		rows = append(rows, []string{strconv.Itoa(b.PID), use, printable(b.Application), printable(b.User),
+			client, state, transaction})
+	}
+	drawTable(w, titles, rows, 0, 6)
+}
+
+// withoutHeartbeat counts the holders whose heartbeat is not among the backends.
+func withoutHeartbeat(v showView) (n int) {
+	for _, h := range v.Holders {
+		if !slices.ContainsFunc(v.Backends, func(b backendView) bool {
+			return b.Use == lockadmin.BackendHeartbeat && b.Slot == h.Slot && b.Token == h.Token
+		}) {
+			n++
+		}
+	}
+	return n
+}
+
+// drawEndings tells the ways to end a holder or an open transaction, and what each does and does not do.
+func drawEndings(w *page, o *options, v showView) {
+	var ways [][2]string
+	if len(v.Holders) > 0 {
+		token := strconv.FormatInt(int64(v.Holders[0].Token), 10)
+		ways = append(ways,
+			[2]string{
+				fmt.Sprintf("pglock-admin break %s --reason \"why\" --token %s%s", shellName(v.Lock.Name), token, o.same()),
+				"takes the lock away at once. The fence refuses the holder's later writes. Its program runs on. " +
+					"It needs the role pglock_admin."},
+			[2]string{"stop the program",
+				"ends the holder itself. If it cannot release the lock, the lock is free when the lease has run out."})
+	}
+	if writes := pidsOf(v.Backends, lockadmin.BackendWrite); len(writes) > 0 {
+		ways = append(ways, [2]string{terminate(writes),
+			"rolls back what this transaction has written, and lets the next holder pass the fence. " +
+				rightToEnd(v.Backends, lockadmin.BackendWrite)})
+	}
+	if beats := pidsOf(v.Backends, lockadmin.BackendHeartbeat); len(beats) > 0 {
+		ways = append(ways, [2]string{terminate(beats),
+			"does not end the holder: its client connects again, and keeps the lock. " +
+				rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
+	}
+	fmt.Fprintf(w, "\nHOW TO END IT\n")
+	for _, way := range ways {
+		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], strings.ReplaceAll(wrapped(way[1], textWidth(w)-6), "\n", "\n      "))
+	}
+}
+
+func pidsOf(backends []backendView, use lockadmin.BackendUse) (pids []string) {
+	for _, b := range backends {
+		if pid := strconv.Itoa(b.PID); b.Use == use && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func terminate(pids []string) string {
+	if len(pids) == 1 {
+		return "SELECT pg_terminate_backend(" + pids[0] + ");"
+	}
+	return "SELECT pg_terminate_backend(pid) FROM unnest(ARRAY[" + strings.Join(pids, ", ") + "]) pid;"
+}
+
+// rightToEnd says who may end the backends, or that this user may.
+func rightToEnd(backends []backendView, use lockadmin.BackendUse) string {
+	var users []string
+	for _, b := range backends {
+		if b.Use == use && !b.MayEnd && !slices.Contains(users, named(b.User)) {
+			users = append(users, named(b.User))
+		}
+	}
+	if len(users) == 0 {
+		return "This user has the right to do that."
+	}
+	return "This user lacks the right: it needs the role " + strings.Join(users, " and ") +
+		", or of pg_signal_backend where that role is no superuser."
+}
+
+// textWidth is how wide sentences are drawn.
+func textWidth(w *page) int {
+	if w.width == 0 {
+		return terminalWidth
+	}
+	return max(min(terminalWidth, w.width), leastWidth)
+}

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// beating waits until the server knows so many heartbeats of the lock's holders.
+func beating(t *testing.T, db *pgtest.DB, name string, n int) []lockadmin.Backend {
+	t.Helper()
+	admin, err := lockadmin.New(t.Context(), db.Pool(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		all, err := admin.Backends(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) == n {
+			return all
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Second))
+	pid := beating(t, db, "jobs/a", 1)[0].PID
+	a := in(t, db.URL(), "show", "jobs/a").want(t, exitOK)
+	a.inOrder(t, "PID", "USE", "APPLICATION", "CLIENT", "STATE", "TRANSACTION", fmt.Sprint(pid), "heartbeat", "pglock ", "/pglock-admin.test[", "idle for",
+		"HOW TO END IT", fmt.Sprintf(`pglock-admin break jobs/a --reason "why" --token %d`, lease.Token()), "runs on", "stop the program",
+		fmt.Sprintf("SELECT pg_terminate_backend(%d);", pid), "connects again", "has the right")
+	view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	if len(view.Backends) != 1 || view.Backends[0].PID != pid || view.Backends[0].InState == nil || view.Backends[0].Transaction != nil || !view.Backends[0].MayEnd {
+		t.Errorf("%+v", view.Backends)
+	}
+
+	user := asUser(t, db, "pglock_user")
+	a = in(t, user, "show", "jobs/a").want(t, exitOK, "pg_read_all_stats", "This user lacks the right", "pg_signal_backend", "/pglock-admin.test[", "hidden")
+	if strings.Contains(a.stdout, "idle for") {
+		t.Errorf("it tells what is hidden:\n%s", a.stdout)
+	}
+	view = decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	if len(view.Backends) != 1 || !view.Backends[0].Hidden || view.Backends[0].InState != nil || view.Backends[0].MayEnd {
+		t.Errorf("%+v", view.Backends)
+	}
+}
+
+func TestShowTellsTheOpenTransactionOfAFormerHolder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker-1", "jobs/a")
+	nothing := func(pgx.Tx) error { return nil }
+	if err := fencedWrite(t, db, lease, nothing); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, db, "SELECT pglock.break_lock('jobs/a', 'stuck', 'me')")
+	lease = hold(t, db, "worker-3", "jobs/a")
+	err := fencedWrite(t, db, lease, func(tx pgx.Tx) error {
+		execute(t, db, "SELECT pglock.break_lock('jobs/a', 'stuck', 'me')")
+		a := in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "FREE", "write to jobs/a", "idle in transaction for",
+			fmt.Sprintf("SELECT pg_terminate_backend(%d);", tx.Conn().PgConn().PID()), "rolls back")
+		if strings.Contains(a.stdout, "pglock-admin break") || strings.Contains(a.stdout, "No server process") {
+			t.Errorf("nobody holds the lock:\n%s", a.stdout)
+		}
+		return nil
+	})
+	if err == nil {
+		t.Error("the write of the former holder was committed")
+	}
+}
+
+func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a") // its first heartbeat is far away
+	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "No server process is known for the heartbeat of the holder", "PgBouncer", "HOW TO END IT", "stop the program")
+	if view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); view.Backends == nil || len(view.Backends) != 0 {
+		t.Errorf("%+v, want an empty list", view.Backends)
+	}
+}
+
+// A server may keep pg_stat_activity from its users: show tells the rest.
+func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	execute(t, db, "REVOKE SELECT ON pg_stat_activity FROM PUBLIC")
+	user := asUser(t, db, "pglock_user")
+	a := in(t, user, "show", "jobs/a").want(t, exitOK, "worker-1", "may not read pg_stat_activity", "HOW TO END IT", "stop the program")
+	if strings.Contains(a.stdout, "No server process") {
+		t.Errorf("it claims to have looked:\n%s", a.stdout)
+	}
+	view := decode[showView](t, in(t, user, "show", "jobs/a", "-o", "json").want(t, exitOK).stdout)
+	if view.Backends != nil || view.BackendsNote == "" || view.Lock.Holder != "worker-1" {
+		t.Errorf("%+v", view)
+	}
+}
+
+func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Second))
+	hold(t, db, "worker-2", "readers", pglock.WithShared())
+	beating(t, db, "readers", 1)
+	in(t, db.URL(), "show", "readers").want(t, exitOK, "heartbeat #1", "of 1 of the 2 holders")
+}
+
+func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
+	t.Parallel()
+	p := &page{width: 80}
+	drawBackends(p, showView{Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 7, Application: "a\x1b[2Jb", User: "u\nx",
+		Resource: "r\x1b", Client: "c\x1b", State: "s\x1b"}}}})
+	if strings.ContainsAny(p.String(), "\x1b") {
+		t.Errorf("%q", p.String())
+	}
+	for _, width := range []int{0, 40, 80} {
+		p := &page{width: width}
+		drawEndings(p, &options{}, showView{Holders: []lockView{heldLock("report")}, Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendHeartbeat, PID: 7, User: "app"}}}})
+		for line := range strings.Lines(p.String()) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); width > 0 && n > width && !strings.Contains(line, "pglock-admin break") && !strings.Contains(line, "pg_terminate_backend(") {
+				t.Errorf("at %d: %d columns: %s", width, n, line)
+			}
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package drivers
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	_ "github.com/lib/pq" // the driver "postgres"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// LibPQ writes through database/sql with lib/pq. A program opens db and client once, when it starts.
+func LibPQ(ctx context.Context, url string) error {
+	db, err := sql.Open("postgres", url)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	client, err := pglock.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer client.Close(ctx)
+
+	return client.Do(ctx, "account/16", func(ctx context.Context, lease *pglock.Lease) error {
+		// The fence refuses this write if somebody else has been granted the lock meanwhile.
+		err := fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", 60, 16)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		// Once does the work of this key once, whichever process asks, and however often.
+		err = fencedstore.OnceSQL(ctx, db, lease, "interest 2026-03", func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", 7, 16)
+			return err
+		})
+		if errors.Is(err, fencedstore.ErrDone) {
+			return nil
+		}
+		return err
+	})
+}

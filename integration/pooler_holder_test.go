@@ -1,0 +1,82 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// A process that clients share belongs to none of them: the heartbeat's is not told, and nothing is left in its session. An
+// open transaction has a process for itself, as long as it lasts.
+func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
+	t.Parallel()
+	for _, mode := range execModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			look := newPeer(t, db.URL())
+			p := newPooler(t, db)
+			c, err := pglock.Open(t.Context(), p.url(mode))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close(context.WithoutCancel(t.Context()))
+			lease, err := c.TryAcquire(t.Context(), "report", pglock.WithTTL(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := lease.Deadline()
+			for deadline := time.Now().Add(10 * time.Second); !lease.Deadline().After(before.Add(500 * time.Millisecond)); {
+				if time.Now().After(deadline) {
+					t.Fatal("the lease is not renewed through the pooler")
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			admin := newAdmin(t, newPool(t, db.URL()))
+			wantBackends := func(want ...lockadmin.Backend) {
+				t.Helper()
+				all, err := admin.Backends(t.Context(), "report")
+				if err != nil || len(all) != len(want) {
+					t.Fatalf("%+v, %v; want %+v", all, err, want)
+				}
+				for i, b := range all {
+					if b.Use != want[i].Use || b.PID != want[i].PID || b.Resource != want[i].Resource {
+						t.Errorf("%+v, want %+v", b, want[i])
+					}
+				}
+			}
+			wantBackends()
+			locks := one[int](t, look, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+			if locks != 0 {
+				t.Errorf("%d advisory locks are left in shared sessions", locks)
+			}
+
+			store := fencedstore.New(newPool(t, p.url(storeMode(mode))))
+			for first := true; ; first = false {
+				err := store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+					var pid int
+					if err := tx.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&pid); err != nil || first {
+						return err
+					}
+					wantBackends(lockadmin.Backend{Use: lockadmin.BackendWrite, PID: pid, Resource: "report"})
+					return nil
+				}, fencedstore.WithSameToken())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !first {
+					break
+				}
+			}
+			wantBackends()
+		})
+	}
+}

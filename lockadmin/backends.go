@@ -1,0 +1,86 @@
+package lockadmin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// BackendUse says what a process of the server does for a lock.
+type BackendUse string
+
+// The uses of backends.
+const (
+	BackendHeartbeat BackendUse = "heartbeat" // it serves the connection over which a holder renews its leases
+	BackendWrite     BackendUse = "write"     // its transaction has passed a fence of the lock and is still open
+)
+
+// Backend is a process of the server that works for a lock, as pg_stat_activity shows it. The server shows PID, User
+// and Application to everybody; the rest it shows to members of User's role and of pg_read_all_stats, and Hidden says
+// that it did not.
+type Backend struct {
+	Use         BackendUse    `json:"use"`
+	Slot        int           `json:"slot,omitempty"`     // of BackendHeartbeat: the lease's, as in pglock.LockInfo
+	Token       pglock.Token  `json:"token,omitempty"`    // of BackendHeartbeat: the lease's
+	Holder      string        `json:"holder,omitempty"`   // of BackendHeartbeat: the lease's
+	Resource    string        `json:"resource,omitempty"` // of BackendWrite: the fence's
+	PID         int           `json:"pid"`
+	User        string        `json:"user"`
+	Application string        `json:"application_name"`
+	Hidden      bool          `json:"hidden"`                // the server shows nothing of what follows but MayEnd
+	Client      string        `json:"client_addr,omitempty"` // "" for a Unix socket
+	StartedAt   time.Time     `json:"started_at,omitzero"`   // by the server's clock, in UTC
+	State       string        `json:"state,omitempty"`       // active, idle, idle in transaction, …
+	InState     time.Duration `json:"-"`                     // for how long
+	Transaction time.Duration `json:"-"`                     // the age of the open transaction; 0: there is none
+	Query       time.Duration `json:"-"`                     // since when the last statement began
+	WaitsFor    string        `json:"waits_for,omitempty"`   // the type and name of the event, as in "Lock: tuple"
+	MayEnd      bool          `json:"may_end"`               // this user may call pg_terminate_backend on it
+}
+
+// Backends tells which processes of the server work for a lock, so that people find the program that holds it: the
+// heartbeats of its holders first, by slot, then open fenced transactions.
+//
+// It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for a
+// third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so Backends leaves out the
+// heartbeats. It finds an open transaction if another one has passed the same fence before. That transaction may belong
+// to a former holder, and the next holder waits for it at the fence.
+//
+// To end a process of BackendHeartbeat ends no lease: the client connects again. To end one of BackendWrite rolls its
+// transaction back. Break takes the lock away from its holder; the holder's program runs until somebody stops it.
+//
+// Errors are those of Locks. If nobody works for the lock, or there is none of that name, the list is empty.
+func (a *Admin) Backends(ctx context.Context, name string) ([]Backend, error) {
+	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+		return nil, err
+	}
+	backends, err := server.Rows(ctx, a.db, a.db.Queries.Backends, []any{name}, scanBackend)
+	if err != nil {
+		return nil, failed(fmt.Sprintf("find the backends of lock %q", name), err)
+	}
+	return backends, nil
+}
+
+func scanBackend(rows pgx.Rows) (b Backend, err error) {
+	var slot *int
+	var token *pglock.Token
+	var holder, resource, user, application, client, state, waits *string
+	var startedAt, inState, transaction, query *int64
+	var mayEnd *bool
+	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &b.PID, &user, &application, &b.Hidden, &client, &startedAt,
+		&state, &inState, &transaction, &query, &waits, &mayEnd)
+	age := func(us *int64) time.Duration { return max(0, time.Duration(protocol.OrZero(us))*time.Microsecond) }
+	b.Slot, b.Token = protocol.OrZero(slot), protocol.OrZero(token)
+	b.Holder, b.Resource = protocol.OrZero(holder), protocol.OrZero(resource)
+	b.User, b.Application = protocol.OrZero(user), protocol.OrZero(application)
+	b.Client, b.State = protocol.OrZero(client), protocol.OrZero(state)
+	b.StartedAt, b.WaitsFor, b.MayEnd = protocol.Moment(startedAt), protocol.OrZero(waits), protocol.OrZero(mayEnd)
+	b.InState, b.Transaction, b.Query = age(inState), age(transaction), age(query)
+	return b, err
+}

@@ -1,0 +1,336 @@
+package lockadmin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// hold acquires a lock whose heartbeat runs soon, with a client of its own.
+func hold(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireOption) (*pglock.Client, *pglock.Lease) {
+	t.Helper()
+	c, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+	l, err := c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(time.Second)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, l
+}
+
+// backends waits until so many backends work for a lock.
+func backends(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockadmin.Backend {
+	t.Helper()
+	var all []lockadmin.Backend
+	eventually(t, fmt.Sprintf("%d backends of %s", n, name), func() bool {
+		var err error
+		if all, err = admin.Backends(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		return len(all) == n
+	})
+	return all
+}
+
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	one, first := hold(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("one"))
+	_, second := hold(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("two"))
+	_, other := hold(t, pool, "other")
+	all := backends(t, admin, "readers", 2)
+	for i, lease := range []*pglock.Lease{first, second} {
+		b := all[i]
+		if b.Use != lockadmin.BackendHeartbeat || b.Slot != lease.Slot() || b.Token != lease.Token() || b.Holder != lease.Holder() || b.Resource != "" {
+			t.Errorf("%+v, want the heartbeat of %v", b, lease)
+		}
+		if b.Hidden || !b.MayEnd || b.State != "idle" || b.User == "" || b.StartedAt.IsZero() || b.Transaction != 0 || b.InState > time.Minute {
+			t.Errorf("%+v, want what a superuser may see", b)
+		}
+		if !strings.HasPrefix(b.Application, "pglock ") || !strings.Contains(b.Application, "/lockadmin.test[") {
+			t.Errorf("the backend has the name %q", b.Application)
+		}
+		var query string
+		if err := pool.QueryRow(t.Context(), "SELECT query FROM pg_stat_activity WHERE pid = $1", b.PID).Scan(&query); err != nil ||
+			!slices.ContainsFunc([]string{"mark_connection", "renew_leases", "sweep"}, func(s string) bool { return strings.Contains(query, s) }) {
+			t.Errorf("process %d does %q, %v; want a heartbeat", b.PID, query, err)
+		}
+	}
+	if all[0].PID == all[1].PID || backends(t, admin, "other", 1)[0].Token != other.Token() {
+		t.Errorf("%+v: two clients have one heartbeat", all)
+	}
+	if err := one.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := backends(t, admin, "readers", 1); left[0].PID != all[1].PID {
+		t.Errorf("%+v, want the other holder's alone", left)
+	}
+}
+
+// It is what people are told: to end the process ends no lease.
+func TestClientWhoseHeartbeatIsTerminatedRenewsOverANewConnection(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	_, lease := hold(t, pool, "report")
+	before := backends(t, admin, "report", 1)[0]
+	execute(t, db.Conn(t), "SELECT pg_terminate_backend($1)", before.PID)
+	eventually(t, "another backend", func() bool {
+		all, err := admin.Backends(t.Context(), "report")
+		return err == nil && len(all) == 1 && all[0].PID != before.PID
+	})
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBackendsKeepTheNameOfTheApplication(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = "shop" })
+	hold(t, pool, "report")
+	if b := backends(t, newAdmin(t, pool), "report", 1)[0]; b.Application != "shop" {
+		t.Errorf("%+v, want the application's own name", b)
+	}
+}
+
+func TestBackendsTellOpenFencedTransactions(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	_, lease := hold(t, pool, "account", pglock.WithTTL(time.Minute)) // its heartbeat does not run yet
+	for _, resource := range []string{"account", "elsewhere"} {
+		for _, savepoint := range []bool{false, true} {
+			t.Run(fmt.Sprint(resource, " ", savepoint), func(t *testing.T) {
+				guard := func(tx pgx.Tx) {
+					t.Helper()
+					if err := fencedstore.Guard(t.Context(), tx, lease, fencedstore.WithSameToken(), fencedstore.WithResource(resource)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { guard(tx); return nil }); err != nil {
+					t.Fatal(err)
+				}
+				backends(t, admin, "account", 0)
+				conn := db.Conn(t)
+				tx, err := conn.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if inner := tx; savepoint {
+					if inner, err = tx.Begin(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					guard(inner)
+				} else {
+					guard(inner)
+				}
+				b := backends(t, admin, "account", 1)[0]
+				if b.Use != lockadmin.BackendWrite || b.PID != int(conn.PgConn().PID()) || b.Resource != resource || b.State != "idle in transaction" ||
+					b.Transaction <= 0 || b.Transaction > time.Minute || b.Slot != 0 || b.Token != 0 {
+					t.Errorf("%+v, want the transaction of process %d", b, conn.PgConn().PID())
+				}
+				if err := tx.Rollback(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				backends(t, admin, "account", 0)
+			})
+		}
+	}
+}
+
+func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner := db.Conn(t)
+	hold(t, db.Pool(t), "report")
+	all := backends(t, newAdmin(t, db.Pool(t)), "report", 1)
+	user := pgx.Identifier{db.Name() + "_user"}.Sanitize()
+	execute(t, owner, "CREATE ROLE "+user+" LOGIN PASSWORD 'secret' IN ROLE pglock_user")
+	t.Cleanup(func() {
+		_, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+user)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	address, err := url.Parse(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	address.User = url.UserPassword(db.Name()+"_user", "secret")
+	pool, err := pgxpool.New(t.Context(), address.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	admin := newAdmin(t, pool)
+	sees := func(hidden bool) {
+		t.Helper()
+		b := backends(t, admin, "report", 1)[0]
+		want := lockadmin.Backend{Use: lockadmin.BackendHeartbeat, Token: all[0].Token, Holder: all[0].Holder, PID: all[0].PID,
+			User: all[0].User, Application: all[0].Application, Hidden: true}
+		if hidden && b != want {
+			t.Errorf("%+v, want %+v", b, want)
+		}
+		if !hidden && (b.Hidden || b.State != "idle" || b.StartedAt != all[0].StartedAt || b.MayEnd) {
+			t.Errorf("%+v, want what members of pg_read_all_stats may see, and no right to end it", b)
+		}
+	}
+	sees(true)
+	execute(t, owner, "GRANT pg_signal_backend TO "+user)
+	sees(true) // it is a superuser's
+	execute(t, owner, "GRANT pg_read_all_stats TO "+user)
+	sees(false)
+	execute(t, owner, "REVOKE pglock_user FROM "+user)
+	if _, err := admin.Backends(t.Context(), "report"); !errors.Is(err, pglock.ErrPermission) {
+		t.Errorf("%v, want ErrPermission", err)
+	}
+}
+
+// pg_terminate_backend itself is asked whether the right that is told is the right that it needs.
+func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	owner := db.Conn(t)
+	login := func(name string) (role string, connect string) {
+		t.Helper()
+		role = pgx.Identifier{db.Name() + name}.Sanitize()
+		execute(t, owner, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret' IN ROLE pglock_user")
+		t.Cleanup(func() {
+			if _, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
+				t.Error(err)
+			}
+		})
+		address, err := url.Parse(db.URL())
+		if err != nil {
+			t.Fatal(err)
+		}
+		address.User = url.UserPassword(db.Name()+name, "secret")
+		return role, address.String()
+	}
+	_, holderURL := login("_holder")
+	role, adminURL := login("_admin")
+	holder, err := pglock.Open(t.Context(), holderURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close(t.Context())
+	if _, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), adminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	admin := newAdmin(t, pool)
+	for _, granted := range []bool{false, true} {
+		if granted {
+			execute(t, owner, "GRANT pg_signal_backend TO "+role)
+		}
+		b := backends(t, admin, "report", 1)[0]
+		_, err := pool.Exec(t.Context(), "SELECT pg_terminate_backend($1)", b.PID)
+		if b.MayEnd != granted || (err == nil) != granted {
+			t.Errorf("may end: %v, and the server answers %v; want %v", b.MayEnd, err, granted)
+		}
+	}
+}
+
+// Behind a pooler the process serves others in turn, and a lock of its session would never end.
+func TestConnectionThatEndsAtAPoolerIsNotMarked(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	for _, tc := range []struct {
+		key  string
+		pid  any
+		want bool
+	}{
+		{"gen_random_uuid()", conn.PgConn().PID() + 1, false},
+		{"gen_random_uuid()", nil, false},
+		{"NULL", conn.PgConn().PID(), false},
+		{"gen_random_uuid()", conn.PgConn().PID(), true},
+	} {
+		var marked bool
+		var locks int
+		if err := conn.QueryRow(t.Context(), "SELECT pglock.mark_connection("+tc.key+", $1)", tc.pid).Scan(&marked); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()").Scan(&locks); err != nil {
+			t.Fatal(err)
+		}
+		if marked != tc.want || (locks == 1) != tc.want {
+			t.Errorf("%+v: marked: %v, with %d locks", tc, marked, locks)
+		}
+	}
+}
+
+// marks counts the statements that mark a connection, and those that renew.
+type marks struct{ marked, renewed atomic.Int64 }
+
+func (m *marks) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	switch {
+	case strings.Contains(q.SQL, "mark_connection"):
+		m.marked.Add(1)
+	case strings.Contains(q.SQL, "renew_leases"):
+		m.renewed.Add(1)
+	}
+	return ctx
+}
+
+func (m *marks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func TestConnectionIsMarkedOnceAndByTheHeartbeatAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	var m marks
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &m })
+	_, lease := hold(t, pool, "report", pglock.WithTTL(300*time.Millisecond))
+	eventually(t, "ten renewals", func() bool { return m.renewed.Load() >= 10 })
+	if n := m.marked.Load(); n != 1 {
+		t.Errorf("marked %d times, want once", n)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBackendsOfANameThatCannotBeIsRefused(t *testing.T) {
+	t.Parallel()
+	admin := newAdmin(t, pgtest.Database(t).Pool(t))
+	if _, err := admin.Backends(t.Context(), ""); !errors.Is(err, pglock.ErrInvalid) {
+		t.Errorf("%v, want ErrInvalid", err)
+	}
+	if all, err := admin.Backends(t.Context(), "never used"); err != nil || len(all) != 0 {
+		t.Errorf("%+v, %v; want nothing", all, err)
+	}
+}

@@ -1,0 +1,309 @@
+package pglock_test
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// open is pglock.Open with an application_name, by which the test finds the client's connections.
+func open(t *testing.T, db *pgtest.DB, opts ...pglock.Option) *pglock.Client {
+	t.Helper()
+	c, err := pglock.Open(t.Context(), withSetting(t, db.URL(), "application_name", "opened"), opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func withSetting(t *testing.T, address, name, value string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set(name, value)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// opened counts the connections of clients of open that the server has.
+func opened(t *testing.T, pool *pgxpool.Pool) (n int) {
+	t.Helper()
+	err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name = 'opened'`).Scan(&n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	holder, waiter := open(t, db), open(t, db)
+	l := mustAcquire(t, holder, "report", pglock.WithTTL(time.Second))
+	granted := make(chan error, 1)
+	go func() {
+		_, err := waiter.Acquire(t.Context(), "report")
+		granted <- err
+	}()
+	admin := newAdmin(t, pool)
+	eventually(t, "a waiter", func() bool {
+		info, err := admin.Get(t.Context(), "report")
+		return err == nil && info.Waiting == 1
+	})
+	before := l.Deadline()
+	eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-granted; err != nil {
+		t.Fatal(err)
+	}
+	if opened(t, pool) == 0 {
+		t.Error("the server knows no connection of the clients: the name of the application was not sent")
+	}
+	for _, c := range []*pglock.Client{holder, waiter} {
+		if err := c.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("a second Close: %v", err)
+		}
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, pglock.ErrClosed) {
+			t.Errorf("after Close: %v, want ErrClosed", err)
+		}
+	}
+	eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 })
+	if info, err := admin.Get(t.Context(), "report"); err != nil || info.Held {
+		t.Errorf("%+v, %v; want the lock free", info, err)
+	}
+}
+
+func TestOpenedClientWorksWhileTheApplicationsPoolIsUsedUp(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	config, err := pgxpool.ParseConfig(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	application := stdlib.OpenDB(*config.ConnConfig)
+	defer application.Close()
+	application.SetMaxOpenConns(1)
+	c := open(t, db)
+	defer c.Close(t.Context())
+	tx, err := application.BeginTx(t.Context(), nil) // the only connection
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	inUse := func(db *sql.DB) bool { return db.Stats().InUse == db.Stats().MaxOpenConnections }
+	if !inUse(application) {
+		t.Fatal("the application's pool is not used up")
+	}
+	l, err := c.Acquire(t.Context(), "report", pglock.WithTTL(300*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		before := l.Deadline()
+		eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
+	}
+	if _, err := l.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := l.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if !inUse(application) {
+		t.Error("the application's connection was given back meanwhile: the test shows nothing")
+	}
+}
+
+func TestOpenThatFailsLeavesNothingOpen(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	empty := pgtest.EmptyDatabase(t)
+	for name, tc := range map[string]struct {
+		url  string
+		opts []pglock.Option
+		want error
+	}{
+		"read-only server": {withSetting(t, db.URL(), "default_transaction_read_only", "on"), nil, pglock.ErrReadOnly},
+		"no schema":        {empty.URL(), nil, pglock.ErrSchema},
+		"bad option":       {db.URL(), []pglock.Option{pglock.WithSchema("")}, pglock.ErrInvalid},
+	} {
+		c, err := pglock.Open(t.Context(), withSetting(t, tc.url, "application_name", "opened"), tc.opts...)
+		if c != nil || !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+	eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 && opened(t, empty.Pool(t)) == 0 })
+}
+
+func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	link := newLink(t, db.URL())
+	address := link.url("hush-hush") // it does not come as far as a check of the password
+	link.down()
+	_, err := pglock.Open(t.Context(), address)
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.1") || strings.Contains(err.Error(), "hush-hush") {
+		t.Fatalf("%v, want the host and no password", err)
+	}
+	link.up(t)
+	link.setSilent(true) // connections are taken, and nobody answers
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := pglock.Open(ctx, address); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "hush-hush") {
+		t.Fatalf("%v, want the end of ctx", err)
+	}
+	link.setSilent(false)
+	c, err := pglock.Open(t.Context(), link.url(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAcquire(t, c, "report")
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseOfAnOpenedClientDoesNotWaitForAServerThatIsSilent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	link := newLink(t, db.URL())
+	c, err := pglock.Open(t.Context(), link.url(""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := mustAcquire(t, c, "report")
+	if err := l.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	link.setSilent(true)
+	began := time.Now()
+	if err := c.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+}
+
+// link is a way to the server that a test can cut, or make silent.
+type link struct {
+	config   *pgxpool.Config // of the server
+	address  string
+	listener net.Listener
+	silence  chan chan struct{} // 1-buffered: what the traffic waits for; nil: nothing
+	tasks    sync.WaitGroup
+}
+
+func newLink(t *testing.T, server string) *link {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{config: config, address: "127.0.0.1:0", silence: make(chan chan struct{}, 1)}
+	l.silence <- nil
+	l.up(t)
+	l.address = l.listener.Addr().String()
+	t.Cleanup(func() {
+		l.setSilent(false)
+		l.down()
+		l.tasks.Wait()
+	})
+	return l
+}
+
+// url is the way over the link, with the server's own password where none is given.
+func (l *link) url(password string) string {
+	c := l.config.ConnConfig
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(c.User, cmp.Or(password, c.Password, "none")), Host: l.address,
+		Path: "/" + c.Database, RawQuery: "sslmode=disable"}
+	return u.String()
+}
+
+func (l *link) down() { _ = l.listener.Close() }
+
+func (l *link) setSilent(silent bool) {
+	if waited := <-l.silence; waited != nil {
+		close(waited)
+	}
+	var wait chan struct{}
+	if silent {
+		wait = make(chan struct{})
+	}
+	l.silence <- wait
+}
+
+// pass waits while the link is silent.
+func (l *link) pass() {
+	wait := <-l.silence
+	l.silence <- wait
+	if wait != nil {
+		<-wait
+	}
+}
+
+func (l *link) up(t *testing.T) {
+	t.Helper()
+	var err error
+	if l.listener, err = net.Listen("tcp", l.address); err != nil {
+		t.Fatal(err)
+	}
+	listener := l.listener
+	l.tasks.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			network, address := pgconn.NetworkAddress(l.config.ConnConfig.Host, l.config.ConnConfig.Port)
+			far, err := net.Dial(network, address)
+			if err != nil {
+				_ = near.Close()
+				continue
+			}
+			l.tasks.Go(func() { l.copy(far, near) })
+			l.tasks.Go(func() { l.copy(near, far) })
+		}
+	})
+}
+
+// copy copies until one side ends, and then ends both.
+func (l *link) copy(to, from net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	part := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(part)
+		l.pass()
+		if n > 0 {
+			_, _ = to.Write(part[:n])
+		}
+		if err != nil {
+			return
+		}
+	}
+}
