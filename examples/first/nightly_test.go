@@ -18,7 +18,7 @@ func nightly(ctx context.Context, client *pglock.Client, store *fencedstore.Stor
 		return store.Once(ctx, lease, "nightly-report "+night, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "INSERT INTO reports VALUES ($1)", night)
 			return err
-		})
+		}, fencedstore.WithTimeLimit(10*time.Minute)) // without it: what the lease has left, 30 s at most
 	})
 	if errors.Is(err, fencedstore.ErrDone) {
 		return nil // another replica has done it

@@ -29,7 +29,6 @@ type Group struct {
 	Events chan Event // closed when the minder is gone
 	socket *os.File
 	minder *os.Process
-	pid    int
 }
 
 // firstFile is a number that no shell gives to a file: those that the program was given keep theirs.

@@ -157,19 +157,15 @@ func TestTheSlotOfACronThatWasKilledInTheMiddleIsBegunByAnother(t *testing.T) {
 		}
 	}))
 	stop := start(t, slots, late, after(job, ran))
-	conn := db.Conn(t)
-	for waits := false; !waits; {
-		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters)").Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
-	}
+	scene.AwaitWaiter(t, db)
 	killed.Store(true)
 	kill()
 	scene.Await(t, 2, ran)
 	stop()
 	log.wantNone(t)
 	var done int
-	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done); err != nil || done < 1 {
+	err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pglock.done_keys").Scan(&done)
+	if err != nil || done < 1 {
 		t.Errorf("%d slots are done, %v", done, err)
 	}
 }
@@ -192,7 +188,7 @@ func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
 	pglockcron.Job(t.Context(), slots[0], "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
 		return errors.Join(replicas[0].Insert(ctx, tx, slot), broken)
 	}, log).Run()
-	if err := <-log.errors; !errors.Is(err, broken) {
+	if err := scene.Await(t, 1, log.errors); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	for i := range slots {
@@ -205,7 +201,7 @@ func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
 	var runs int
 	jobs := cron.NewChain(cron.Recover(log), pglockcron.Once(t.Context(), slots[0], "mail", log))
 	jobs.Then(cron.FuncJob(func() { panic(broken) })).Run()
-	if err := <-log.errors; !errors.Is(err, broken) {
+	if err := scene.Await(t, 1, log.errors); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	for i := range slots {

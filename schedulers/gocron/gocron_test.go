@@ -184,7 +184,7 @@ func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T)
 		})
 	}))
 	s.Start()
-	waitForWaiter(t, db)
+	scene.AwaitWaiter(t, db)
 	killed.Store(true)
 	kill()
 	scene.Await(t, 2, begun)
@@ -200,17 +200,6 @@ func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T)
 	err = db.Conn(t).QueryRow(t.Context(), "SELECT count(*) - count(DISTINCT slot) FROM runs").Scan(&twice)
 	if err != nil || twice != 0 {
 		t.Errorf("%d slots were run twice, %v", twice, err)
-	}
-}
-
-// waitForWaiter waits until a replica waits for the lock.
-func waitForWaiter(t *testing.T, db *pgtest.DB) {
-	t.Helper()
-	conn := db.Conn(t)
-	for waits := false; !waits; {
-		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters)").Scan(&waits); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
@@ -247,7 +236,7 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 		}
 	}
 	scene.WantOneRunPerSlot(t, db, period)
-	if err := <-heard; !errors.Is(err, broken) {
+	if err := scene.Await(t, 1, heard); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }

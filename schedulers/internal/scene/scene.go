@@ -25,6 +25,9 @@ const variable = "PGLOCK_SCHEDULERS_TEST_CHILD"
 // TTL of all leases: how long the lock of a killed process stays taken.
 const TTL = time.Second
 
+// patience bounds every wait for what must happen.
+const patience = 20 * time.Second
+
 // Replica is a replica of the application.
 type Replica struct {
 	Name   string
@@ -151,14 +154,29 @@ func WantOneRunPerSlot(t *testing.T, db *pgtest.DB, every time.Duration) (slots 
 	return slots
 }
 
-// Await receives n values, or fails.
-func Await[T any](t *testing.T, n int, from <-chan T) {
+// Await receives n values, or fails. It gives the last.
+func Await[T any](t *testing.T, n int, from <-chan T) (last T) {
 	t.Helper()
 	for range n {
 		select {
-		case <-from:
-		case <-time.After(20 * time.Second):
+		case last = <-from:
+		case <-time.After(patience):
 			t.Fatal("nothing happens any more")
+		}
+	}
+	return last
+}
+
+// AwaitWaiter waits until a replica waits for the lock.
+func AwaitWaiter(t *testing.T, db *pgtest.DB) {
+	t.Helper()
+	conn, began := db.Conn(t), time.Now()
+	for waits := false; !waits; {
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters)").Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(began) > patience {
+			t.Fatal("nobody waits for the lock")
 		}
 	}
 }
