@@ -53,7 +53,7 @@ func depositEnt(ctx context.Context, in dialect.Driver, account, amount int64) e
 	return in.Exec(ctx, query, args, &result)
 }
 
-// EntIn is the driver for a client of ent inside a transaction of database/sql. ent begins a transaction for many of its
+// EntIn is a driver for a client of ent inside a transaction of database/sql. ent begins a transaction for many of its
 // writes; here each of them is the transaction itself. Rolling back one of them rolls back everything, and the fenced
 // write then fails.
 func EntIn(tx *sql.Tx) dialect.Driver {
