@@ -71,8 +71,8 @@ func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
 }
 
 // Acquire takes the lock, and then the advisory lock, and waits for each of them. ctx limits the wait for both
-// together, and so does pglock.WithMaxWait. The heartbeat renews the lease while the call waits for the advisory lock. An
-// exclusive lock takes the advisory lock as pg_advisory_lock does; with pglock.WithShared it takes it as
+// together, and so does pglock.WithMaxWait. The heartbeat renews the lease while the call waits for the advisory lock.
+// An exclusive lock takes the advisory lock as pg_advisory_lock does; with pglock.WithShared it takes it as
 // pg_advisory_lock_shared does. A limit (pglock.WithLimit) is an ErrInvalid.
 //
 // Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error if the time was up before the advisory

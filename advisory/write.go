@@ -83,9 +83,9 @@ func (h *Held) write(
 }
 
 // Guard asks, inside a transaction of any session of the database, whether the session of the Held still has the
-// advisory lock. If not, it returns ErrLost (LostError): then roll back. Call it as the last statement before COMMIT, or
-// at the end of the function that you give to fencedstore.Store.Write. Guard does not keep the lock: if the session of
-// the advisory lock ends between Guard and the end of COMMIT, an old program may get the lock before the commit is
+// advisory lock. If not, it returns ErrLost (LostError): then roll back. Call it as the last statement before COMMIT,
+// or at the end of the function that you give to fencedstore.Store.Write. Guard does not keep the lock: if the session
+// of the advisory lock ends between Guard and the end of COMMIT, an old program may get the lock before the commit is
 // done. Write has no such gap. Guard passes no fence.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
@@ -121,7 +121,7 @@ func (h *Held) guard(ask func(sql string, args []any, holds *bool) error) error 
 	sql, args := h.session.holds()
 	var holds bool
 	if err := ask(sql, args, &holds); err != nil {
-		return fmt.Errorf("advisory: ask for the advisory lock (%v): %w", h.session.key, err)
+		return fmt.Errorf("advisory: check the advisory lock (%v): %w", h.session.key, err)
 	}
 	if !holds {
 		return h.session.lost(nil)
