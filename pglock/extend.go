@@ -163,8 +163,8 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	}
 }
 
-// needs is for how long the lease has to last from then on, without the grace. Two clocks differ a little about the end
-// of an extension, so the server's answer is not too long then. The caller has the lease's mutex.
+// needs is for how long the lease has to last from then on, without the grace. It adds a second to an extension,
+// because two clocks place its end at slightly different moments. The caller has the lease's mutex.
 func (l *Lease) needs(then trust.Instant) time.Duration {
 	need := l.ttl
 	for _, h := range l.holds {
