@@ -7,9 +7,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// SQLTx is a transaction of database/sql: a *sql.Tx, or what wraps one and passes statements with their arguments on,
-// as the ConnPool does that GORM has inside Transaction. Of an ORM that rewrites statements, such as bun, give the
-// *sql.Tx inside. A *sql.DB is no SQLTx: each of its statements would be a transaction.
+// SQLTx is a transaction of database/sql: a *sql.Tx, or a wrapper that passes statements and arguments on unchanged,
+// such as the ConnPool that GORM has inside Transaction. If an ORM rewrites statements, as bun does, give the *sql.Tx
+// inside. A *sql.DB is not an SQLTx, because each of its statements would be a transaction.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
@@ -22,10 +22,10 @@ type SQLTx interface {
 // takes one; it must neither commit nor roll back, and must not keep it.
 //
 // Options, promises and errors are those of Store.Write, with three differences. The fence follows BEGIN, and COMMIT
-// follows the last check, each with a round trip of its own. Where fn commits by itself, COMMIT still checks the lease,
-// but ErrLeftFence comes without the last check. And where a COMMIT hangs because the network was cut, a driver that
-// does not heed contexts, such as lib/pq, keeps its goroutine and its connection until the operating system gives the
-// connection up; WriteSQL itself returns in time. Ask for what became of an OutcomeUnknownError with OutcomeSQL.
+// follows the last check, each in its own round trip. If fn commits by itself, COMMIT still checks the lease, but
+// ErrLeftFence comes without the last check. If a COMMIT hangs because the network was cut, a driver that does not heed
+// contexts, such as lib/pq, keeps a goroutine and a connection until the operating system gives the connection up;
+// WriteSQL itself returns in time. After an OutcomeUnknownError, ask OutcomeSQL what became of the write.
 func WriteSQL(
 	ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(context.Context, *sql.Tx) error, opts ...FenceOption,
 ) error {
