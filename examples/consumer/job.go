@@ -12,13 +12,13 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// keep is how long handled messages are remembered. It must be longer than the broker delivers a message again.
+// keep is how long handled messages are remembered. It must be longer than the broker goes on redelivering a message.
 const keep = 7 * 24 * time.Hour
 
-// Message is what the broker delivers, at least once: sometimes twice, and to two consumers at the same time.
+// Message is what the broker delivers at least once: sometimes twice, even to two consumers at the same time.
 type Message struct {
 	ID      string
-	SentAt  time.Time // by the sender, the same in every delivery
+	SentAt  time.Time // set by the sender, the same in every delivery
 	Account int64
 	Amount  int64
 }
@@ -31,11 +31,11 @@ type Consumer struct {
 	Apply func(context.Context, pgx.Tx, Message) error
 }
 
-// Handle handles the message unless that was done before. After nil acknowledge the message. After
-// fencedstore.ErrKeyTooOld put it aside: nobody knows any more whether it was handled. After any other error let the
-// broker deliver it again.
+// Handle handles the message unless that was done before. If it returns nil, acknowledge the message. If it returns
+// fencedstore.ErrKeyTooOld, put the message aside: nobody knows any more whether it was handled. After any other error
+// let the broker deliver it again.
 func (c *Consumer) Handle(ctx context.Context, m Message) error {
-	// The lock is the account's, so that messages for different accounts do not wait for each other.
+	// One lock for each account: messages for different accounts do not wait for each other.
 	err := c.Client.Do(ctx, fmt.Sprint("account/", m.Account), func(ctx context.Context, lease *pglock.Lease) error {
 		return c.Store.Once(ctx, lease, "message/"+m.ID, func(ctx context.Context, tx pgx.Tx) error {
 			return c.Apply(ctx, tx, m)

@@ -54,7 +54,7 @@ func Bun(ctx context.Context, url string) error {
 	})
 }
 
-// Conn puts the query into the transaction: without it bun takes another connection, which is under no fence.
+// Conn puts the query into the transaction: without it bun uses another connection, which no fence protects.
 func depositBun(ctx context.Context, db *bun.DB, tx *sql.Tx, account, amount int64) error {
 	_, err := db.NewUpdate().Conn(tx).
 		Model(&BunAccount{ID: account}).Set("balance = balance + ?", amount).WherePK().Exec(ctx)

@@ -53,8 +53,8 @@ func depositEnt(ctx context.Context, in dialect.Driver, account, amount int64) e
 	return in.Exec(ctx, query, args, &result)
 }
 
-// EntIn is the driver for a client of ent inside a transaction of database/sql. ent begins transactions for many of its
-// writes; in there they are the transaction itself. Rolling back one of them rolls back everything, and the fenced
+// EntIn is a driver for a client of ent inside a transaction of database/sql. ent begins a transaction for many of its
+// writes; here each of them is the transaction itself. Rolling back one of them rolls back everything, and the fenced
 // write then fails.
 func EntIn(tx *sql.Tx) dialect.Driver {
 	return entTx{Driver: entsql.NewDriver(dialect.Postgres, entsql.Conn{ExecQuerier: tx}), tx: tx}

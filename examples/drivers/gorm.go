@@ -58,7 +58,7 @@ func deposit(db *gorm.DB, account, amount int64) error {
 	return db.Model(&Account{ID: account}).Update("balance", gorm.Expr("balance + ?", amount)).Error
 }
 
-// GORMIn is GORM inside a transaction of database/sql. A transaction that it begins in there is a savepoint.
+// GORMIn is GORM inside a transaction of database/sql. If GORM begins a transaction in there, it makes a savepoint.
 func GORMIn(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
 	in := db.Session(&gorm.Session{Context: ctx, NewDB: true})
 	in.Statement.ConnPool = tx

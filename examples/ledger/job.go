@@ -14,8 +14,8 @@ import (
 // ErrFunds: the account has less than the amount.
 var ErrFunds = errors.New("insufficient funds")
 
-// Guard puts the accounts under guard, once, when the table is made. From then on a write of account 42 is refused,
-// whatever program it comes from, unless its transaction has passed the fence of accounts/42.
+// Guard puts the table of accounts under guard. Call it once, after you have made the table. From then on PostgreSQL
+// refuses every write to account 42, from any program, unless its transaction has passed the fence of accounts/42.
 func Guard(ctx context.Context, db fencedstore.DB, opts ...fencedstore.TableOption) error {
 	return fencedstore.GuardTable(ctx, db, "accounts", append(opts, fencedstore.WithTableKey("id"))...)
 }
@@ -26,8 +26,8 @@ type Ledger struct {
 	Store  *fencedstore.Store
 }
 
-// Transfer moves the amount. It holds the locks of both accounts, which have the names of their fences. After
-// pglock.ErrOutcomeUnknown ask Store.Outcome before trying again.
+// Transfer moves the amount. It holds the locks of both accounts; each lock has the name of the account's fence. After
+// pglock.ErrOutcomeUnknown ask Store.Outcome before you try again.
 func (l *Ledger) Transfer(ctx context.Context, from, to, amount int64) error {
 	leases, err := l.Client.AcquireAll(ctx, []string{fmt.Sprint("accounts/", from), fmt.Sprint("accounts/", to)})
 	if err != nil {

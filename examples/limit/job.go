@@ -9,7 +9,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Fetcher calls a partner's service, which allows a few calls at a time, from any number of processes.
+// Fetcher calls a partner's service from any number of processes. The service allows a few calls at a time.
 type Fetcher struct {
 	Client *pglock.Client
 	Store  *fencedstore.Store
@@ -17,8 +17,8 @@ type Fetcher struct {
 	Call   func(ctx context.Context, item string) (string, error) // ends when ctx does
 }
 
-// Fetch waits for one of the places, calls the partner, and keeps the answer. ctx ends for Call when the place is
-// lost. A place has a fence of its own, so that a caller who was paused in it does not write over the next.
+// Fetch waits for one of the places, calls the partner, and keeps the answer. Call's context ends when the place is
+// lost. Each place has its own fence, so a caller that was paused cannot overwrite what the next one has written.
 func (f *Fetcher) Fetch(ctx context.Context, item string) error {
 	return f.Client.Do(ctx, "partner", func(ctx context.Context, lease *pglock.Lease) error {
 		answer, err := f.Call(ctx, item)

@@ -12,16 +12,16 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Migration is a change of the application's schema. Never rename one that was released: its name says that it was
-// made.
+// Migration is a change of the application's schema. Never rename one that was released: its name is how replicas know
+// that it was made.
 type Migration struct {
 	Name  string
-	Limit time.Duration // the longest time that it needs; the next replica waits for it when one dies in the middle
+	Limit time.Duration // the longest time that it needs; after a crash the next replica waits this long
 	Up    func(context.Context, pgx.Tx) error
 }
 
-// Migrate makes the migrations that were not made yet, in their order. Call it at the start of every replica: it
-// returns when all are made, by whichever replica. A migration and the note that it was made are one transaction.
+// Migrate makes the migrations that were not made yet, in order. Call it at the start of every replica: it returns when
+// all are made, by whichever replica. A migration and the note that it was made are one transaction.
 func Migrate(ctx context.Context, client *pglock.Client, store *fencedstore.Store, migrations []Migration) error {
 	return client.Do(ctx, "migrations", func(ctx context.Context, lease *pglock.Lease) error {
 		for _, m := range migrations {

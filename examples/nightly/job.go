@@ -18,18 +18,19 @@ type Nightly struct {
 	Store  *fencedstore.Store
 	Every  time.Duration    // 24 * time.Hour
 	At     time.Duration    // after midnight UTC: 2 * time.Hour
-	Limit  time.Duration    // the longest time that Compute needs; the next replica waits for it when one dies
+	Limit  time.Duration    // the longest time that Compute needs; after a crash the next replica waits this long
 	Now    func() time.Time // time.Now
 
-	// Compute does the work in the given transaction. What it writes there stays only with the report.
+	// Compute does the work in the given transaction. What it writes there is committed together with the report.
 	Compute func(ctx context.Context, tx pgx.Tx, night time.Time) (total int64, err error)
 }
 
-// Nights makes the report of the last night and of each that comes, until ctx ends. Range over it in every replica.
-// The error is nil where this replica has made the report, fencedstore.ErrDone where another has, or what went wrong.
+// Nights makes the report of the last night, and then of each night as it comes, until ctx ends. Range over it in every
+// replica. The error is nil if this replica made the report, fencedstore.ErrDone if another made it, or else what went
+// wrong.
 func (n *Nightly) Nights(ctx context.Context) iter.Seq2[time.Time, error] {
 	return func(yield func(time.Time, error) bool) {
-		// The planned times follow from the schedule, so all replicas name the same ones, whatever their clocks say.
+		// The planned times follow from the schedule, so all replicas use the same ones, whatever their clocks say.
 		for night := n.Now().Add(-n.At).Truncate(n.Every).Add(n.At); ; night = night.Add(n.Every) {
 			select {
 			case <-time.After(night.Sub(n.Now())):
@@ -60,6 +61,6 @@ func (n *Nightly) report(ctx context.Context, night time.Time) error {
 		if !lost || errors.Is(err, fencedstore.ErrDone) || ctx.Err() != nil {
 			return err
 		}
-		// The lease was lost, or the answer to COMMIT. Asking again tells whether the report is made, or makes it.
+		// The lease or the answer to COMMIT was lost. The next round finds the report made, or makes it.
 	}
 }

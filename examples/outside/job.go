@@ -20,8 +20,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// A file is replaced as a whole. All its writers take the lock of the file beside it (flock) while they compare what is
-// there and rename what shall be, so that the two are one step.
+// A file is replaced as a whole. While a writer compares the old content and renames the new file into place, it locks
+// a second file beside it (flock). So the two are one step.
 type file struct{ path string }
 
 var errChanged = errors.New("somebody else has written since it was read")
@@ -34,7 +34,7 @@ func (f file) read() (string, error) {
 	return string(b), err
 }
 
-// update replaces what is there by what change makes of it, unless that fails.
+// update replaces the content by what change makes of it, unless change fails.
 func (f file) update(ctx context.Context, change func(now string) (string, error)) error {
 	lock, err := os.OpenFile(f.path+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -49,7 +49,7 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return err
 		}
-		select { // somebody else compares and renames, which does not take long
+		select { // another writer compares and renames, which does not take long
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -70,12 +70,12 @@ func (f file) update(ctx context.Context, change func(now string) (string, error
 	return os.Rename(temporary, f.path)
 }
 
-// replace is the operation that writes text into the file: store.Run(ctx, lease, replace(f, text)). The text must be
-// no other writer's: it has the token in it. Both directions are conditional: Apply replaces only what was captured,
-// and Restore only what Apply has left.
+// replace is the operation that writes text into the file: store.Run(ctx, lease, replace(f, text)). No other writer may
+// write the same text, so it contains the token. Apply replaces only what Capture has read, and Restore replaces only
+// what Apply has written.
 func replace(f file, text string) fencedstore.Reversible {
 	var before string
-	wrote := false // maybe
+	wrote := false // true as soon as Apply may have written
 	return fencedstore.Reversible{
 		Capture: func(context.Context) (err error) {
 			before, err = f.read()
@@ -126,7 +126,7 @@ func put(ctx context.Context, web *http.Client, lease *pglock.Lease, url, text s
 	return nil
 }
 
-// protect is for the service: it refuses requests with a lower token than it has seen. It keeps the tokens in a table.
+// protect is for the service: it refuses a request with a lower token than it has seen. It keeps the tokens in a table.
 func protect(ctx context.Context, pool *pgxpool.Pool, service http.Handler) (http.Handler, error) {
 	tokens, err := fencedhttp.NewTableStore(pool, pgx.Identifier{"page_tokens"})
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 )
 
 // Singleton runs step again and again, in one process at a time, until a step says that nothing is left or ctx ends.
-// Call it in every process: the others wait, and hold no connection while they do. Each step is a transaction of its
-// own, so that whoever takes over goes on after the last whole step.
+// Call it in every process: the others wait, and hold no connection meanwhile. Each step is one transaction, so whoever
+// takes over goes on after the last whole step.
 func Singleton(ctx context.Context, client *pglock.Client, store *fencedstore.Store, name string,
 	step func(context.Context, pgx.Tx) (more bool, err error)) error {
 	for {

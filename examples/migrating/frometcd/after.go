@@ -26,7 +26,7 @@ func ElectionAfter(
 	return leader.New(client, "reporter", leader.WithTTL(30*time.Second), leader.WithHolder(me)).Run(ctx, work)
 }
 
-// Leader tells who leads, now and at each change, until ctx ends. The name is empty while nobody does.
+// Leader calls tell with the leader's name, now and at each change, until ctx ends. It is empty while nobody leads.
 func Leader(ctx context.Context, client *pglock.Client, tell func(name string)) error {
 	for info, err := range leader.Observe(ctx, client, "reporter") {
 		if err != nil {
