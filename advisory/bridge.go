@@ -28,8 +28,8 @@ type config struct {
 	pooled bool
 }
 
-// WithConnConfig says how the sessions of advisory locks connect: to the server itself, where the client's pool goes
-// through a pooler. It must lead to the same database. Defaults to the configuration of the client's pool.
+// WithConnConfig sets how the sessions of advisory locks connect. Use it when the client's pool goes through a pooler,
+// and lead it to the server itself and to the same database. Defaults to the configuration of the client's pool.
 func WithConnConfig(direct *pgx.ConnConfig) Option {
 	return func(c *config) error {
 		if direct == nil || !protocol.Parsed(direct) {
@@ -41,9 +41,9 @@ func WithConnConfig(direct *pgx.ConnConfig) Option {
 	}
 }
 
-// WithSessionPooler allows a pooler between the program and the server, which is ErrPooler otherwise. The pooler must
-// give each connection a session of the server that nobody else uses until the connection ends, and clear the session
-// then, as PgBouncer does with pool_mode=session. Nothing checks that.
+// WithSessionPooler allows a pooler between the program and the server; without it a bridge returns ErrPooler. The
+// pooler must give each connection a session of the server that nobody else uses until the connection ends, and then
+// clear the session, as PgBouncer does with pool_mode=session. Nothing checks that.
 func WithSessionPooler() Option {
 	return func(c *config) error {
 		c.pooled = true
@@ -70,13 +70,13 @@ func New(client *pglock.Client, opts ...Option) (*Bridge, error) {
 	return b, nil
 }
 
-// Acquire takes the lock, and then the advisory lock, and waits for each of them. ctx bounds the wait, and so does
-// pglock.WithMaxWait for both together. The lease is renewed while the call waits for the advisory lock. An exclusive
-// lock takes the advisory lock as pg_advisory_lock does, one that is asked for with pglock.WithShared as
-// pg_advisory_lock_shared does; a limit is refused.
+// Acquire takes the lock, and then the advisory lock, and waits for each of them. ctx limits the wait for both
+// together, and so does pglock.WithMaxWait. The heartbeat renews the lease while the call waits for the advisory lock.
+// An exclusive lock takes the advisory lock as pg_advisory_lock does; with pglock.WithShared it takes it as
+// pg_advisory_lock_shared does. A limit (pglock.WithLimit) is an ErrInvalid.
 //
-// Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error when the wait for the advisory lock
-// has ended; ErrLost or ErrReleased when the lease ended meanwhile; ErrPooler; or the failure to connect. After an
+// Errors: those of Client.Acquire; ErrHeld (HeldError) together with ctx's error if the time was up before the advisory
+// lock was free; ErrLost or ErrReleased if the lease ended meanwhile; ErrPooler; or the failure to connect. After an
 // error neither lock is held.
 func (b *Bridge) Acquire(ctx context.Context, name string, key Key, opts ...pglock.AcquireOption) (*Held, error) {
 	return b.acquire(ctx, name, key, opts, true)
@@ -145,7 +145,7 @@ func (b *Bridge) acquire(
 	return hold(lease, s), nil
 }
 
-// ignoreReleased leaves of a release's failure what the caller of a failed Acquire does not know already.
+// ignoreReleased drops the failures of a release that the caller of a failed Acquire knows already.
 func ignoreReleased(err error) error {
 	if errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
 		return nil
@@ -153,7 +153,7 @@ func ignoreReleased(err error) error {
 	return err
 }
 
-// session gives a session that holds the advisory lock.
+// session returns a session that holds the advisory lock.
 func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shared, wait bool) (*session, error) {
 	taking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -203,8 +203,8 @@ func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {
 	return hooks.Connect(ctx, b.client)
 }
 
-// outlives is how long the server lets the session be idle: longer than the lease can last after the last ping, so
-// that nobody has the advisory lock while a holder that does not answer any more may believe in its lease.
+// outlives is how long the server lets the session be idle. That is longer than the lease can last after the last ping,
+// so nobody else has the advisory lock while a holder that no longer answers may believe in its lease.
 func outlives(ttl time.Duration) time.Duration { return ttl + ttl/2 + every(ttl) }
 
 // every is how long the session is quiet between two pings, and answer how long one may take.

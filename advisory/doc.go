@@ -26,85 +26,89 @@
 //
 // # Order
 //
-// A bridge takes the lease first, and the advisory lock after it. Old programs never wait for a lease, so the two
-// orders cannot make a circle. New programs queue for the lease, in order and without a connection. Only the one that
-// has the lease waits for the advisory lock, so old programs meet one new program at a time. Release gives the
-// advisory lock back first: an old program that waits in pg_advisory_lock has it next, before the next new program.
+// A bridge takes the lease first, and then the advisory lock. Old programs never wait for a lease, so the two cannot
+// wait for each other in a circle. New programs queue for the lease, in order and without a connection. Only the
+// program that has the lease waits for the advisory lock, so old programs compete with one new program at a time.
+// Release gives the advisory lock back first: an old program that waits in pg_advisory_lock gets it before the next new
+// program.
 //
-// Two circles remain, and nobody sees them. An old program that holds advisory lock A and waits for B, while a new
-// one holds B and waits for A: take them in the order of the old programs. And a call of Acquire inside an open
-// transaction whose rows the holder waits for. Bound such waits with ctx or pglock.WithMaxWait.
+// Two circles remain that nobody detects:
+//
+//   - An old program holds advisory lock A and waits for B, while a new program holds B and waits for A. Take the locks
+//     in the order of the old programs.
+//   - A program calls Acquire inside an open transaction, and the holder waits for rows of that transaction. Limit such
+//     waits with ctx or pglock.WithMaxWait.
 //
 // # Who is served
 //
-// Among new programs, pglock's queue decides. Against old ones, the server's queue for the advisory lock decides, for
-// half a second: then the bridge leaves that queue for some milliseconds and joins it again at its end. A statement
-// that waits holds a snapshot; a long wait would stop VACUUM, and a CREATE INDEX CONCURRENTLY of the holder would
-// wait for it in a circle. So:
+// Among new programs, pglock's queue decides. Between new and old programs, the server's queue for the advisory lock
+// decides. A bridge stays in that queue for half a second, leaves it for some milliseconds, and joins it again at its
+// end. It leaves because a statement that waits holds a snapshot: a long wait would keep VACUUM from cleaning up, and a
+// CREATE INDEX CONCURRENTLY of the holder would wait for the bridge in a circle. So:
 //
-//   - An old program that waits in pg_advisory_lock is served by the next release, and every old program that queues
-//     before the next bridge does.
-//   - A bridge is served in the server's order as long as those before it hold the lock for less than half a second
-//     together. Beyond that, old programs that queue anew can overtake it.
-//   - An old program that asks with pg_try_advisory_lock now and then is refused while a bridge waits or holds.
-//     Between two new programs the lock is free for some milliseconds alone: while new programs are always queued,
-//     such an old program may never have the lock.
+//   - The next release serves an old program that waits in pg_advisory_lock, and every old program that queues before
+//     the next bridge does.
+//   - The server serves a bridge in order as long as those before it hold the lock for less than half a second
+//     together. Beyond that, old programs that queue later can overtake it.
+//   - An old program that calls pg_try_advisory_lock from time to time is refused while a bridge waits or holds.
+//     Between two new programs the lock is free for only some milliseconds. So if new programs are always queued, such
+//     an old program may never get the lock.
 //
 // # When the session ends
 //
-// An advisory lock lives as long as its session. Each Held therefore has a connection of its own, which does nothing
-// else and is watched. When the server or the network ends it, the advisory lock is free at once, and an old program
-// may have it. What the bridge does about that:
+// An advisory lock lives as long as its session. So each Held has its own connection, uses it for nothing else, and
+// watches it. When the server or the network ends the connection, the advisory lock is free at once, and an old program
+// may take it. What the bridge does about that:
 //
 //   - The server ends the session, restarts or crashes, or the connection is reset: the Context is done as soon as
-//     this process hears of it, within milliseconds. For these milliseconds both may believe that they hold.
-//   - The network is cut in silence, or the host freezes: the server keeps the lock for one and a half TTLs at least,
+//     this process hears of it, within milliseconds. For these milliseconds both programs may believe that they hold.
+//   - The network is cut in silence, or the host freezes: the server keeps the lock for at least one and a half TTLs,
 //     and for up to a quarter of a TTL more (idle_session_timeout). The bridge asks every quarter of the TTL, 5 s at
-//     most, and waits for the answer for half of the TTL, 10 s at most. So the Context is done first, and after a
-//     pause the lease is lost first (Held.Err). Only if somebody ends the session on the server during the cut, both
-//     may believe that they hold, for three quarters of the TTL at most.
-//   - The process dies: an old program can have the lock at once, a new one when the lease has ended. A COMMIT that
+//     most, and waits for the answer for half of the TTL, 10 s at most. So the Context is done before the lock is free,
+//     and after a pause the lease is lost before it (Held.Err). If somebody ends the session on the server during the
+//     cut, both programs may believe that they hold, for three quarters of the TTL at most.
+//   - The process dies: an old program can take the lock at once, a new one when the lease has ended. A COMMIT that
 //     was under way on another connection may still go on then.
 //   - The lease is lost: the Context is done, and the bridge gives the advisory lock back.
 //
-// When the session is lost, the lease is released too: from then on every fence refuses the holder. A frozen host
-// keeps the next holder out for up to one and three quarter TTLs, where pglock alone takes one.
+// When the session is lost, the bridge releases the lease too: from then on every fence refuses the holder. A frozen
+// host keeps the next holder out for up to one and three quarter TTLs; with pglock alone it is one TTL.
 //
 // # Writes
 //
-// A fence knows nothing of old programs, which have no token. So what keeps a write from coming after an old
-// program's?
+// A fence cannot order a write against those of old programs, because old programs have no token. There are three ways
+// to keep a late write from coming after an old program's:
 //
 //	Held.Write                            The transaction runs on the session that has the advisory
-//	                                      lock. What frees the lock has ended the transaction.
+//	                                      lock. Whatever frees the lock has ended the transaction.
 //	                                      No gap. One write at a time.
-//	Store.Write, ending with Held.Guard   It looks whether the session still has the lock. The gap is
-//	                                      from that look to the end of COMMIT, and only if the
-//	                                      session ends just then.
+//	Store.Write, ending with Held.Guard   Guard asks whether the session still has the lock. If the
+//	                                      session ends between that look and the end of COMMIT, an
+//	                                      old program may have the lock.
 //	Store.Write alone                     The gap lasts until this process knows that the session
 //	                                      has ended.
 //
-// All three refuse a holder whose lease has ended. Old programs write as unprotected as they did before: a fence, and
-// fencedstore.GuardTable, can only protect from those that take part. A guarded table refuses old programs; put the
-// guard on when the last of them has gone.
+// All three refuse a holder whose lease has ended. Old programs write as unprotected as before, because a fence only
+// stops programs that pass it. A guarded table (fencedstore.GuardTable) refuses every write of old programs: add the
+// guard when the last of them has ended.
 //
-// If the old programs do all of their work in one transaction, under pg_advisory_xact_lock, there is a simpler way
-// without this package: call pg_advisory_xact_lock in the transaction of Store.Write, as its first statement.
+// If old programs do all of their work in one transaction, under pg_advisory_xact_lock, you do not need this package:
+// call pg_advisory_xact_lock as the first statement of the transaction of Store.Write.
 //
 // # Poolers
 //
 // Session advisory locks do not work through a pooler that shares sessions between transactions: one session takes
-// the lock, another gives it back. A bridge refuses a connection whose server process is not the one that the
-// connection names (ErrPooler); that is so behind PgBouncer in every mode. Give WithConnConfig a way to the server
-// itself.
+// the lock, and another gives it back. A bridge refuses a connection if another server process answers than the
+// connection names (ErrPooler). That happens behind PgBouncer in every mode. Give WithConnConfig a connection string
+// that leads to the server itself.
 //
 // # What it costs
 //
-// One connection for each lock that is held, or whose lease is held while the advisory lock is waited for; it is
-// opened for each Acquire, outside the pool, and counts in max_connections. Two statements more for an Acquire, one
-// for a Release, and one ping every quarter of the TTL. A bridge is for the time of a change, and for locks that are
-// taken some times a second at most.
+// Each Acquire opens a connection outside the pool, as soon as it has the lease; the connection counts in
+// max_connections and lasts until Release. An Acquire sends two more statements, a Release one, and the bridge pings
+// once every quarter of the TTL, 5 s at most. Use a bridge only during a change, and for locks that you take some times
+// a second at most.
 //
-// Session advisory locks count: a session may take one twice. A bridge does not: an owner that asks for what it holds
-// gets pglock.ErrSelfDeadlock, as for any lease.
+// Session advisory locks count: a session may take one twice. A bridge does not count: an owner that asks for a lock
+// that it holds gets pglock.ErrSelfDeadlock, as for any lease.
 package advisory

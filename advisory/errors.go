@@ -7,16 +7,16 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ErrPooler: a pooler stands between the program and the server, and a session of the server may not be the program's
-// alone.
+// ErrPooler: a pooler stands between the program and the server, so other programs may use the same session of the
+// server.
 var ErrPooler = errors.New("advisory: a pooler stands between the program and the server")
 
-// HeldError says that a session which is not a bridge's, or that of a bridge whose lease has ended, has the advisory
-// lock. It is a pglock.ErrHeld.
+// HeldError says that another session has the advisory lock: an old program's, or that of a bridge whose lease has
+// ended. It is a pglock.ErrHeld.
 type HeldError struct {
 	Name string // of the lock
 	Key  Key
-	PID  int32 // of a backend that had it when it was last looked for; 0: none was found
+	PID  int32 // of a backend that had it at the last look; 0: none was found
 }
 
 func (e *HeldError) Error() string {
@@ -35,7 +35,7 @@ func (e *HeldError) Is(target error) bool { return target == pglock.ErrHeld }
 type LostError struct {
 	Name string // of the lock
 	Key  Key
-	Err  error // what was wrong with the session; nil: nothing but that it does not hold the lock
+	Err  error // what was wrong with the session; nil if the session works and no longer holds the lock
 }
 
 func (e *LostError) Error() string {

@@ -11,7 +11,7 @@ import (
 )
 
 // Held is a lease and the advisory lock beside it. It is safe for concurrent use. It owns one connection and one
-// goroutine, until Release returns or one of the two locks is lost.
+// goroutine until Release returns or one of the two locks is lost.
 type Held struct {
 	lease   *pglock.Lease
 	session *session
@@ -47,9 +47,9 @@ func (h *Held) Lease() *pglock.Lease { return h.lease }
 // this package, or pglock.ErrReleased. It carries the lease, as the lease's context does.
 func (h *Held) Context() context.Context { return h.ctx }
 
-// Err is nil while both locks may be trusted; then a *pglock.LostError, a *LostError of this package or
-// pglock.ErrReleased, for ever. The lease part is exact after a pause (pglock.Lease.Valid); the loss of the session
-// is known when the server's answer has come.
+// Err is nil while both locks may be trusted. After that it is always a *pglock.LostError, a *LostError of this package
+// or pglock.ErrReleased. It notices the end of the lease at once, also after a pause (pglock.Lease.Valid). It notices
+// the loss of the session when the server's answer has come.
 func (h *Held) Err() error {
 	if cause := context.Cause(h.ctx); cause != nil {
 		return cause
@@ -57,11 +57,11 @@ func (h *Held) Err() error {
 	return h.lease.Err()
 }
 
-// Release ends both: first the Context, then the advisory lock, then the lease, so that an old program which waits is
-// served before the next of pglock's queue. It waits for a Write that is under way. The first call returns nil when
-// both were held until now, else an error that matches pglock.ErrLost; later calls return pglock.ErrReleased, or that
-// loss again. ctx bounds what is said to the server, as for pglock.Lease.Release: one that has ended, or has no
-// deadline, allows five seconds. Where the time was up, the session ends in the background.
+// Release ends the Context, then the advisory lock, and then the lease. So an old program that waits gets the lock
+// before the next in pglock's queue. Release waits for a Write that is under way. The first call returns nil if both
+// locks were held until now, and otherwise an error that matches pglock.ErrLost. Later calls return pglock.ErrReleased,
+// or that loss again. ctx limits the talk with the server, as for pglock.Lease.Release: if ctx has ended or has no
+// deadline, the limit is five seconds. If the time is up, the session ends in the background.
 func (h *Held) Release(ctx context.Context) error {
 	h.mu.Lock()
 	first := !h.released
@@ -94,8 +94,8 @@ func lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 }
 
-// keep watches the session: it reads, so that it hears at once when the server ends the session, and asks when
-// nothing was heard for a while. It alone ends the session.
+// keep watches the session. It reads, so it hears at once when the server ends the session, and it asks when it has
+// heard nothing for a while. It alone ends the session.
 func (h *Held) keep() {
 	defer close(h.ended)
 	err := h.watch()

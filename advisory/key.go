@@ -50,7 +50,7 @@ func IntsHashtext(first int32, text string) Key {
 	return Key{kind: intsHashtext, first: int64(first), text: text}
 }
 
-// String is the key as one writes it in SQL.
+// String is the key as you write it in SQL.
 func (k Key) String() string {
 	quoted := argument.Shorten(k.text)
 	switch k.kind {
@@ -89,7 +89,7 @@ type number struct {
 	a, b   int32
 }
 
-// number computes the key from what the server says that the text's hashes are.
+// number computes the key. The server has computed the hashes of its text.
 func (k Key) number(hash int32, extended int64) number {
 	switch k.kind {
 	case ints:

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// round is how long a wait stands in the server's queue before it steps back for a moment. A statement that waits
-	// holds a snapshot, which keeps VACUUM from its work, and which CREATE INDEX CONCURRENTLY waits for: less than
-	// the second after which the server looks for deadlocks.
+	// round is how long a bridge waits in the server's queue before it leaves the queue for a moment. A statement that
+	// waits holds a snapshot, which keeps VACUUM from its work, and which CREATE INDEX CONCURRENTLY waits for. So a
+	// round is shorter than the second after which the server looks for deadlocks.
 	round = 500 * time.Millisecond
-	// between is how long it steps back.
+	// between is how long a bridge stays out of the queue.
 	between = 5 * time.Millisecond
-	// goodbye bounds what is said to the server at the end of a session.
+	// goodbye limits the talk with the server at the end of a session.
 	goodbye = 5 * time.Second
 )
 
-// session is a connection of its own, whose backend holds the advisory lock. One goroutine at a time uses it.
+// session is a connection whose backend holds the advisory lock. One goroutine at a time uses it.
 type session struct {
 	conn   *pgx.Conn
 	pid    int32
@@ -34,8 +34,7 @@ type session struct {
 	shared bool
 }
 
-// open asks the server for what a session has to know before it takes the lock. The server ends the session when it
-// has been idle for so long.
+// open prepares the session and computes the key. idle is how long the session may be idle before the server ends it.
 func (s *session) open(ctx context.Context, idle time.Duration, pooled bool) error {
 	var hash int32
 	var extended int64
@@ -48,8 +47,9 @@ func (s *session) open(ctx context.Context, idle time.Duration, pooled bool) err
 		return fmt.Errorf("advisory: lock %q: prepare the session: %w", s.name, err)
 	}
 	if !pooled && uint32(s.pid) != s.conn.PgConn().PID() {
-		return fmt.Errorf("%w: lock %q: the connection names the backend %d, and %d answers: "+
-			"give WithConnConfig a way to the server itself", ErrPooler, s.name, s.conn.PgConn().PID(), s.pid)
+		return fmt.Errorf("%w: lock %q: the connection names backend %d, but backend %d answers: "+
+			"give WithConnConfig a configuration that leads to the server itself",
+			ErrPooler, s.name, s.conn.PgConn().PID(), s.pid)
 	}
 	s.number = s.key.number(hash, extended)
 	return nil
@@ -91,7 +91,7 @@ func (s *session) lock(ctx context.Context) error {
 	return fmt.Errorf("advisory: lock %q: take the advisory lock (%v): %w", s.name, s.key, err)
 }
 
-// wait stands in the server's queue for the advisory lock for a round.
+// wait waits in the server's queue for the advisory lock, for one round.
 func (s *session) wait(ctx context.Context) (locked bool, err error) {
 	call, args := s.number.call(s.function("pg_advisory_lock"))
 	batch := &pgx.Batch{} // a transaction of its own: the limit ends with it, the lock does not
@@ -121,7 +121,7 @@ const ofKey = `FROM pg_catalog.pg_locks
 	AND classid::bigint = $1::bigint AND objid::bigint = $2::bigint AND objsubid = $3::int
 	AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())`
 
-// holds is the question whether a backend has the advisory lock, which any session of the database can ask.
+// holds is a query that says whether the backend has the advisory lock. Any session of the database can ask it.
 func (s *session) holds() (sql string, args []any) {
 	classid, objid, objsubid := s.number.tag()
 	mode := "ExclusiveLock"
@@ -132,7 +132,7 @@ func (s *session) holds() (sql string, args []any) {
 	return sql, []any{classid, objid, objsubid, s.pid, mode}
 }
 
-// verify asks over the session's own connection whether it has the advisory lock still. The error is a LostError.
+// verify asks over the session's own connection whether it still has the advisory lock. The error is a LostError.
 func (s *session) verify(ctx context.Context) error {
 	sql, args := s.holds()
 	var holds bool
@@ -150,7 +150,7 @@ func (s *session) verify(ctx context.Context) error {
 
 func (s *session) lost(err error) *LostError { return &LostError{Name: s.name, Key: s.key, Err: err} }
 
-// end gives the advisory lock back and closes the connection. The error is a LostError when the lock was lost before.
+// end gives the advisory lock back and closes the connection. The error is a LostError if the lock was lost before.
 func (s *session) end(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()

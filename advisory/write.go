@@ -15,19 +15,18 @@ import (
 )
 
 // Write runs fn in a transaction under the fence of the lease's resource, on the session that holds the advisory
-// lock. So the advisory lock cannot be free while the transaction is open: what ends the session rolls back. Writes
+// lock. So the advisory lock cannot be free while the transaction is open: whatever ends the session rolls back. Writes
 // of one Held run one after the other, and fn must not call Write or Release of the same Held.
 //
-// fn's context ends with ctx and with the lease. The end of the session is noticed by the next statement, because
-// nobody else reads from the connection meanwhile: do in fn what the transaction undoes, and nothing outside the
-// database. Two things in fn end the session, and with it the advisory lock: a context that ends while a statement
-// runs, since pgx then closes the connection; and a pause between two statements that is longer than the lease had
-// left at the beginning.
+// fn's context ends with ctx and with the lease. If the session ends, only the next statement notices, because nobody
+// else reads from the connection meanwhile. So do only what a rollback undoes, and nothing outside the database. Two
+// things in fn end the session, and with it the advisory lock: a context that ends while a statement runs, because pgx
+// then closes the connection; and a pause between two statements that is longer than the lease had left at the
+// beginning.
 //
-// It is fencedstore.Guard, fn, a look whether the session has the advisory lock still, fencedstore.Seal and COMMIT.
-// An error or a panic of fn rolls back. The errors are those of these, ErrLost (LostError), and
-// pglock.ErrOutcomeUnknown when COMMIT was not answered: fencedstore.WithReceipt finds out later. The options are those
-// of fencedstore.Guard.
+// Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Seal, and then sends COMMIT. An error or a panic of fn
+// rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got no answer;
+// with fencedstore.WithReceipt you can find out later. The options are those of fencedstore.Guard.
 func (h *Held) Write(
 	ctx context.Context, fn func(context.Context, pgx.Tx) error, opts ...fencedstore.FenceOption,
 ) error {
@@ -56,7 +55,7 @@ func (h *Held) write(
 	if err != nil {
 		return fmt.Errorf("advisory: write under lock %q: %w", h.lease.Name(), err)
 	}
-	defer func() { // after a commit it does nothing; a connection that cannot roll back is closed, which does
+	defer func() { // does nothing after a commit. If pgx cannot roll back, it closes the connection, which rolls back
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		_ = tx.Rollback(ending)
@@ -83,10 +82,10 @@ func (h *Held) write(
 	return fencedstore.Explain(err, h.lease, opts...)
 }
 
-// Guard looks inside a transaction of any session of the database whether the advisory lock is held still, and
-// refuses with ErrLost (LostError) if not: then roll back. Call it as the last statement before COMMIT, also at the
-// end of the function that fencedstore.Store.Write is given. It does not hold the lock: if the session of the
-// advisory lock ends between the look and the end of COMMIT, an old program may have the lock before the commit is
+// Guard asks, inside a transaction of any session of the database, whether the session of the Held still has the
+// advisory lock. If not, it returns ErrLost (LostError): then roll back. Call it as the last statement before COMMIT,
+// or at the end of the function that you give to fencedstore.Store.Write. Guard does not keep the lock: if the session
+// of the advisory lock ends between Guard and the end of COMMIT, an old program may get the lock before the commit is
 // done. Write has no such gap. Guard passes no fence.
 func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
@@ -122,7 +121,7 @@ func (h *Held) guard(ask func(sql string, args []any, holds *bool) error) error 
 	sql, args := h.session.holds()
 	var holds bool
 	if err := ask(sql, args, &holds); err != nil {
-		return fmt.Errorf("advisory: look for the advisory lock (%v): %w", h.session.key, err)
+		return fmt.Errorf("advisory: check the advisory lock (%v): %w", h.session.key, err)
 	}
 	if !holds {
 		return h.session.lost(nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// The causes of the end of the work's context after a request to step down, for context.Cause; and refusals, for
-// errors.Is. Others come from package pglock.
+// ErrResigned and ErrHandOver are causes of the end of fn's context, for context.Cause. The others are refusals, for
+// errors.Is. More errors come from package pglock.
 var (
 	// ErrResigned: Resign was called.
 	ErrResigned = errors.New("leader: asked to resign")
@@ -42,8 +42,8 @@ type Candidate struct {
 	running bool
 	lease   *pglock.Lease           // while fn runs
 	stop    context.CancelCauseFunc // ends the work's context, while fn runs
-	told    time.Time               // when that has ended
-	since   time.Time               // the state before that
+	told    time.Time               // when the work's context ended
+	since   time.Time               // when the state before that began
 	wish    *wish
 	failure error // of the last campaign, or at the end of the last term
 }
@@ -76,26 +76,26 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 }
 
 // Run campaigns until this candidate leads, and then calls fn, in the same goroutine. fn's context ends when
-// leadership is lost, when somebody asks to step down (Resign, HandOver), or when ctx ends; the lease is renewed
-// until fn has returned. It ends before the lease can end on the server, by the local deadline of trust
-// (pglock.Lease.Deadline). The lock is released after fn has returned, never before. What happens then:
+// leadership is lost, when somebody asks the leader to step down (Resign, HandOver), or when ctx ends. When leadership
+// is lost, the context ends by the local deadline of trust (pglock.Lease.Deadline), before the lease can end on the
+// server. The heartbeat renews the lease until fn has returned; Run never releases the lock before that. What Run does
+// when fn returns:
 //
-//   - fn returned before its context had ended: Run releases the lock and returns fn's result. nil means to resign
+//   - fn returned before its context ended: Run releases the lock and returns fn's result. So fn returns nil to resign
 //     for good.
-//   - Leadership was lost, or somebody asked to step down: Run campaigns again, at the end of the queue. What fn
-//     returned is in Status. It may return the error of a fence that refused it before its context ended.
+//   - Leadership was lost, or somebody asked the leader to step down: Run campaigns again, at the end of the queue.
+//     Status has fn's error. This also holds if a fence notices the loss first, and fn returns its error.
 //   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's if that says something else.
 //
-// A panic of fn goes through Run, which releases the lock on its way. fn must return soon after its context has
-// ended. As long as it does not, Run waits for it and keeps the lock, if it still has it. When leadership was lost,
-// another candidate may lead already, and only a fence keeps fn from doing harm: write with package fencedstore under
-// the lease that fn is given.
+// If fn panics, Run releases the lock and lets the panic pass. fn must return soon after its context has ended. Until it
+// does, Run waits for it, and keeps the lock if it still has it. When leadership was lost, another candidate may lead
+// already, and only a fence keeps fn from doing harm: write with package fencedstore under the lease that fn gets.
 //
-// An unreachable or read-only server ends no campaign: Run tries again, after 50 ms at first and
-// at most 5 s later, and Status tells the error.
+// An unreachable or read-only server does not end a campaign: Run tries again, at first after 50 ms, later after up to
+// 5 s. Status has the error.
 //
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrClosed, ErrSelfDeadlock, ErrDeadlock, ErrRunning, ctx's
-// error, fn's. An error of the release is joined: pglock.ErrLost says that leadership was lost before fn returned nil.
+// error, fn's. Run joins an error of the release: pglock.ErrLost says that leadership was lost before fn returned nil.
 func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease *pglock.Lease) error) error {
 	if err := c.check(fn != nil); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (c *Candidate) check(fn bool) error {
 	return c.config.invalid
 }
 
-// begin notes that Run runs. False: it already does.
+// begin notes that Run runs. It returns false if Run already runs.
 func (c *Candidate) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *Candidate) fail(err error) {
 
 // lead is one term: it calls fn, and gives up the lock after fn has returned. over: Run ends, with err.
 func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (over bool, err error) {
-	given := false // the lock, by us
+	given := false // we have given the lock up
 	release := func() error {
 		given = true
 		return lease.Release(ctx)
@@ -234,7 +234,7 @@ func joined(all ...error) error {
 	return errors.Join(all...)
 }
 
-// call calls fn. told: fn's context had ended before it returned; then err is what fn returned besides that.
+// call calls fn. told means that fn's context had ended before fn returned; err is then what fn returned besides that.
 func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (told bool, err error) {
 	working, stop := context.WithCancelCause(lease.Context())
 	defer stop(nil)

@@ -13,15 +13,13 @@
 //	   ▲                                                                          │
 //	   └──────────── leadership was lost, handed over or resigned ◀───────────────┘
 //
-// The context of fn ends first, then fn returns, then the lock is released. So the next leader begins when the work
-// of the last one has stopped, as long as fn obeys its context before the lease ends. Run says what follows when fn
-// returns.
+// First the context of fn ends, then fn returns, and then Run releases the lock. So the next leader begins when the work
+// of the last one has stopped, if fn obeys its context before the lease ends. Run says what follows when fn returns.
 //
-// When leadership is lost, because the process was stopped or cut off for longer than the TTL, the context of fn ends
-// by the local clock before the lease can end on the server: a twentieth of the TTL earlier, at most a second. Fn
-// must stop within that time, or the next leader may act while it still does. Nothing in this process can help while
-// the process itself does not run. So write under a fence: pass fn's lease to package fencedstore, and the database
-// refuses what a deposed leader writes.
+// A candidate loses leadership when its process is stopped or cut off for longer than the TTL. The context of fn then
+// ends by the local clock, before the lease can end on the server: a twentieth of the TTL earlier, at most a second. Fn
+// must stop within that time, or two leaders may act at the same time. A process that does not run cannot stop fn. So
+// write under a fence: pass fn's lease to package fencedstore, and the database refuses what a deposed leader writes.
 //
 // # Stepping down
 //
@@ -30,12 +28,12 @@
 //
 // # Watching
 //
-// Observe is an iterator over who leads: label, token, since when, and metadata. It needs no candidate. Status and
-// Health say what the candidate of this process does; Health is an http.Handler for probes.
+// Observe is an iterator over the leaders: label, token, time of the grant, and metadata. It needs no candidate. Status
+// and Health say what the candidate of this process does; Health is an http.Handler for probes.
 //
 // # How long a failover takes
 //
-// A leader that resigns, or whose Run or client ends, is replaced within milliseconds. A leader that is killed or cut
-// off is replaced when its lease ends, after two thirds to all of the TTL (WithTTL). docs/leader.md has
+// If a leader resigns, ends its Run or closes its client, the next one leads within milliseconds. If it is killed or cut
+// off, the next one leads when its lease ends, after two thirds to all of the TTL (WithTTL). docs/leader.md has
 // measurements, and compares this package with other elections.
 package leader

@@ -25,7 +25,7 @@ const (
 type Status struct {
 	Lock  string
 	State State
-	Since time.Time    // the state, by the local clock
+	Since time.Time    // when the state began, by the local clock
 	Token pglock.Token // of fn's lease, while fn runs; else 0
 	Err   error        // of the last campaign or term, if it failed
 }
@@ -51,21 +51,21 @@ func (c *Candidate) Status() Status {
 	default:
 		return s
 	}
-	if s.Since = told; told.IsZero() { // it has ended in this moment
+	if s.Since = told; told.IsZero() { // the lease has ended just now
 		s.Since = time.Now()
 	}
 	return s
 }
 
 // Health answers probes, such as a liveness probe of Kubernetes, without asking a server. The status code is 503
-// (Service Unavailable) when leadership was lost longer ago than the tolerance (WithTolerance) and fn still runs:
-// then only a restart stops the work. In any other state it is 200, also when this candidate does not lead. The body
-// is one line of JSON:
+// (Service Unavailable) if leadership was lost longer ago than the tolerance (WithTolerance) and fn still runs: then
+// only a restart stops the work. In any other state it is 200, also when this candidate does not lead. The body is one
+// line of JSON:
 //
 //	{"lock":"scheduler","state":"leading","since":"2026-01-02T15:04:05.123Z","token":41}
 //
-// state is one of the constants State…, since is by the local clock, token is there while fn runs, and error where
-// Status has one. Any method but GET and HEAD is answered with 405.
+// state is one of the constants State…, and since is by the local clock. token is present while fn runs, and error if
+// Status has one. Health answers any method but GET and HEAD with 405.
 func (c *Candidate) Health() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -9,7 +9,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Info is who leads.
+// Info says who leads.
 type Info struct {
 	Led      bool            `json:"led"` // false: nobody leads, and the other fields are empty
 	Holder   string          `json:"holder,omitempty"`
@@ -18,9 +18,9 @@ type Info struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// Observe yields who leads now, and then each change, for as long as the loop runs; also that nobody leads. A slow
-// loop body may miss older states, and gets the newest one. Observers need no candidate. Observe is built on
-// pglock.Client.Watch, and ends likewise: without an error when ctx ends, otherwise with one last error. It starts no
+// Observe yields who leads now, and then each change, for as long as the loop runs. It also yields that nobody leads. A
+// slow loop body may miss older states, and gets the newest one. Observers need no candidate. When ctx ends, the loop
+// ends without an error; otherwise it ends with one last error, as that of pglock.Client.Watch does. Observe starts no
 // goroutine.
 //
 //	for info, err := range leader.Observe(ctx, client, "scheduler") {
@@ -61,8 +61,7 @@ func infoOf(change pglock.Change) Info {
 	return Info{Led: true, Holder: l.Holder, Token: l.Token, Since: l.AcquiredAt, Metadata: l.Metadata}
 }
 
-// Current returns who leads at the moment: the first state that Observe yields. The error is that of Observe, or
-// ctx's.
+// Current returns who leads now: the first state that Observe yields. The error is that of Observe, or ctx's.
 func Current(ctx context.Context, client *pglock.Client, name string) (Info, error) {
 	for info, err := range Observe(ctx, client, name) {
 		return info, err

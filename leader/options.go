@@ -7,7 +7,7 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// DefaultTolerance is how long Health by default tolerates work that continues after leadership was lost.
+// DefaultTolerance is how long Health by default tolerates work that continues after the loss of leadership.
 const DefaultTolerance = 10 * time.Second
 
 // Option configures a Candidate. Run reports a bad value.
@@ -19,8 +19,8 @@ type config struct {
 	invalid   error
 }
 
-// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. A dead leader is
-// replaced after two thirds to all of it. Defaults to the client's TTL.
+// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. After a leader dies, the
+// next one leads after two thirds to all of the TTL. Defaults to the client's TTL.
 func WithTTL(ttl time.Duration) Option {
 	return func(c *config) { c.acquire = append(c.acquire, pglock.WithTTL(ttl)) }
 }

@@ -11,7 +11,7 @@ import (
 // then campaigns again, at the end of the queue; if nobody else waits, it leads again at once. To leave for good, end
 // the ctx of Run.
 //
-// ctx bounds only the wait: when it ends, the leader still steps down. Do not call Resign from fn with fn's context,
+// ctx limits only the wait: if it ends, the leader still steps down. Do not call Resign from fn with fn's context,
 // because it would wait for itself: return from fn instead.
 //
 // Errors: ErrNotLeading, pglock.ErrInvalid, ctx's error, or the error of the release (pglock.Lease.Release).
@@ -20,16 +20,16 @@ func (c *Candidate) Resign(ctx context.Context) error {
 }
 
 // HandOver makes the candidate with the label to (WithHolder) lead, whatever its place in the queue; the others keep
-// their places. First it asks whether that candidate waits; if not, fn is not disturbed. Then fn's context ends with
-// cause ErrHandOver. When fn has returned, the lock goes to the named candidate in one step (pglock.Lease.HandOver),
-// and this one campaigns again, at the end of the queue.
+// their places. First it asks whether that candidate waits; if not, it does not disturb fn. Then fn's context ends with
+// cause ErrHandOver. When fn has returned, the lock goes to the named candidate in one step (pglock.Lease.HandOver), and
+// this candidate campaigns again, at the end of the queue.
 //
-// If the named candidate gives up while fn stops, fn is called again with the same lease, and this candidate
-// continues to lead. A candidate that has died within the last seconds may still count as alive
-// (pglock.WithSessionTTL): it gets the lock, which is then taken until its TTL has passed.
+// If the named candidate gives up while fn stops, Run calls fn again with the same lease, and this candidate continues
+// to lead. A candidate that died within the last seconds may still count as alive (pglock.WithSessionTTL). It then gets
+// the lock, which stays taken until its TTL has passed.
 //
-// ctx bounds only the question and the wait: when it ends, the hand-over continues. As with Resign, do not call it
-// with fn's context.
+// ctx limits only the question and the wait: if it ends after the question, the hand-over continues. As with Resign, do
+// not call HandOver with fn's context.
 //
 // Errors: pglock.ErrNoWaiter if nobody waits under that label; ErrNotLeading; pglock.ErrInvalid; ctx's error; and the
 // hand-over's failure, after which this candidate campaigns again.
@@ -37,7 +37,7 @@ func (c *Candidate) HandOver(ctx context.Context, to string) error {
 	return c.stepDown(ctx, to, ErrHandOver, func(lease *pglock.Lease) error { return lease.CanHandOver(ctx, to) })
 }
 
-// stepDown asks the leader to stop, unless may refuses that, and waits until it has given the lock up.
+// stepDown asks the leader to stop, unless may returns an error, and waits until the leader has given the lock up.
 func (c *Candidate) stepDown(ctx context.Context, to string, why error, may func(*pglock.Lease) error) error {
 	c.mu.Lock()
 	lease := c.lease
