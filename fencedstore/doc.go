@@ -30,16 +30,16 @@
 // together with COMMIT: a fenced write has as many round trips as a plain transaction. WriteSQL has two more. Guard and
 // GuardSQL take steps 1 to 3. Step 5 comes with the COMMIT, whoever sends it.
 //
-// Each has relatives. WriteAll, WriteAllSQL, GuardAll and GuardAllSQL pass several fences at once, in an order in which
-// transactions cannot wait for each other in a circle. Once, OnceSQL, GuardOnce and GuardOnceSQL do the work of a key
-// at most once, whoever asks and however often.
+// Each has variants. WriteAll, WriteAllSQL, GuardAll and GuardAllSQL pass several fences at once, in an order that
+// keeps transactions from waiting for each other in a circle. Once, OnceSQL, GuardOnce and GuardOnceSQL do the work of
+// a key at most once, whoever asks and however often.
 //
 // # Guarded tables
 //
 // A fence refuses a stale writer that asks. GuardTable makes every writer ask: psql, an ORM, another language, old
 // code. A trigger refuses each write of the table unless its transaction has passed the fence of the table's resource,
 // or of the row's, as in accounts/42. The proof is the row of the fence: it carries the transaction's ID, and no client
-// can write it. So the trigger also refuses a write whose fence was rolled back with a savepoint, and a write after a
+// can write it. So the trigger also refuses a write if its fence was rolled back with a savepoint, and a write after a
 // raw COMMIT.
 //
 // # Outside the database
@@ -57,15 +57,15 @@
 //   - pglock.ErrReleased: the lease was released here. Nothing was sent.
 //   - ErrTimeLimit (TimeLimitError): the transaction took too long. See the next section.
 //   - ErrLeftFence: the callback left the transaction. See the last section.
-//   - pglock.ErrWrongDatabase: another database or another schema has granted the lease.
+//   - pglock.ErrWrongDatabase: another database or another schema granted the lease.
 //   - ErrUnfenced (UnfencedError): a guarded table was written without its fence.
 //   - ErrDone (DoneError) and ErrKeyTooOld: see Store.Once.
 //   - SQLSTATE 40001 from COMMIT, under REPEATABLE READ and SERIALIZABLE: after the snapshot the lock was granted to
-//     somebody else, released or broken. Try again with the same lease: the error is then pglock.ErrLost and says
+//     somebody else, released or broken. Try again with the same lease: then the error is pglock.ErrLost and says
 //     which.
 //
-// A refused write is rolled back whole. The error is the only trace of it: the audit holds what the server itself did.
-// A program that wants to count refusals counts these errors.
+// The server rolls the whole refused write back. The error is its only trace, because the audit records what the server
+// did, and no refusals. To count refusals, count these errors.
 //
 // # Time limits
 //
@@ -79,23 +79,24 @@
 // keep the next one waiting.
 //
 // The fence sets lock_timeout, statement_timeout, idle_in_transaction_session_timeout, tcp_user_timeout and, from
-// PostgreSQL 17 on, transaction_timeout. It sets client_connection_check_interval to a second. A lower limit that the
-// user has set stays. All of them end with the transaction. When one of them ends it, the error is a TimeLimitError,
-// which names it and how long it was. A driver of database/sql may say "driver: bad connection" in such a case; the
-// error is a TimeLimitError all the same. Explain finds it for a transaction of Guard.
+// PostgreSQL 17 on, transaction_timeout. It sets client_connection_check_interval to a second. If the user has set a
+// lower limit, it stays. These settings end with the transaction. If one of them ends the transaction, the error is a
+// TimeLimitError, which names the setting and its length. A driver of database/sql may only say "driver: bad
+// connection" then; the error is a TimeLimitError all the same. For a transaction of Guard, Explain finds it.
 //
-// From PostgreSQL 17 on no fenced transaction outlasts its limit. Before, each setting counts from the beginning of its
-// statement, or of its pause between two statements. So a holder that works first and hangs then is ended later, by as
-// long as it has worked. Many short statements, and work inside COMMIT, have no limit there. The callback of a write
-// with WithTimeLimit loses its context two seconds after the limit, on every version. A transaction whose lease has
-// ended cannot commit, whatever its limits. A client that does not read what it is sent is ended over TCP alone.
+// From PostgreSQL 17 on no fenced transaction outlasts its limit. Before, each setting counts from the beginning of a
+// statement, or of a pause between two statements. So if a holder works first and then hangs, the server ends its
+// transaction later, by as long as the holder has worked. Many short statements, and work inside COMMIT, have no limit
+// there. On every version, the context of a callback under WithTimeLimit ends two seconds after the limit. Whatever its
+// limits, a transaction cannot commit after its lease has ended. If a client does not read its answers, the server ends
+// its transaction only over TCP.
 //
 // Under REPEATABLE READ and SERIALIZABLE the last check sees the expiry of the transaction's snapshot. It refuses a
-// write that takes longer than that, also when the heartbeat has renewed the lease meanwhile. WithTimeLimit extends the
+// write that takes longer than that, even if the heartbeat has renewed the lease meanwhile. WithTimeLimit extends the
 // lease before the snapshot.
 //
-// A fenced write is as durable as the session's synchronous_commit makes it. Unlike a grant, it does not turn it on.
-// The fence and the write are lost together or not at all.
+// A fenced write is as durable as the session's synchronous_commit makes it. Unlike a grant, it does not turn this
+// setting on. The fence and the write are lost together or not at all.
 //
 // # Unknown outcomes
 //
@@ -107,33 +108,34 @@
 //	                                              the receipt is there       OutcomeCommitted
 //	                                              it is not, and cannot be   OutcomeRolledBack
 //
-// When nobody answers COMMIT, the write asks for its receipt, for five seconds. It returns nil if the transaction was
-// committed. It returns an error that does not match pglock.ErrOutcomeUnknown if it was rolled back. Where nobody
-// answers either, or somebody cut the wait for a synchronous standby short, the error is an OutcomeUnknownError. Give
-// its Receipt to Store.Outcome or OutcomeSQL later, also from another process. They answer for a week, also after a
-// crash, and after a failover as the new primary knows it. A program uses a receipt's row for another write only when
-// it knows what became of the one before. So nobody overwrites a receipt that is still to be read.
+// If COMMIT gets no answer, the write asks for its receipt, for five seconds. It returns nil if the transaction was
+// committed. If the transaction was rolled back, it returns an error that does not match pglock.ErrOutcomeUnknown. If
+// the question gets no answer either, or if somebody cancelled the wait for a synchronous standby, the error is an
+// OutcomeUnknownError. Give its Receipt to Store.Outcome or OutcomeSQL later, from any process. They answer for a week,
+// also after a crash. After a failover they answer what the new primary knows. A program reuses a receipt's row only
+// when it knows what became of the previous write. So nobody overwrites a receipt that somebody may still read.
 //
-// Only connections whose configuration went through pglock.ObserveCommits show that a wait for the standby was
-// cancelled; through database/sql these are pgx's alone. It is safe to try again with the same lease and without
-// WithSameToken: if the first attempt was committed, the second is stale. When a connection was cut in silence, the
-// write waits for COMMIT until ctx ends, at most for the TTL and five seconds; with WithTimeLimit at most until five
-// seconds after the time limit, if that is later. Then it asks. Give ctx a deadline where that is too long. A
-// transaction of Guard leaves a receipt with WithReceipt: its COMMIT is the application's, and so is the question.
+// A cancelled wait for the standby shows only on connections whose configuration went through pglock.ObserveCommits;
+// through database/sql only pgx has them. It is safe to try again with the same lease and without WithSameToken: if the
+// first attempt was committed, the second is stale. If a connection was cut in silence, the write waits for COMMIT
+// until ctx ends, at most for the TTL and five seconds; with WithTimeLimit at most until five seconds after the time
+// limit, if that is later. Then it asks for its receipt. If that is too long for you, give ctx a deadline. A
+// transaction of Guard leaves a receipt if you give WithReceipt: the application sends its COMMIT, and asks what became
+// of it.
 //
 // # What the callback must not do
 //
-//   - COMMIT or ROLLBACK. The write then fails with ErrLeftFence. But what commits by itself after a raw COMMIT stays,
-//     unfenced.
+//   - COMMIT or ROLLBACK. The write then fails with ErrLeftFence. But statements after a raw COMMIT commit by
+//     themselves, without a fence, and stay.
 //   - PREPARE TRANSACTION. The last check runs then, and not at COMMIT PREPARED. In between nobody can be granted the
 //     lock, break it or release it. The write fails with ErrLeftFence, and somebody has to end the prepared
 //     transaction.
 //   - Raise the limits that the fence has set. The next holder would wait for longer.
 //   - SET CONSTRAINTS ALL IMMEDIATE after Guard or GuardSQL. It uses up the check inside COMMIT. In a write of this
 //     package it only makes breaks and releases of the lease wait for the end of the transaction.
-//   - ROLLBACK TO a savepoint from before Guard or GuardSQL. The fence goes with it, and nobody notices. Guard the
-//     outermost transaction, not a nested one. Seal, as the last statement before COMMIT, closes this hole and the one
-//     before, as it does in a write of this package.
-//   - Write through another connection. That one is under no fence.
-//   - Keep the transaction after it has returned.
+//   - ROLLBACK TO a savepoint from before Guard or GuardSQL. It takes the fence back, and nobody notices. Guard the
+//     outermost transaction, not a nested one. Seal, as the last statement before COMMIT, closes this hole and the
+//     previous one, as it does in a write of this package.
+//   - Write through another connection, which no fence protects.
+//   - Keep the transaction after the callback has returned.
 package fencedstore

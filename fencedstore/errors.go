@@ -23,7 +23,7 @@ var (
 	ErrLeftFence = errors.New("fencedstore: transaction has left the fence")
 )
 
-// StaleTokenError says which token the fence refused, and which one has passed it last. It is an ErrStaleToken.
+// StaleTokenError says which token the fence refused, and which token passed it last. It is an ErrStaleToken.
 type StaleTokenError struct {
 	Resource  string
 	Token     pglock.Token
@@ -42,9 +42,9 @@ func (e *StaleTokenError) Error() string {
 // Is reports whether target is ErrStaleToken.
 func (e *StaleTokenError) Is(target error) bool { return target == ErrStaleToken }
 
-// OutcomeUnknownError says that the connection ended at COMMIT and nobody could say what became of the transaction, or
-// that the server committed without waiting for its standby. It is a pglock.ErrOutcomeUnknown. Ask again with
-// Store.Outcome or OutcomeSQL.
+// OutcomeUnknownError says that the connection ended at COMMIT and the server did not say in time what became of the
+// transaction, or that the server committed without waiting for its standby. It is a pglock.ErrOutcomeUnknown. Ask
+// again with Store.Outcome or OutcomeSQL.
 type OutcomeUnknownError struct {
 	Receipt Receipt
 	Err     error

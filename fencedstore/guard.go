@@ -12,14 +12,14 @@ import (
 )
 
 // Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
-// that the write depends on. The server checks the token and the lease now, and the lease again inside the COMMIT,
-// which fails with SQLSTATE LK001 or LK003 (Explain makes it an ErrLost) when the lease has ended. After an error the
+// that the write depends on. The server checks the token and the lease now, and checks the lease again inside COMMIT.
+// If the lease has ended, COMMIT fails with SQLSTATE LK001 or LK003; Explain makes that an ErrLost. After an error the
 // transaction is aborted: roll it back.
 //
-// The transaction may take as long as the lease has left now, or as long as WithTimeLimit says: the server ends one
-// that hangs for so long, and from PostgreSQL 17 on any. SET CONSTRAINTS ALL IMMEDIATE after Guard uses up the check
-// inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence back: end the transaction with Seal
-// where its code may do such things. Store.Write does so by itself.
+// The transaction may take as long as the lease has left now, or as long as WithTimeLimit says. The server ends a
+// transaction that hangs for that long; from PostgreSQL 17 on it ends any that takes longer. SET CONSTRAINTS ALL
+// IMMEDIATE after Guard uses up the check inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence
+// back. If your code may do such things, end the transaction with Seal, as Store.Write always does.
 //
 // Options: WithResource, WithSameToken, WithTimeLimit, WithReceipt. Errors: ErrStaleToken (StaleTokenError),
 // ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
@@ -40,9 +40,9 @@ func GuardSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceO
 	return c.guard(ctx, o, inSQLTx(ctx, tx))
 }
 
-// GuardOnce is Guard for a transaction that does the work of a key, as Store.Once does: the key is noted in the
-// transaction. Where the work was done before, the error is ErrDone (DoneError); the transaction is as it was, so roll
-// it back. WithRetention applies, and the same grant may do the work of many keys. Other errors are those of Guard, and
+// GuardOnce is Guard for a transaction that does the work of a key, as Store.Once does. The transaction also records
+// the key. If the work was done before, the error is ErrDone (DoneError) and nothing has changed: roll the transaction
+// back. WithRetention applies, and the same grant may do the work of many keys. Other errors are those of Guard, and
 // ErrKeyTooOld.
 func GuardOnce(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, key string, opts ...FenceOption) error {
 	if err := checkPgxTx(tx); err != nil {
@@ -132,8 +132,8 @@ func (r *sqlRow) Scan(into ...any) error {
 	return r.rows.Close()
 }
 
-// guard puts a transaction of the application's own under its fences. The extensions of the leases end by themselves:
-// nobody hears of the end of the transaction.
+// guard puts a transaction of the application under its fences. The extensions of the leases end by themselves, because
+// guard does not hear of the end of the transaction.
 func (c config) guard(ctx context.Context, o opening, send query) (err error) {
 	holds, err := o.extend(ctx)
 	defer func() {
@@ -172,8 +172,8 @@ func (c config) guard(ctx context.Context, o opening, send query) (err error) {
 }
 
 // Explain turns an error of a guarded transaction, of its COMMIT or of one of its statements, into the errors of this
-// package and of pglock. It also finds out that a time limit of the latest Guard with this lease has ended the
-// transaction, where the driver only says that the connection is bad. It returns other errors as they are. Of the
+// package and of pglock. If a time limit of the latest Guard with this lease has ended the transaction, Explain finds
+// that out even when the driver only says that the connection is bad. It returns other errors as they are. Of the
 // options only WithResource matters.
 func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
 	if err == nil || lease == nil {

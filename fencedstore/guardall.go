@@ -22,14 +22,15 @@ type Fence struct {
 	Resource string // 1 to 512 bytes; defaults to Lease.Resource()
 }
 
-// WriteAll is Write under several fences at once: of several leases, or of several resources of one. The transaction
-// passes all of them or none, and COMMIT checks every lease. The server takes the fences in the byte order of their
-// resources, and at COMMIT the leases in the order of their names. So transactions that name them in any order do not
-// wait for each other in a circle; with one Guard after the other the order is yours. WithResource is refused: each
-// Fence has its own. Name a resource once. All leases must be of one schema of one database.
+// WriteAll is Write under several fences at once: of several leases, or of several resources of one lease. The
+// transaction passes all of them or none, and COMMIT checks every lease. The server takes the fences in the byte order
+// of their resources, and at COMMIT the leases in the order of their names. So transactions may name them in any order
+// and do not wait for each other in a circle; if you call Guard several times instead, you must keep an order yourself.
+// WithResource is an ErrInvalid: each Fence has its own resource. Name each resource once. All leases must be of one
+// schema of one database.
 //
-// Without WithTimeLimit the transaction may take as long as the lease has left that ends first. With it every lease is
-// extended. Errors are those of Write, of the fence that was refused.
+// Without WithTimeLimit the transaction may take until the first lease ends. WithTimeLimit extends every lease. The
+// error is that of Write for the fence that refused.
 func (s *Store) WriteAll(
 	ctx context.Context, fences []Fence, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
 ) error {
@@ -43,8 +44,8 @@ func (s *Store) WriteAll(
 	return write(ctx, pgxDatabase{s.pool, c.transactionOp}, o, inPgx(fn))
 }
 
-// GuardAll is Guard for several fences at once, as WriteAll is Write. End the transaction with SealAll, which takes the
-// leases in the order of their names. ExplainAll explains the errors that come later.
+// GuardAll is Guard for several fences at once, as WriteAll is Write for several. End the transaction with SealAll,
+// which takes the leases in the order of their names. ExplainAll explains later errors.
 func GuardAll(ctx context.Context, tx pgx.Tx, fences []Fence, opts ...FenceOption) error {
 	if err := checkPgxTx(tx); err != nil {
 		return err

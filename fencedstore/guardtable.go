@@ -19,8 +19,8 @@ import (
 
 // Refusals of guarded tables, for errors.Is.
 var (
-	// ErrUnfenced: a transaction that has not passed the fence wrote to a guarded table. errors.As with **UnfencedError
-	// tells which table and which fence.
+	// ErrUnfenced: a transaction that has not passed the fence tried to write to a guarded table. errors.As with
+	// **UnfencedError gives the table and the fence.
 	ErrUnfenced = errors.New("fencedstore: guarded table was written without its fence")
 	// ErrOtherGuard: the table is under another guard already; nothing was changed.
 	ErrOtherGuard = errors.New("fencedstore: table is under another guard")
@@ -111,15 +111,15 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // makes that an ErrUnfenced. The proof is the row of the fence, which no client can write. Names are as in SQL:
 // public.accounts, public."Accounts".
 //
-// GuardTable also guards partitions and children. A partition that is made later has the guard of its rows at once;
-// call GuardTable again to guard it against TRUNCATE. Guarding twice in the same way changes nothing. The user must own
-// the table. GuardTable sends one statement. It waits for the table's writers and locks them out while it runs: set a
+// GuardTable also guards partitions and children. If you make a partition later, its rows are guarded at once; call
+// GuardTable again to guard it against TRUNCATE. Guarding twice in the same way changes nothing. The user must own the
+// table. GuardTable sends one statement. It waits for the table's writers and locks them out while it runs: set a
 // lock_timeout.
 //
 // A table with one resource has a trigger for statements, which costs the same for a million rows as for one. A table
 // with a key (WithTableKey), and a partitioned table, have a trigger for rows.
 //
-// The owner of the table can take the guard away, or the table. Operators can write past it with the SQL function
+// The owner of the table can remove the guard, or the table. Operators can write past the guard with the SQL function
 // bypass_guards, which leaves a note in the audit.
 //
 // Errors: ErrOtherGuard, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission,
@@ -135,7 +135,7 @@ func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) e
 	return tableError("guard", table, c.schema, err)
 }
 
-// UnguardTable takes the guard of a table away. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid
+// UnguardTable removes the guard of a table. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid
 // (no such table), ErrPermission, ErrSchema.
 func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
 	c, err := newTableConfig(db, table, opts)

@@ -15,7 +15,7 @@ import (
 
 // Refusals of Once, for errors.Is.
 var (
-	// ErrDone: the work of this key was committed before. errors.As with **DoneError tells when, and under which token.
+	// ErrDone: the work of this key was committed before. errors.As with **DoneError says when and under which token.
 	ErrDone = errors.New("fencedstore: already done")
 	// ErrKeyTooOld: the key's retention is over. Nobody knows any more whether its work was done, so it is not done
 	// again.
@@ -38,11 +38,11 @@ func (e *DoneError) Error() string {
 // Is reports whether target is ErrDone.
 func (e *DoneError) Is(target error) bool { return target == ErrDone }
 
-// WithRetention gives a key of Once an end. The key belongs to the moment of, such as a slot of a schedule or the time
-// at which a message was written, and the server keeps it until d after that, from 1 s to 100 years. Once refuses a key
-// that is older (ErrKeyTooOld): the server has forgotten it, and would let its work be done again. Everybody who uses
-// the key must give the same moment and d. Without WithRetention the server keeps a key for ever, in about a hundred
-// bytes.
+// WithRetention limits how long the server keeps a key of Once: until d after the moment of. d is from 1 s to 100
+// years. The moment of belongs to the key: a slot of a schedule, or the time at which a message was written. Once
+// refuses an older key (ErrKeyTooOld), because the server has forgotten it and would do its work again. Everybody who
+// uses the key must give the same moment and d. Without WithRetention the server keeps a key for ever, in about a
+// hundred bytes.
 func WithRetention(of time.Time, d time.Duration) FenceOption {
 	return func(c *config) error {
 		if of.IsZero() || of.UTC().Year() < 1 || of.UTC().Year() > 9999 {
@@ -57,10 +57,10 @@ func WithRetention(of time.Time, d time.Duration) FenceOption {
 }
 
 // Once runs fn's writes at most once for each key, whichever process asks and however often. A key is a job, a message,
-// a slot of a schedule. The transaction that does the work notes the key, under the fence of the lease's resource: both
-// are committed or neither is. A key has 1 to 512 bytes and belongs to the whole schema, whatever the lock.
+// a slot of a schedule. The transaction that does the work records the key, under the fence of the lease's resource:
+// both are committed, or neither is. A key has 1 to 512 bytes. All locks of a schema share its keys.
 //
-// Whoever asks again gets ErrDone (DoneError). fn is not called then, and nothing is changed. Whoever asks while
+// Whoever asks again gets ErrDone (DoneError); Once then does not call fn, and changes nothing. Whoever asks while
 // another does the work waits for that transaction, and does the work if it was rolled back. The same grant may do the
 // work of many keys, as with WithSameToken. A lost answer does no harm: ask again, with any lease.
 //

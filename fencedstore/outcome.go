@@ -44,9 +44,9 @@ const (
 const outcomeLook = 500 * time.Millisecond
 
 // Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction that was guarded WithReceipt. It
-// waits until the answer is final or ctx ends. The answer is then on disk, and on a synchronous standby where there is
-// one. A write that the server does not know was rolled back: for instance one that a failover has lost. The server
-// forgets receipts after a week, so ask sooner.
+// waits until the answer is final or ctx ends. The answer is then on disk, and on the synchronous standby if you have
+// one. If the server does not know a write, for instance because a failover lost it, the write was rolled back. The
+// server forgets receipts after a week, so ask sooner.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	if s == nil || s.pool == nil {
 		return "", errNilPool

@@ -9,9 +9,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/hooks"
 )
 
-// Receipt names the row that a fenced write leaves in its own transaction. Whoever got no answer to the COMMIT asks for
-// it with Store.Outcome or OutcomeSQL. The row is there if the transaction was committed, on the server that is the
-// primary now. No other write uses the row before somebody has asked. The server keeps receipts for a week.
+// Receipt names the row that a fenced write leaves in its own transaction. If COMMIT gets no answer, ask for the
+// receipt with Store.Outcome or OutcomeSQL: the current primary has the row if the transaction was committed. No other
+// write uses the row before somebody has asked. The server keeps receipts for a week.
 type Receipt struct {
 	Schema string    `json:"schema"`
 	ID     uuid.UUID `json:"id"`

@@ -29,8 +29,8 @@ var (
 	ErrUndone = errors.New("fencedstore: operation was undone")
 	// ErrNotRestored: Apply was called, and Restore failed. errors.As with **RestoreError tells how.
 	ErrNotRestored = errors.New("fencedstore: operation was not undone")
-	// ErrOvertaken is for Restore to return, wrapped or not, when somebody else has written since Apply: nothing that
-	// could be undone is left of ours. Run returns it beside the reason for undoing.
+	// ErrOvertaken: Restore returns it, wrapped or not, if somebody else has written since Apply, so that nothing is left
+	// to undo. Run returns it together with the reason for undoing.
 	ErrOvertaken = errors.New("fencedstore: somebody has written since: not undone")
 	// ErrUnconfirmed is a reason for undoing: the server could not be asked in time whether the lease was still held.
 	ErrUnconfirmed = errors.New("fencedstore: the server did not confirm the lease")
@@ -62,15 +62,16 @@ func (e *RestoreError) Unwrap() []error { return []error{e.Cause, e.Err} }
 // Restore is dangerous. It runs when the lease has ended, so the next holder may have written already, or may write at
 // this very moment: a Restore that puts back blindly what Capture saw destroys the next holder's work. So:
 //
-//   - Restore must be conditional. It undoes only what is still as Apply left it, in one step with the comparison: an
-//     object by If-Match, a file under the lock that all its writers take, a service by the token
-//     (fencedhttp.ContextWithToken, as the lease has ended). Otherwise it changes nothing and returns ErrOvertaken.
-//   - What Apply leaves must differ from what any other writer leaves, by the token or a version in it; equal contents
-//     would be taken for ours.
-//   - Apply should be conditional too: it replaces what Capture saw and fails otherwise. A holder that has captured
-//     what a predecessor is just undoing would otherwise build on it.
-//   - Apply must be over when it returns. A request that was given up, but may still arrive, cannot be undone.
-//   - Restore must bear that Apply has done nothing, or a part: it is called after a failed Apply as well.
+//   - Restore must be conditional. It undoes only what is still as Apply left it, and compares and undoes in one step:
+//     an object by If-Match, a file under a lock that all its writers take, a service by the token
+//     (fencedhttp.ContextWithToken, because the lease has ended). Otherwise it changes nothing and returns
+//     ErrOvertaken.
+//   - What Apply leaves must differ from what any other writer leaves, so include the token or a version. Otherwise
+//     Restore mistakes equal contents for its own.
+//   - Apply should be conditional too: it replaces what Capture saw, and fails otherwise. Otherwise a holder may build
+//     on what a predecessor is just undoing.
+//   - Apply must be over when it returns. Nobody can undo a request that was given up and may still arrive.
+//   - Run also calls Restore after a failed Apply. So Restore must work if Apply has done nothing, or only a part.
 type Reversible struct {
 	// Capture remembers the state before, for Apply and Restore. Nil: there is nothing to remember.
 	Capture func(ctx context.Context) error
@@ -98,26 +99,26 @@ func (op Reversible) check() error {
 // Run does an operation outside the database between two checks of the lease by the server, and undoes it when the
 // second one fails:
 //
-//  1. It passes the fence of the lease's resource, in a short transaction of its own. So a holder with a lower token is
-//     refused from now on, and this one is refused if a greater token has passed. The same token may pass again, as
-//     with WithSameToken: one grant can run many operations. A Write under the same token needs WithSameToken after it.
-//  2. Capture, and a look at the local deadline of the lease.
-//  3. Apply.
-//  4. The server is asked whether the lease is still held. It answers yes: Apply ran while it was held from beginning
-//     to end, and the operation stands. It answers no: Restore. Where it does not answer, Run asks again until the
-//     local deadline that the lease had when Apply returned, which comes before its end on the server, and then undoes.
+//  1. Run passes the fence of the lease's resource, in a short transaction. From now on the fence refuses a holder with
+//     a lower token; if a greater token has passed, it refuses this one. The same token may pass again, as with
+//     WithSameToken: one grant can run many operations. A later Write under the same token needs WithSameToken.
+//  2. Run calls Capture, and checks the local deadline of the lease.
+//  3. Run calls Apply.
+//  4. Run asks the server whether the lease is still held. If it is, the lease was held while Apply ran, and the
+//     operation stands. If it is not, Run calls Restore. If the server does not answer, Run asks again until the local
+//     deadline that the lease had when Apply returned, which comes before its end on the server. Then it calls Restore.
 //
-// The contexts of Capture and Apply end with ctx and with the lease. Apply's error, its panic, and the end of ctx
-// before the check was answered also lead to Restore; the panic goes on after it.
+// The contexts of Capture and Apply end with ctx and with the lease. Run also calls Restore if Apply returns an error
+// or panics, or if ctx ends before the server has answered; after Restore the panic goes on.
 //
-// This is weaker than Write. The database refuses a late write; what is outside has seen it, between Apply and Restore,
-// and a process that dies in between undoes nothing. Where the receiver can compare tokens by itself, as with package
-// fencedhttp, let it. Reversible tells what Restore must heed.
+// This is weaker than Write. The database refuses a late write, but others can see an operation outside until Restore
+// has undone it, and a process that dies in between undoes nothing. If the receiver can compare tokens by itself, as
+// with package fencedhttp, let it do so. Reversible says what Restore must heed.
 //
-// WithResource applies. WithTxOptions is refused with pglock.ErrInvalid: there is no transaction for the caller.
+// WithResource applies. WithTxOptions is an ErrInvalid, because the caller has no transaction.
 //
-// A nil return means that the operation stands. Errors that match ErrUndone, ErrNotRestored (RestoreError) or
-// ErrOvertaken tell what became of an operation that was begun, beside the reason: Apply's error, pglock.ErrLost,
+// A nil return means that the operation stands. An error that matches ErrUndone, ErrNotRestored (RestoreError) or
+// ErrOvertaken says what became of an operation that was begun. It also has the reason: Apply's error, pglock.ErrLost,
 // pglock.ErrReleased or ErrUnconfirmed, or the cause of ctx's end. Any other means that Apply was not called: Capture's
 // error, ErrStaleToken, pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission, ErrOutcomeUnknown (of
 // the fence; it is safe to run again).

@@ -11,9 +11,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// Seal is the last statement of a guarded transaction whose code may have moved its constraints or rolled back to a
-// savepoint. It refuses a transaction that is no longer under the fence (ErrLeftFence), checks the lease, and holds the
-// lock until COMMIT, also where SET CONSTRAINTS ALL IMMEDIATE has used up the check inside COMMIT. Of the options only
+// Seal protects a guarded transaction whose code may have used SET CONSTRAINTS or ROLLBACK TO. Call it as the last
+// statement. It refuses a transaction that is no longer under the fence (ErrLeftFence), checks the lease, and holds the
+// lock until COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside COMMIT. Of the options only
 // WithResource matters. Store.Write and WriteSQL do this by themselves.
 func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
 	return sealTx(checkPgxTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {

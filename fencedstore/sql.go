@@ -7,9 +7,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// SQLTx is a transaction of database/sql: a *sql.Tx, or what wraps one and passes statements with their arguments on, as
-// the ConnPool does that GORM has inside Transaction. Of an ORM that rewrites statements, such as bun, give the *sql.Tx
-// inside. A *sql.DB is no SQLTx: each of its statements would be a transaction.
+// SQLTx is a transaction of database/sql: a *sql.Tx, or what wraps one and passes statements with their arguments on,
+// as the ConnPool does that GORM has inside Transaction. Of an ORM that rewrites statements, such as bun, give the
+// *sql.Tx inside. A *sql.DB is no SQLTx: each of its statements would be a transaction.
 type SQLTx interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

@@ -25,14 +25,14 @@ func New(pool *pgxpool.Pool) *Store { return &Store{pool: pool} }
 // long as the lease has left when it passes the fence, or as long as WithTimeLimit says. fn's context ends with ctx and
 // with the lease.
 //
-// An error or a panic of fn, and the end of ctx, roll back. Write returns fn's error as it is, joined with the loss
-// when the lease is lost by then. A nil return means committed.
+// An error or a panic of fn, and the end of ctx, roll the transaction back. Write returns fn's error as it is; if the
+// lease is lost by then, it joins the loss. A nil return means committed.
 //
 // Options: WithResource, WithSameToken, WithTimeLimit, WithTxOptions. Errors: ErrStaleToken (StaleTokenError),
 // ErrLeftFence, ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase,
-// ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) when the answer to COMMIT was lost and nobody could
+// ErrPermission, and pglock.ErrOutcomeUnknown (OutcomeUnknownError) if the answer to COMMIT was lost and nobody could
 // say what became of it. It is safe to try again with the same lease and without WithSameToken: if the first attempt
-// was committed, the second is refused as stale.
+// was committed, the fence refuses the second as stale.
 func (s *Store) Write(
 	ctx context.Context, lease *pglock.Lease, fn func(context.Context, pgx.Tx) error, opts ...FenceOption,
 ) error {

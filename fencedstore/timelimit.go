@@ -17,15 +17,15 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ErrTimeLimit says that a fenced transaction was ended because it took too long. errors.As with **TimeLimitError tells
-// which limit ended it, and how long that was.
+// ErrTimeLimit: a fenced transaction was ended because it took too long. errors.As with **TimeLimitError says which
+// limit ended it, and how long that limit was.
 var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 
 // TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
 type TimeLimitError struct {
 	// Setting is PostgreSQL's name of the limit: statement_timeout, lock_timeout, idle_in_transaction_session_timeout
-	// or transaction_timeout. It is "" where the connection was closed and the driver did not say why, and where the
-	// callback's context ended first.
+	// or transaction_timeout. It is "" if the connection was closed and the driver did not say why, or if the callback's
+	// context ended first.
 	Setting string
 	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as
 	// the lease had left when the transaction passed the fence.
@@ -49,26 +49,26 @@ func (e *TimeLimitError) Is(target error) bool { return target == ErrTimeLimit }
 
 func (e *TimeLimitError) Unwrap() error { return e.Err }
 
-// WithTimeLimit says how long the fenced transaction may take, from the fence to the end of COMMIT, waiting at the
-// fence included. d is from pglock.MinTTL (100 ms) to pglock.MaxTTL (24 h), less the grace of the lease. Without the
+// WithTimeLimit sets how long the fenced transaction may take, from the fence to the end of COMMIT. That includes the
+// wait at the fence. d is from pglock.MinTTL (100 ms) to pglock.MaxTTL (24 h), less the grace of the lease. Without the
 // option the transaction may take as long as the lease has left when it passes the fence.
 //
-// Where d is more than the lease has left, the lease is first extended by pglock.Lease.Extend, before BEGIN. The
-// heartbeat goes on renewing it, and its deadline, Valid and Context follow. Where d is less, the lease stays as it is
+// If d is longer than the lease has left, the write first extends the lease with pglock.Lease.Extend, before BEGIN. The
+// heartbeat goes on renewing it, and its deadline, Valid and Context follow. If d is shorter, the lease stays as it is
 // and the transaction may take d. Several leases are extended together; if one of them is lost meanwhile, nothing is
 // written.
 //
 // The server ends a transaction that takes longer (TimeLimitError), with the exceptions before PostgreSQL 17 that the
-// package documentation names; there the callback's context ends two seconds after d. So d is also how long a holder
-// that hangs can keep the next one waiting: give the longest time that the work needs, and not more.
+// package documentation names; there the callback's context ends two seconds after d. A holder that hangs can keep the
+// next one waiting for up to d: give the longest time that the work needs, and no more.
 //
-// After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once, and a crash in
-// the moment between leaves the lock taken for d. After Guard and its forms, which do not hear of the end of the
-// transaction, it goes back when d has passed or the lease is released. To end it sooner, call Lease.Extend before
-// BEGIN and its end after COMMIT instead.
+// After Write, WriteAll, Once and their forms for database/sql the lease goes back to its TTL at once; a crash just
+// before that leaves the lock taken for up to d. Guard and its forms do not hear of the end of the transaction. After
+// them the lease goes back when d has passed, or ends when you release it. If you need it back sooner, call
+// Lease.Extend before BEGIN and its end after COMMIT instead.
 //
-// Under REPEATABLE READ and SERIALIZABLE give it to Guard only where Guard is the transaction's first statement: an
-// older snapshot does not show the extension, and Guard then refuses (ErrInvalid).
+// Under REPEATABLE READ and SERIALIZABLE give it to Guard only if Guard is the transaction's first statement: an older
+// snapshot does not show the extension, and Guard then refuses (ErrInvalid).
 func WithTimeLimit(d time.Duration) FenceOption {
 	return func(c *config) error {
 		if d < pglock.MinTTL || d > pglock.MaxTTL {
@@ -79,18 +79,18 @@ func WithTimeLimit(d time.Duration) FenceOption {
 	}
 }
 
-// lateBy is how long after the time limit the callback's context ends: the server is first, and says why.
+// lateBy is how long after the time limit the callback's context ends, so that the server comes first and says why.
 const lateBy = 2 * time.Second
 
-// slack is what a lease lasts longer than the time limit, so that it is the limit that ends the transaction.
+// slack is how much longer than the time limit a lease lasts, so that the limit ends the transaction first.
 func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second) }
 
-// extend makes every lease last for the time limit, at the same time. What it returns ends the extensions, also when it
-// fails.
+// extend makes every lease last for the time limit, all at the same time. The caller ends the extensions with ends,
+// also after an error.
 func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 	var short []*pglock.Lease
 	for _, f := range o.fences {
-		// What an extension of another write has given may go with that write; the TTL stays.
+		// An extension by another write may end with that write; the TTL stays.
 		stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))
 		if o.limit > stays && !slices.Contains(short, f.Lease) {
 			short = append(short, f.Lease)
@@ -129,8 +129,8 @@ func (o opening) passage() passage {
 	return p
 }
 
-// explain makes a TimeLimitError of what ended the transaction, if it was one of the limits that the fence has set. A
-// lower limit of the user's own ends a transaction sooner, and so does whoever cancels a statement.
+// explain returns a TimeLimitError if one of the fence's limits ended the transaction. Otherwise it returns nil: a
+// lower limit of the user, or somebody who cancels a statement, ends a transaction sooner.
 func (p passage) explain(err error, isDead bool) error {
 	limit := limitOf(err)
 	if limit == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||

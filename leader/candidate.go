@@ -87,9 +87,9 @@ func New(client *pglock.Client, name string, opts ...Option) *Candidate {
 //     Status has fn's error. This also holds if a fence notices the loss first, and fn returns its error.
 //   - ctx has ended: Run releases the lock and returns ctx's error, joined with fn's if that says something else.
 //
-// If fn panics, Run releases the lock and lets the panic pass. fn must return soon after its context has ended. Until it
-// does, Run waits for it, and keeps the lock if it still has it. When leadership was lost, another candidate may lead
-// already, and only a fence keeps fn from doing harm: write with package fencedstore under the lease that fn gets.
+// If fn panics, Run releases the lock and lets the panic pass. fn must return soon after its context has ended. Until
+// it does, Run waits for it, and keeps the lock if it still has it. When leadership was lost, another candidate may
+// lead already, and only a fence keeps fn from doing harm: write with package fencedstore under the lease that fn gets.
 //
 // An unreachable or read-only server does not end a campaign: Run tries again, at first after 50 ms, later after up to
 // 5 s. Status has the error.

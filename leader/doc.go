@@ -13,8 +13,9 @@
 //	   ▲                                                                          │
 //	   └──────────── leadership was lost, handed over or resigned ◀───────────────┘
 //
-// First the context of fn ends, then fn returns, and then Run releases the lock. So the next leader begins when the work
-// of the last one has stopped, if fn obeys its context before the lease ends. Run says what follows when fn returns.
+// First the context of fn ends, then fn returns, and then Run releases the lock. So the next leader begins when the
+// work of the last one has stopped, if fn obeys its context before the lease ends. Run says what follows when fn
+// returns.
 //
 // A candidate loses leadership when its process is stopped or cut off for longer than the TTL. The context of fn then
 // ends by the local clock, before the lease can end on the server: a twentieth of the TTL earlier, at most a second. Fn
@@ -33,7 +34,7 @@
 //
 // # How long a failover takes
 //
-// If a leader resigns, ends its Run or closes its client, the next one leads within milliseconds. If it is killed or cut
-// off, the next one leads when its lease ends, after two thirds to all of the TTL (WithTTL). docs/leader.md has
+// If a leader resigns, ends its Run or closes its client, the next one leads within milliseconds. If it is killed or
+// cut off, the next one leads when its lease ends, after two thirds to all of the TTL (WithTTL). docs/leader.md has
 // measurements, and compares this package with other elections.
 package leader

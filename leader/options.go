@@ -19,8 +19,8 @@ type config struct {
 	invalid   error
 }
 
-// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. After a leader dies, the
-// next one leads after two thirds to all of the TTL. Defaults to the client's TTL.
+// WithTTL sets how long the lease lasts without a renewal, from pglock.MinTTL to pglock.MaxTTL. After a leader dies,
+// the next one leads after two thirds to all of the TTL. Defaults to the client's TTL.
 func WithTTL(ttl time.Duration) Option {
 	return func(c *config) { c.acquire = append(c.acquire, pglock.WithTTL(ttl)) }
 }

@@ -21,8 +21,8 @@ func (c *Candidate) Resign(ctx context.Context) error {
 
 // HandOver makes the candidate with the label to (WithHolder) lead, whatever its place in the queue; the others keep
 // their places. First it asks whether that candidate waits; if not, it does not disturb fn. Then fn's context ends with
-// cause ErrHandOver. When fn has returned, the lock goes to the named candidate in one step (pglock.Lease.HandOver), and
-// this candidate campaigns again, at the end of the queue.
+// cause ErrHandOver. When fn has returned, the lock goes to the named candidate in one step (pglock.Lease.HandOver),
+// and this candidate campaigns again, at the end of the queue.
 //
 // If the named candidate gives up while fn stops, Run calls fn again with the same lease, and this candidate continues
 // to lead. A candidate that died within the last seconds may still count as alive (pglock.WithSessionTTL). It then gets

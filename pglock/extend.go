@@ -15,7 +15,7 @@ import (
 // lease.holds.
 type hold struct {
 	d     time.Duration
-	until trust.Instant // the lease has to last until then; counted from the attempt that was sent last
+	until trust.Instant // the lease has to last until then; counted from the latest attempt
 	done  chan struct{} // closed when the server has said that the lease lasts so long
 }
 
@@ -28,16 +28,16 @@ func (h *hold) isDone() bool {
 	}
 }
 
-// Extend makes the lease last for d from now on, at least. The heartbeat goes on renewing the lease and does not
-// shorten it; so the work of the next d does not depend on a renewal. The deadline, Valid and Context follow. Extend
-// returns when the server has confirmed, and it needs no connection of the pool.
+// Extend makes the lease last for at least d from now on. The heartbeat goes on renewing the lease and does not shorten
+// it, so the work of the next d does not depend on a renewal. The deadline, Valid and Context follow. Extend returns
+// when the server has confirmed the extension. It needs no connection of the pool.
 //
-// Call end when the work is over. The lease then goes back to its TTL with a renewal that the heartbeat sends at once;
-// end does not wait for it. Where nobody calls end, the lease goes back when d has passed. A second call of end does
-// nothing. Of several extensions the one that lasts longest counts.
+// Call end when the work is over. The heartbeat then sends a renewal at once, which takes the lease back to its TTL;
+// end does not wait for it. If nobody calls end, the lease goes back when d has passed. A second call of end does
+// nothing. Of several extensions the longest counts.
 //
 // Choose d with care: a holder that dies meanwhile keeps the lock until d has passed. d is from MinTTL to MaxTTL, less
-// the grace of the lease. An extended lease is not passed on in memory (WithTurns).
+// the grace of the lease. A client does not pass an extended lease on in memory (WithTurns).
 //
 // Errors: ErrInvalid (ArgumentError), ErrLost (LostError), ErrReleased, ErrClosed, or ctx's error and with it why the
 // renewals failed.
@@ -68,7 +68,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err er
 	return nil, err
 }
 
-// takeHold makes the heartbeat extend the lease. False says that the lease has ended.
+// takeHold makes the heartbeat extend the lease. It returns false if the lease has ended.
 func (l *Lease) takeHold(h *hold) bool {
 	if l.Err() != nil {
 		return false
@@ -82,7 +82,7 @@ func (l *Lease) takeHold(h *hold) bool {
 	return true
 }
 
-// dropHold makes the heartbeat take the extension back, so far as no other hold needs it.
+// dropHold makes the heartbeat take the extension back, unless another hold needs it.
 func (l *Lease) dropHold(h *hold) {
 	now := l.client.now()
 	l.mu.Lock()
@@ -107,8 +107,8 @@ type renewal struct {
 	holds []*hold       // that the server confirms with it
 }
 
-// renewal plans an attempt that is sent now. One that makes the lease shorter on the server first makes the trust in it
-// shorter.
+// renewal plans an attempt that is sent now. If the attempt makes the lease shorter on the server, renewal first makes
+// the trust in the lease shorter.
 func (l *Lease) renewal(now trust.Instant) renewal {
 	r := renewal{claim: l.claim(), lasts: l.ttl}
 	l.mu.Lock()
@@ -137,9 +137,9 @@ func (l *Lease) renewal(now trust.Instant) renewal {
 	return r
 }
 
-// renewed notes that the server has renewed the lease. A lease that lasts for longer than anybody needs, because a
-// request to extend it was late or because the expiry to undo was not known, is renewed again soon: its expiry is known
-// now.
+// renewed notes that the server has renewed the lease. The lease may last for longer than anybody needs, because a
+// request to extend it arrived late, or because the expiry to undo was unknown. Then renewed plans another renewal
+// soon: the expiry is known now.
 func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, sooner float64) {
 	now := l.client.now()
 	l.mu.Lock()
@@ -163,9 +163,8 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	}
 }
 
-// needs is for how long the lease has to last from then on, without the grace; as long as the server says is not too
-// long where an extension is wanted, whose end two clocks tell by a moment differently. The caller has the lease's
-// mutex.
+// needs is for how long the lease has to last from then on, without the grace. It adds a second to an extension,
+// because two clocks place its end at slightly different moments. The caller has the lease's mutex.
 func (l *Lease) needs(then trust.Instant) time.Duration {
 	need := l.ttl
 	for _, h := range l.holds {

@@ -10,22 +10,22 @@ import (
 	"github.com/pglock-dev/pglock/internal/server"
 )
 
-// HandOver ends the lease and grants the lock, in the same step, to a call that waits for it under the label to
-// (WithHolder); of several such calls, to the one that queued first. Calls that queued before it keep their places,
-// and are served after it. Only an exclusive lease can be handed over, and only to a call that asks for an exclusive
-// one.
+// HandOver ends the lease and, in the same step, grants the lock to a call that waits for it under the label to
+// (WithHolder). If several such calls wait, the first in the queue gets the lock. Calls that queued before it keep
+// their places, and the server serves them afterwards. You can hand over only an exclusive lease, and only to a call
+// that asks for an exclusive one.
 //
 // Stop the work first: until HandOver returns, the lease counts as valid here, and its next holder may already be at
-// work. Context is done when the server has confirmed the hand-over, with cause ErrReleased.
+// work. When the server has confirmed the hand-over, Context is done, with cause ErrReleased.
 //
-// HandOver talks to the server for as long as ctx allows and at most the TTL; it has five seconds if ctx has already
-// ended or has no deadline. The server may hand the lock to a waiter that has died, if its session still counts as
-// alive (WithSessionTTL): the lock is then taken until that waiter's TTL has passed.
+// HandOver talks to the server for as long as ctx allows and at most for the TTL. If ctx has ended or has no deadline,
+// it takes up to five seconds. The server may hand the lock to a waiter that has died, if its session still counts as
+// alive (WithSessionTTL): the lock then stays taken until that waiter's TTL has passed.
 //
 // Errors: ErrNoWaiter if nobody waits under that label: nothing has changed, and the lease goes on. ErrInvalid.
-// ErrLost or ErrReleased if the lease had already ended. ErrOutcomeUnknown if the server could not be reached after
-// the request was sent: the lock may have been handed over, and the lease ends here as soon as the heartbeat learns
-// that. Any other error is a failure to reach the server, and the lease goes on.
+// ErrLost or ErrReleased if the lease had already ended. ErrOutcomeUnknown if no answer came after the request was
+// sent: the server may have handed the lock over, and the lease ends here as soon as the heartbeat learns that. After
+// any other error the server could not be reached, and the lease goes on.
 func (l *Lease) HandOver(ctx context.Context, to string) error {
 	if err := l.checkHandOver(to); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 	}
 }
 
-// CanHandOver asks the server whether HandOver would find a call that waits under the label to, and changes nothing.
-// nil means yes; otherwise it returns HandOver's error. ctx bounds the call.
+// CanHandOver asks the server whether a call waits under the label to, and changes nothing. It returns nil if HandOver
+// would find one, and otherwise HandOver's error. ctx limits the call.
 func (l *Lease) CanHandOver(ctx context.Context, to string) error {
 	if err := l.checkHandOver(to); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (l *Lease) checkHandOver(to string) error {
 	return nil
 }
 
-// notHandedOver returns the error for an outcome. A lease that the server does not know any more ends.
+// notHandedOver returns the error for an outcome. If the server no longer knows the lease, it ends here too.
 func (l *Lease) notHandedOver(to, outcome string) error {
 	if outcome == protocol.Nobody {
 		return fmt.Errorf("hand over lock %q to %q: %w", l.name, to, ErrNoWaiter)
@@ -106,7 +106,8 @@ func (l *Lease) notHandedOver(to, outcome string) error {
 	return l.howEnded()
 }
 
-// setHanding notes whether the lease may be handed over at the moment: a renewal that finds it gone was overtaken by that.
+// setHanding notes whether a hand-over is under way. Then a renewal may find the lease gone, because it was handed
+// over.
 func (l *Lease) setHanding(handing bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

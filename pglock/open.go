@@ -14,25 +14,25 @@ import (
 )
 
 const (
-	// openSize is how many connections the pool of Open has at most. Calls that come at the same time share a
-	// statement, and calls that wait hold no connection, so that a few are enough for thousands of calls.
+	// openSize is how many connections the pool of Open has at most. Simultaneous calls share a statement, and waiting
+	// calls hold no connection, so a few connections are enough for thousands of calls.
 	openSize = 4
 	// openIdle is how long a connection of that pool stays open without use.
 	openIdle = 5 * time.Minute
 )
 
-// Open makes a client with a small pool of its own, for programs that reach PostgreSQL through database/sql, an ORM or
-// another driver. A program that has a *pgxpool.Pool calls New instead, and saves these connections. The application's
-// own pool may be used up or closed: the client does not depend on it.
+// Open makes a client with its own small pool, for programs that reach PostgreSQL through database/sql, an ORM or
+// another driver. If a program has a *pgxpool.Pool, it can call New instead and save these connections. The client does
+// not depend on the application's own pool, which may be exhausted or closed.
 //
-// pgx reads the URL: a postgres:// URL or a string of keywords and values. What it leaves out comes from the PG*
-// variables, the password file and the service file, and an empty URL leaves out everything. The pool has at most 4
-// connections (pool_max_conns in the URL changes that), opens them when they are needed, and closes each after 5
-// minutes without use (pool_max_conn_idle_time). They appear in pg_stat_activity as "pglock host/program[pid]", unless
-// the URL or PGAPPNAME has an application_name.
+// pgx reads the URL: a postgres:// URL or a string of keywords and values. Whatever the URL leaves out comes from the
+// PG* variables, the password file and the service file; an empty URL leaves out everything. The pool has at most 4
+// connections (pool_max_conns in the URL), opens them when it needs them, and closes each after 5 minutes without use
+// (pool_max_conn_idle_time). pg_stat_activity shows them as "pglock host/program[pid]", unless the URL or PGAPPNAME
+// sets an application_name.
 //
-// The client owns the pool and its goroutines, besides what New lists, and Close ends all of it. Open connects once, and
-// asks whether the schema is there and fits; ctx bounds that alone. After an error nothing is left open.
+// The client owns the pool and its goroutines, besides what New lists, and Close ends all of it. Open connects once,
+// and checks that the schema is there and fits; ctx limits only that. After an error nothing is left open.
 //
 // Errors are those of New. If pgx cannot read the URL, the error is ErrInvalid and contains neither the URL nor a
 // password.
@@ -54,13 +54,13 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	return c, nil
 }
 
-// parseURL gives the configuration of the pool of Open.
+// parseURL returns the configuration of the pool of Open.
 func parseURL(url string) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, &ArgumentError{"url", unreadable(err), "be a connection string that pgx can read"}
 	}
-	// The same once more, for what pgxpool does not tell: whether the URL sets the size of the pool.
+	// Parse the URL a second time, because pgxpool does not say whether the URL sets the size of the pool.
 	settings, err := pgconn.ParseConfig(url)
 	if err != nil {
 		return nil, &ArgumentError{"url", unreadable(err), "be a connection string that pgx can read"}
@@ -76,8 +76,8 @@ func parseURL(url string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// unreadable says why pgx cannot read a connection string. It leaves the string out, and what pgx puts behind a colon or
-// in parentheses, which may quote a part: nobody knows which part was meant to be the password.
+// unreadable says why pgx cannot read a connection string. It leaves out the string, and whatever pgx writes after a
+// colon or in parentheses, because that may quote the password.
 func unreadable(err error) string {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {

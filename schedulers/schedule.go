@@ -13,8 +13,8 @@ type Schedule interface {
 	Next(t time.Time) time.Time
 }
 
-// Every plans a time every d, at after the multiples of d since midnight UTC on a Monday: Every(24*time.Hour,
-// 2*time.Hour) is 02:00 UTC. It does not depend on when a replica started.
+// Every plans one time in each interval d, at the offset at. Intervals count from midnight UTC on a Monday, and not
+// from the start of a replica. Every(24*time.Hour, 2*time.Hour) is 02:00 UTC each day.
 func Every(d, at time.Duration) Schedule { return every{d, at} }
 
 type every struct{ d, at time.Duration }
@@ -26,13 +26,13 @@ func (e every) Next(t time.Time) time.Time {
 	return t.Add(-e.at).Truncate(e.d).Add(e.d + e.at)
 }
 
-// earliest is how much before a planned time a run may begin that is for it, besides a tenth of the time between two.
+// earliest is how long before a planned time its run may begin, at most; a tenth of the gap is the other limit.
 const earliest = time.Minute
 
 // longestGap is how far back the last planned time may be.
 const longestGap = 10 * 365 * 24 * time.Hour
 
-// checkSchedule refuses a schedule that plans other times in a replica that started at another moment.
+// checkSchedule refuses a schedule whose times depend on when the replica started.
 func checkSchedule(s Schedule, now time.Time) error {
 	if s == nil {
 		return &pglock.ArgumentError{Field: "schedule", Value: "nil", Rule: "be a Schedule"}
@@ -53,7 +53,7 @@ func slotAt(s Schedule, now time.Time) (time.Time, error) {
 	for back := time.Second; back <= longestGap; back *= 2 {
 		last := s.Next(now.Add(-back))
 		if last.IsZero() || last.After(now) {
-			continue // nothing was planned so lately
+			continue // nothing was planned since then
 		}
 		next := s.Next(last)
 		for !next.IsZero() && !next.After(now) {

@@ -17,7 +17,7 @@ const (
 	DefaultRetention = 30 * 24 * time.Hour
 	// maxName leaves room for the slot in the key.
 	maxName = 400
-	// ending bounds what End says to the server.
+	// ending limits the talk of End with the server.
 	ending = 10 * time.Second
 )
 
@@ -34,8 +34,8 @@ type Slots struct {
 // Option configures Slots. A bad value makes NewSlots fail.
 type Option func(*Slots) error
 
-// WithRetention sets for how long a slot is remembered as done, from a minute to 100 years. A run that comes later
-// fails with fencedstore.ErrKeyTooOld. Defaults to DefaultRetention. All replicas must give the same.
+// WithRetention sets how long the server remembers that a slot is done, from a minute to 100 years. A later run for
+// that slot fails with fencedstore.ErrKeyTooOld. Defaults to DefaultRetention. All replicas must give the same value.
 func WithRetention(d time.Duration) Option {
 	return func(s *Slots) error {
 		if d < time.Minute || d > 100*365*24*time.Hour {
@@ -46,8 +46,8 @@ func WithRetention(d time.Duration) Option {
 	}
 }
 
-// WithTimeLimit sets how long the transaction of Do may take, as fencedstore.WithTimeLimit does. It is also how long
-// the other replicas wait when one dies in the middle. Defaults to what the lease has left.
+// WithTimeLimit sets how long the transaction of Do may take, as fencedstore.WithTimeLimit does. The other replicas
+// also wait this long if one dies in the middle. Defaults to what the lease has left.
 func WithTimeLimit(d time.Duration) Option {
 	return func(s *Slots) error {
 		if d < pglock.MinTTL || d > pglock.MaxTTL {
@@ -59,7 +59,7 @@ func WithTimeLimit(d time.Duration) Option {
 	}
 }
 
-// WithNow gives the clock of the scheduler, where that is not time.Now, the default.
+// WithNow sets the clock of the scheduler. Defaults to time.Now.
 func WithNow(now func() time.Time) Option {
 	return func(s *Slots) error {
 		if now == nil {
@@ -70,7 +70,7 @@ func WithNow(now func() time.Time) Option {
 	}
 }
 
-// NewSlots makes Slots for a schedule. Every replica must give the same one. Nothing is sent. The client and the
+// NewSlots makes Slots for a schedule. It sends nothing. Every replica must give the same schedule. The client and the
 // store stay the caller's; they must lead to the same database. The error is pglock.ErrInvalid.
 func NewSlots(client *pglock.Client, store *fencedstore.Store, schedule Schedule, opts ...Option) (*Slots, error) {
 	if client == nil {
@@ -94,19 +94,19 @@ func NewSlots(client *pglock.Client, store *fencedstore.Store, schedule Schedule
 // Next is the schedule's, so that Slots can be given to a scheduler as its schedule.
 func (s *Slots) Next(t time.Time) time.Time { return s.schedule.Next(t) }
 
-// Slot is the planned time that a run which begins now is for.
+// Slot returns the planned time of a run that begins now.
 func (s *Slots) Slot() (time.Time, error) { return slotAt(s.schedule, s.now()) }
 
 // Work is what a job does for a planned time, in a transaction.
 type Work = func(ctx context.Context, tx pgx.Tx, slot time.Time) error
 
-// Do does the work of the job for the slot of now, unless that was done. Call it in every replica when the scheduler
-// says so. It waits while another replica is at work, and returns nil when the work is committed, by whichever
-// replica. The work must write in the given transaction, which fencedstore.Store.Once tells about. The job is the
-// name of the lock and has 1 to 400 bytes.
+// Do does the work of the job for the current slot, unless that was done. Call it in every replica when the scheduler
+// runs the job. It waits while another replica is at work, and returns nil when the work is committed, by whichever
+// replica. The work must write in the given transaction, as with fencedstore.Store.Once. The job is the name of the
+// lock and has 1 to 400 bytes.
 //
-// Errors: work's own, fencedstore.ErrKeyTooOld, and those of pglock.Client.Acquire. A lost lease and a lost answer
-// are none: Do asks again.
+// Errors: work's own, fencedstore.ErrKeyTooOld, and those of pglock.Client.Acquire. If the lease or an answer is lost,
+// Do tries again.
 func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 	slot, err := s.slotOf(job)
 	if err != nil {
@@ -140,11 +140,11 @@ type Run struct {
 	lease *pglock.Lease
 }
 
-// errOpen rolls the question back whether a slot is done.
+// errOpen rolls back the transaction that asks whether a slot is done.
 var errOpen = errors.New("schedulers: the slot is open")
 
-// Begin begins the run of the job for the slot of now. It waits while another replica is at work, and fails with
-// fencedstore.ErrDone (DoneError) when the slot is done. End ends the run; until then the lock is held.
+// Begin begins the run of the job for the current slot. It waits while another replica is at work, and fails with
+// fencedstore.ErrDone (DoneError) if the slot is done. The run holds the lock until End or Cancel.
 //
 // Other errors are those of pglock.Client.Acquire and fencedstore.Store.Once.
 func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
@@ -164,15 +164,15 @@ func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
 	return &Run{slots: s, job: job, slot: slot, lease: lease}, nil
 }
 
-// Slot is the planned time that the run is for.
+// Slot is the planned time of the run.
 func (r *Run) Slot() time.Time { return r.slot }
 
 // Lease is the run's lease. Its context ends when the lease is lost: then another replica may begin the same slot,
 // and the job should stop.
 func (r *Run) Lease() *pglock.Lease { return r.lease }
 
-// End notes that the slot is done and releases the lock. It does so also when ctx has ended, for ten seconds at most.
-// After an error the slot may be begun again.
+// End notes that the slot is done and releases the lock, within ten seconds, even if ctx has ended. After an error
+// somebody may begin the slot again.
 func (r *Run) End(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Command is what a minder is to run. Standard input, output and error, and what else the program was given, are passed
-// on.
+// Command is what a minder runs. It inherits standard input, output and error, and the other open files of the program.
 type Command struct {
 	Minder    []string      // the program's own arguments that make it call Mind with those that follow
 	Path      string        // of the file to execute
@@ -31,10 +30,10 @@ type Group struct {
 	minder *os.Process
 }
 
-// firstFile is a number that no shell gives to a file: those that the program was given keep theirs.
+// firstFile is a number that no shell gives to a file. So the files that the program inherited keep their numbers.
 const firstFile = 100
 
-// Start starts the minder, which starts the command. Whether that works is the first event.
+// Start starts the minder, which starts the command. The first event says whether the command started.
 func Start(c Command) (*Group, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -94,24 +93,24 @@ func (g *Group) Signal(s syscall.Signal) { g.tell(order{Signal: s}) }
 // End sends TERM to the group, and KILL after KillAfter or at the deadline, whichever comes first.
 func (g *Group) End() { g.tell(order{End: true}) }
 
-// tell waits for a minder that does not read, because it was stopped, for no longer than a moment. An order that is cut
-// off makes it kill the group.
+// tell sends an order. If the minder is stopped and does not read, tell gives up after a second. The minder kills the
+// group when it reads an order that was cut off.
 func (g *Group) tell(o order) {
 	_ = g.socket.SetWriteDeadline(time.Now().Add(time.Second)) // a socket has one
 	send(g.socket, o)
 }
 
-// Kill kills the group without the minder's help, and the minder. It is for a minder that was stopped or killed. The
-// command must have been Started, as pid.
+// Kill kills the group and the minder, without the minder's help. Use it if the minder was stopped or killed. pid is
+// that of the event Started.
 func (g *Group) Kill(pid int) {
 	_ = syscall.Kill(-pid, syscall.SIGKILL) // none may be left
 	_ = g.minder.Kill()
 }
 
-// Close waits for the minder's end, and kills the group first if it has not ended.
+// Close kills the group if it has not ended, and waits until the minder ends.
 func (g *Group) Close() error {
 	err := g.socket.Close()
-	for range g.Events { // what nobody waits for any more
+	for range g.Events { // nobody waits for these any more
 	}
 	_, waitErr := g.minder.Wait()
 	return errors.Join(err, waitErr)

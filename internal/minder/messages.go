@@ -16,7 +16,7 @@ type order struct {
 	End    bool           `json:"end,omitempty"`    // TERM now, KILL some time later or at the deadline
 }
 
-// span says how much was left at a moment of the wall clock. Two processes have only that clock in common.
+// span says how much time was left at a moment of the wall clock, the only clock that two processes share.
 type span struct {
 	Wall int64         `json:"wall"` // in nanoseconds since 1970
 	Left time.Duration `json:"left"`
@@ -27,12 +27,12 @@ func spanUntil(deadline time.Time) *span {
 	return &span{now.UnixNano(), deadline.Sub(now)}
 }
 
-// left is what is left by now, also when the message was long on its way.
+// left is how much time is left now. It subtracts the time that the message took.
 func (s span) left(now time.Time) time.Duration {
 	return s.Left - max(0, time.Duration(now.UnixNano()-s.Wall))
 }
 
-// Kind says what an Event tells.
+// Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events, in the order in which they may come.
@@ -43,7 +43,7 @@ const (
 	Ending  Kind = "ending"  // the deadline is near: the group was sent TERM
 	Killed  Kind = "killed"  // the group was sent KILL
 	Left    Kind = "left"    // the command has ended, others of its group have not: they were sent TERM
-	Ended   Kind = "ended"   // all of the group have ended; Code and Signal are the command's. It is the last event
+	Ended   Kind = "ended"   // the whole group has ended; Code and Signal are the command's. It is the last event
 )
 
 // Event is what the minder tells the program.
@@ -55,14 +55,14 @@ type Event struct {
 	Signal syscall.Signal `json:"signal,omitempty"` // 0 where the command has ended by itself
 }
 
-// send writes a message as a line. The other side may be gone: it is noticed where it is read from.
+// send writes a message as a line. If the other side is gone, whoever reads from it notices.
 func send(w io.Writer, message any) {
 	if line, err := json.Marshal(message); err == nil {
 		_, _ = w.Write(append(line, '\n'))
 	}
 }
 
-// receive gives each message to the channel, and closes it when the other side is gone.
+// receive sends each message to the channel, and closes the channel when the other side is gone.
 func receive[T any](r io.Reader, messages chan<- T) {
 	defer close(messages)
 	for lines := json.NewDecoder(r); ; {

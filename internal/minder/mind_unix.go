@@ -16,7 +16,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
-// How often the minder looks at the clocks, which may jump, and whether the last of a group have ended.
+// These are how often the minder looks at the clocks, which may jump, and how often it asks whether a group has ended.
 const (
 	clockTick = time.Second
 	groupTick = 5 * time.Millisecond
@@ -35,13 +35,13 @@ type minder struct {
 	ended    *Event        // of the command, while others of its group have not ended
 }
 
-// death is what was waited for.
+// death is the end of a process that the minder has waited for.
 type death struct {
 	pid    int
 	status unix.WaitStatus
 }
 
-// Mind is the minder's life. The arguments are those that Start has put behind Command.Minder.
+// Mind runs the minder. The arguments are those that Start appends to Command.Minder.
 func Mind(args []string) error {
 	if len(args) < 4 {
 		return errors.New("it is started by pglock-admin run, and by nobody else")
@@ -90,8 +90,8 @@ func Mind(args []string) error {
 	return nil
 }
 
-// bearSignals keeps signals that are not for the minder from ending it, and leaves them as they are for the command.
-// Those that were ignored before stay so for both.
+// bearSignals keeps the minder alive when it gets signals that are not for it. It changes nothing for the command.
+// Signals that were ignored before stay ignored for both.
 func bearSignals() {
 	heard := make(chan os.Signal, 1) // nobody listens
 	for _, s := range []os.Signal{
@@ -106,7 +106,7 @@ func bearSignals() {
 
 func (m *minder) trust(s span) { m.deadline = m.clock().Add(s.left(time.Now())) }
 
-// mind returns when none of the group are left, or the program is gone and the group was killed.
+// mind returns when the whole group has ended, or when the program is gone and the minder has killed the group.
 func (m *minder) mind(orders <-chan order) {
 	deaths := make(chan death)
 	go reap(deaths)
@@ -132,7 +132,7 @@ func (m *minder) mind(orders <-chan order) {
 	}
 }
 
-// next is how long nothing needs to be looked at.
+// next is how long the minder may wait before it looks again.
 func (m *minder) next() time.Duration {
 	if m.ended != nil {
 		return groupTick
@@ -160,7 +160,7 @@ func (m *minder) heed() {
 
 func (m *minder) obey(o order) {
 	switch {
-	case o.Trust != nil && !m.warned: // a warned group ends, also when there is more time now
+	case o.Trust != nil && !m.warned: // a group that got TERM ends, even if there is more time now
 		m.trust(*o.Trust)
 	case o.Signal == syscall.SIGKILL:
 		m.kill()
@@ -193,7 +193,7 @@ func (m *minder) end(e Event) {
 	}
 }
 
-// warn asks the group to end, for which it has until the deadline at most.
+// warn asks the group to end. It has time until the deadline at most.
 func (m *minder) warn() {
 	m.warned = true
 	now := m.clock()
@@ -209,7 +209,7 @@ func (m *minder) kill() {
 	send(m.socket, Event{Kind: Killed})
 }
 
-// signal sends a signal to the group. Members that are stopped are continued, so that they can take it.
+// signal sends a signal to the group. It continues members that are stopped, so that they can handle the signal.
 func (m *minder) signal(s syscall.Signal) {
 	_ = syscall.Kill(-m.pid, s) // none may be left
 	switch s {
@@ -218,7 +218,7 @@ func (m *minder) signal(s syscall.Signal) {
 	}
 }
 
-// gone reports whether none of the group are left. The number stays the group's while one of them lives.
+// gone reports whether the whole group has ended. Nobody else gets the group's number while one member lives.
 func (m *minder) gone() bool { return errors.Is(syscall.Kill(-m.pid, 0), syscall.ESRCH) }
 
 // reap waits for the command, and for the orphans that the minder has adopted.

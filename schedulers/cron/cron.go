@@ -11,17 +11,17 @@
 //
 //	c.Schedule(slots, cron.NewChain(pglockcron.Once(ctx, slots, "mail", logger)).Then(job))
 //
-// What cannot be had with Once, as a cron.Job neither returns an error nor takes a context:
+// Once has limits, because a cron.Job neither returns an error nor takes a context:
 //
-//   - A job that fails counts as done. One that panics does not: the replicas that wait for the lock try it, one
+//   - A job that fails counts as done. A job that panics does not: the replicas that wait for the lock try it, one
 //     after the other.
-//   - When the process dies in the middle, the next replica that waits runs the job from its beginning, so what it
-//     has done outside a transaction is done twice.
-//   - A job whose lease is lost, because its process was paused or cut off, is not stopped, and another replica may
-//     run the slot again.
+//   - If the process dies in the middle, the next replica that waits runs the job from its beginning, and repeats what
+//     it has done outside a transaction.
+//   - If a job loses its lease, because its process was paused or cut off, nobody stops it, and another replica may run
+//     the slot again.
 //
-// Do not delay runs before they reach Job or Once, as cron.DelayIfStillRunning does: a run that is delayed beyond the
-// next planned time counts as the run of that one. Runs of one job do not overlap anyway.
+// Do not delay runs before they reach Job or Once, as cron.DelayIfStillRunning does: if a run is delayed beyond the
+// next planned time, it counts as the run of that time. Runs of one job do not overlap anyway.
 package cron
 
 import (
@@ -34,15 +34,14 @@ import (
 	"github.com/pglock-dev/pglock/schedulers"
 )
 
-// Job makes a cron.Job of work, with Slots.Do. Errors go to logger, which defaults to cron.DefaultLogger. When ctx
-// ends, the work under way is rolled back and no more is begun: end it before cron.Cron.Stop where work may be cut
-// off.
+// Job makes a cron.Job that calls Slots.Do with work. Errors go to logger, which defaults to cron.DefaultLogger. When
+// ctx ends, the work under way is rolled back and no more begins. End ctx before cron.Cron.Stop if work may be cut off.
 func Job(ctx context.Context, slots *schedulers.Slots, name string, work schedulers.Work, logger cron.Logger) cron.Job {
 	return cron.FuncJob(func() { report(ctx, logger, name, slots.Do(ctx, name, work)) })
 }
 
 // Once makes a cron.JobWrapper whose job runs between Slots.Begin and Run.End. Errors go to logger, which defaults to
-// cron.DefaultLogger. When ctx ends, no more runs are begun; one that is under way goes on.
+// cron.DefaultLogger. When ctx ends, no more runs begin; a run that is under way goes on.
 func Once(ctx context.Context, slots *schedulers.Slots, name string, logger cron.Logger) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
 		return cron.FuncJob(func() {

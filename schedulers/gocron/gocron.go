@@ -15,28 +15,28 @@
 //
 //	gocron.WithDistributedJobLocker(pglockgocron.NewLocker(slots)), gocron.WithName("report")
 //
-// gocron calls a Locker at the beginning of each run with the name of the job, and releases the lock after it. It
-// does not tell the planned time, so a plain lock lets a replica whose clock is late run the job once more. This
-// Locker works out the planned time from the schedule that it was given: each job, or each group of jobs with the
-// same schedule, needs a Locker of its own. A slot that is done fails with fencedstore.ErrDone, which gocron gives to
+// At the beginning of each run gocron calls a Locker with the name of the job, and releases the lock after the run. It
+// does not tell the Locker the planned time, so with a plain lock a replica whose clock is late runs the job once more.
+// This Locker works out the planned time from the schedule of its Slots. So make one Locker for each job, or for each
+// group of jobs with the same schedule. If a slot is done, Lock fails with fencedstore.ErrDone, which gocron gives to
 // AfterLockError.
 //
-// What cannot be had, as gocron's interface has no place for it:
+// gocron's interface sets these limits:
 //
-//   - A job that fails or panics counts as done: gocron releases the lock in the same way.
-//   - When the process dies in the middle, the next replica that waits runs the job from its beginning, so what it
-//     has done outside a transaction is done twice.
-//   - A job whose lease is lost, because its process was paused or cut off, is not stopped, and another replica may
-//     run the slot again. Use Slots.Do, whose transaction is then refused.
+//   - A job that fails or panics counts as done, because gocron releases the lock in the same way.
+//   - If the process dies in the middle, the next replica that waits runs the job from its beginning, and repeats what
+//     it has done outside a transaction.
+//   - If a job loses its lease, because its process was paused or cut off, nobody stops it, and another replica may run
+//     the slot again. Use Slots.Do: the server then refuses its transaction.
 //
 // Replicas wait in Lock while one runs the job. gocron plans their next run when Lock has returned. Give each job a
 // name (gocron.WithName): the default is the name of a Go function, which the next build may change.
 //
-// # Elector: for schedulers of which one shall work
+// # Elector: one scheduler works, the others stand by
 //
-// An Elector lets the jobs of one replica run, and of the others none. It says nothing about slots: when the leader
-// changes, the new one may run a slot again that the old one has run by its faster clock, or leave out one that the
-// old one has not. Together with Slots.Do the first does not happen. With an Elector gocron asks no Locker.
+// An Elector lets the jobs of one replica run, and none of the others. It knows nothing of slots. When the leader
+// changes, the new leader may repeat a slot that the old one ran by its faster clock, or leave out a slot that the old
+// one did not run. With Slots.Do it repeats nothing. With an Elector gocron asks no Locker.
 package gocron
 
 import (
@@ -77,14 +77,13 @@ type Elector struct {
 
 var _ gocron.Elector = (*Elector)(nil)
 
-// NewElector makes an Elector for the lock. Nothing is sent before Run, which also says what is wrong with the
-// arguments.
+// NewElector makes an Elector for the lock. It sends nothing; Run reports bad arguments.
 func NewElector(client *pglock.Client, name string, opts ...leader.Option) *Elector {
 	return &Elector{candidate: leader.New(client, name, opts...)}
 }
 
-// Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead. The error is
-// that of leader.Candidate.Run, and never nil.
+// Run campaigns and leads until ctx ends, in the caller's goroutine, and then lets another replica lead. It returns the
+// error of leader.Candidate.Run, and never nil.
 func (e *Elector) Run(ctx context.Context) error {
 	return e.candidate.Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
 		e.lease.Store(lease)
@@ -94,7 +93,7 @@ func (e *Elector) Run(ctx context.Context) error {
 	})
 }
 
-// IsLeader returns nil if this replica leads, by the local clock, and else leader.ErrNotLeading. It asks no server.
+// IsLeader returns nil if this replica leads by the local clock, and otherwise leader.ErrNotLeading. It asks no server.
 func (e *Elector) IsLeader(context.Context) error {
 	if lease := e.lease.Load(); lease != nil && lease.Valid() {
 		return nil
