@@ -60,7 +60,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 		return err
 	}
 	defer func() {
-		if lost := lease.Release(ctx); errors.Is(lost, ErrLost) {
+		if lost := lease.Release(ctx); errors.Is(lost, ErrLost) && !errors.Is(err, ErrLost) {
 			err = errors.Join(err, lost)
 		}
 	}()

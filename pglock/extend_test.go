@@ -3,6 +3,7 @@ package pglock
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,11 +132,14 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 		if n := len(m.asked()); n < 2*25 || !other.Valid() {
 			t.Errorf("%d renewals of two leases in 30 s, want one each second of each; the other says %v", n, other.Err())
 		}
-		before := len(m.asked())
+		ofOne := func() (asked []protocol.Claim) { // the other lease may be due at the same moment
+			return slices.DeleteFunc(m.asked(), func(c protocol.Claim) bool { return c.Name != "nightly" })
+		}
+		before := len(ofOne())
 		end()
 		synctest.Wait()
-		asked := m.asked()[before:]
-		if len(asked) != 1 || asked[0].Name != "nightly" || asked[0].NoLonger == 0 {
+		asked := ofOne()[before:]
+		if len(asked) != 1 || asked[0].NoLonger == 0 {
 			t.Fatalf("the end of the extension sent %+v, want one renewal that undoes it", asked)
 		}
 		if left := m.left("nightly"); left != 3*time.Second {
@@ -146,7 +150,7 @@ func TestRenewalsDoNotShortenAnExtendedLease(t *testing.T) {
 		}
 		end()
 		synctest.Wait()
-		if n := len(m.asked()); n != before+1 {
+		if n := len(ofOne()); n != before+1 {
 			t.Errorf("a second end sent %d renewals", n-before-1)
 		}
 		time.Sleep(time.Minute)

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +28,7 @@ func TestMain(m *testing.M) {
 		os.Exit(mainWithSignals())
 	}
 	waitTogether()
+	heedAll()
 	// Compiling a query that runs once takes longer than the query.
 	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
 		panic(err)
@@ -42,6 +45,16 @@ func waitTogether() {
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
 	if !chosen {
 		_ = flag.Set(name, strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))) // a number it takes
+	}
+}
+
+// heedAll makes the programs that tests start heed signals that this process was started to ignore, as under nohup: a
+// program inherits what is ignored, and not what is caught.
+func heedAll() {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
 	}
 }
 

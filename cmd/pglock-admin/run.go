@@ -39,7 +39,8 @@ PGLOCK_DATABASE_ID, PGLOCK_GRANT_ID, and PGLOCK_KEY with --once. PGLOCK_GRANT_ID
 release and write under the lease. COMMAND needs it to call the SQL function fence.
 
 With --once, run runs COMMAND until it has succeeded once for KEY, such as 2026-11-22. If COMMAND exits with 0, run
-records that KEY is done. Otherwise the next run tries again. KEY is kept for ever, unless you give --keep.
+records that KEY is done. Otherwise the next run tries again. Each NAME has its own keys: run records NAME, a space and
+KEY. The record is kept for ever, unless you give --keep.
 
 --timeout limits each step before and after COMMAND, and not COMMAND.
 
@@ -74,6 +75,7 @@ type errand struct {
 	holder, metadata     string
 
 	key, of      string
+	record       string // NAME and KEY: what is recorded as done, so that each lock has keys of its own
 	keep         time.Duration
 	once         []fencedstore.FenceOption
 	heldCode     int
@@ -243,6 +245,10 @@ func (e *errand) readKey() error {
 	}
 	if p := argument.Text("--once", e.key, pglock.MaxNameBytes); p != nil {
 		return usageErrorf(pieceOfAdvice("key", p.Rule), "--once is %s: it must %s", p.Value, p.Rule)
+	}
+	if e.record = e.name + " " + e.key; len(e.record) > pglock.MaxNameBytes {
+		return usageErrorf("a shorter KEY", "NAME and KEY have %d bytes together: they must have at most %d",
+			len(e.record)-1, pglock.MaxNameBytes-1)
 	}
 	if !e.keeps {
 		if e.ofGiven {

@@ -173,7 +173,7 @@ func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
 	plain.goesOn(t)
 	once.goesOn(t)
 	plain.ends(t, 4, "it is unknown whether lock a was released: ", "it is free in 1m at the latest")
-	once.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done: ")
+	once.ends(t, exitUnmarked, `COMMAND has succeeded, but "b k" is not recorded as done: `)
 }
 
 // deadBeforeTheLeaseEnds runs a command that ignores TERM, and makes renewals fail.

@@ -47,18 +47,18 @@ func TestAKeyIsDoneWhenItsCommandHasSucceeded(t *testing.T) {
 	once("echo $PGLOCK_KEY; exit 9").ends(t, 9)
 	once("kill -TERM $$").ends(t, exitSignal+15)
 	if p := once("echo $PGLOCK_KEY"); true {
-		p.says(t, "slot 7")
+		p.says(t, "a slot 7")
 		p.ends(t, 0)
 	}
-	if out := once("echo again").ends(t, exitDone, `"slot 7" was done at 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
+	if out := once("echo again").ends(t, exitDone, `"a slot 7" was done at 20`, " under token 3 of lock a; COMMAND has not run"); out != "" {
 		t.Errorf("the command says %q", out)
 	}
 	once("echo again", "--done-exit-code", "0").ends(t, 0, "was done at")
 	if p := once("echo again", "--quiet", "--done-exit-code", "0"); p.ends(t, 0) != "" || p.stderr.String() != "" {
 		t.Error(p.stderr.String())
 	}
-	// A lock of another name has the same keys.
-	running(t, db.URL(), line("b --once", append([]string{"slot 7"}, sh("echo again")...))...).ends(t, exitDone)
+	// Each name has its own keys.
+	running(t, db.URL(), line("b --once", append([]string{"slot 7"}, sh("exit 0")...))...).ends(t, 0)
 }
 
 // psqlOrSkip needs a client that is no part of this project.
@@ -87,7 +87,7 @@ func TestACommandMayNoteItsKeyInItsOwnTransaction(t *testing.T) {
 	p.ends(t, exitDone)
 	p = running(t, db.URL(), append([]string{"payouts", "--once", "2026-11-23"}, sh(command)...)...)
 	p.ends(t, 0) // both note the key
-	if days := ask[string](t, db, "SELECT string_agg(day, ' ' ORDER BY day) FROM payouts"); days != "2026-11-22 2026-11-23" {
+	if days := ask[string](t, db, "SELECT string_agg(day, ' ' ORDER BY day) FROM payouts"); days != "payouts 2026-11-22 payouts 2026-11-23" {
 		t.Errorf("paid on %s", days)
 	}
 }
@@ -97,7 +97,7 @@ func TestAKeyThatIsTooOldIsRefusedAndOneThatIsYoungIsNot(t *testing.T) {
 	db := pgtest.Database(t)
 	today := time.Now().UTC().Format(time.DateOnly)
 	old := running(t, db.URL(), append([]string{"a", "--once", "2020-01-01", "--keep", "90d"}, sh("echo never")...)...)
-	if out := old.ends(t, exitRunBase+exitUsage, "2020-01-01 is older than --keep 90d; nobody knows any more whether it is done, so COMMAND has not run"); out != "" {
+	if out := old.ends(t, exitRunBase+exitUsage, `"a 2020-01-01" is older than --keep 90d; nobody knows any more whether it is done, so COMMAND has not run`); out != "" {
 		t.Error(out)
 	}
 	running(t, db.URL(), append([]string{"a", "--once", today, "--keep", "90d"}, sh("exit 0")...)...).ends(t, 0)
@@ -114,7 +114,7 @@ func TestASuccessThatCannotBeNotedSaysSo(t *testing.T) {
 	execute(t, db, `CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''the disk is full''; END';
 		CREATE TRIGGER refuse BEFORE INSERT ON pglock.done_keys FOR EACH ROW EXECUTE FUNCTION public.refuse()`)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done: the disk is full (SQLSTATE P0001)", "the next run may run it again")
+	p.ends(t, exitUnmarked, `COMMAND has succeeded, but "a k" is not recorded as done: the disk is full (SQLSTATE P0001)`, "the next run may run it again")
 	in(t, db.URL(), "list").want(t, exitOK, "no lock is held")
 }
 
@@ -126,7 +126,7 @@ func TestAKeyIsNotNotedUnderALeaseThatIsLost(t *testing.T) {
 	p.says(t, "ready")
 	in(t, db.URL(), "break", "a", "--reason", "test").want(t, exitOK)
 	p.goesOn(t)
-	p.ends(t, exitUnmarked, "COMMAND has succeeded, but k is not recorded as done", "broken")
+	p.ends(t, exitUnmarked, `COMMAND has succeeded, but "a k" is not recorded as done`, "broken")
 	running(t, db.URL(), append([]string{"a", "--once", "k"}, sh("echo again")...)...).ends(t, 0)
 }
 
@@ -174,6 +174,7 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 		{"a --once k --done-exit-code 256 -- true", "--done-exit-code is 256: it must be from 0 to 255"},
 		{"a --held-exit-code -1 -- true", "--held-exit-code is -1"},
 		{"a --once " + long + " -- true", "--once is \"xxx"},
+		{"a --once " + long[:511] + " -- true", "NAME and KEY have 512 bytes together: they must have at most 511"},
 		{"a --once \xff -- true", "be valid UTF-8"},
 		{"a --once= -- true", "--once is empty: it must have 1 to 512 bytes"},
 		{long + " -- true", "try: a name of 1 to 512 bytes"},

@@ -84,10 +84,13 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 		p.says(t, "got "+name)
 		p.ends(t, 42)
 	}
-	p := running(t, db.URL(), line("sig --try", sh(`trap 'echo not now' INT TERM; echo ready; while :; do read line; done`))...)
+	p := running(t, db.URL(), line("sig --try", sh(`trap 'echo not now' INT TERM; echo ready; while :; do read line && echo "$line on"; done`))...)
 	p.says(t, "ready")
 	p.signal(t, syscall.SIGTERM)
 	p.says(t, "not now")
+	p.signal(t, syscall.SIGTERM) // the same request, as timeout(1) sends it
+	p.goesOn(t)
+	p.says(t, "go on")
 	p.signal(t, syscall.SIGINT)
 	p.ends(t, exitSignal+9)
 	p = running(t, db.URL(), line("sig --try", sh(`echo $$; kill -STOP $$; echo goes on`))...)

@@ -189,7 +189,7 @@ func (e *errand) environment(g pglock.Grant) []string {
 		"PGLOCK_SCHEMA":      g.Schema,
 		"PGLOCK_DATABASE_ID": g.DatabaseID.String(),
 		"PGLOCK_GRANT_ID":    g.ID.String(),
-		"PGLOCK_KEY":         e.key,
+		"PGLOCK_KEY":         e.record,
 	}
 	var env []string
 	for _, line := range os.Environ() {
@@ -215,7 +215,7 @@ func (r *runner) isDone(ctx context.Context) error {
 	ctx, cancel := r.options.bounded(ctx)
 	defer cancel()
 	ask := func(context.Context, pgx.Tx) error { return errNotDone }
-	err := r.store.Once(ctx, r.lease, r.errand.key, ask, r.errand.once...)
+	err := r.store.Once(ctx, r.lease, r.errand.record, ask, r.errand.once...)
 	var done *fencedstore.DoneError
 	switch {
 	case errors.Is(err, errNotDone):
@@ -229,7 +229,7 @@ func (r *runner) isDone(ctx context.Context) error {
 	case errors.Is(err, fencedstore.ErrKeyTooOld):
 		return ending(exitRunBase+exitUsage, "a newer KEY, or a longer --keep everywhere",
 			"%s is older than --keep %s; nobody knows any more whether it is done, so COMMAND has not run",
-			named(r.errand.key), durationText(r.errand.keep))
+			named(r.errand.record), durationText(r.errand.keep))
 	}
 	return because(ctx, err)
 }
@@ -239,14 +239,14 @@ func (r *runner) mark(ctx context.Context) error {
 	ctx, cancel := r.options.bounded(ctx)
 	defer cancel()
 	nothing := func(context.Context, pgx.Tx) error { return nil }
-	err := r.store.Once(ctx, r.lease, r.errand.key, nothing, r.errand.once...)
+	err := r.store.Once(ctx, r.lease, r.errand.record, nothing, r.errand.once...)
 	var done *fencedstore.DoneError
 	if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
 		return nil
 	}
-	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", named(r.errand.key))
+	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", named(r.errand.record))
 	if errors.Is(err, pglock.ErrOutcomeUnknown) {
-		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done", named(r.errand.key))
+		text = fmt.Sprintf("COMMAND has succeeded, but nobody knows whether %s is recorded as done", named(r.errand.record))
 	}
 	return &advised{text: text, err: because(ctx, err), code: exitUnmarked, final: true,
 		hint: "look at what COMMAND has done: the next run may run it again"}

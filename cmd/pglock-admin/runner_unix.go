@@ -30,10 +30,12 @@ type runner struct {
 	terminal *terminal
 	suspends chan os.Signal
 	pid      int
-	requests int  // to end: INT and TERM
 	overdue  bool // TERM was sent because of the lease
 	killed   bool
 	ended    *minder.Event
+
+	request   syscall.Signal // to end, the first: INT or TERM
+	requested time.Time
 }
 
 // minderPatience is how long a minder may take for what it does at once.
@@ -163,11 +165,21 @@ func (r *runner) mindless() error {
 		text: "the process that minds COMMAND has ended; COMMAND was killed"}
 }
 
-// passOn gives a signal to the command. The second request to end kills.
+// sameRequest is how soon a request to end that comes again is the same one: timeout(1) sends TERM to its command, and
+// at once to its process group.
+const sameRequest = 500 * time.Millisecond
+
+// passOn sends a signal to the command. The second request to end kills.
 func (r *runner) passOn(s syscall.Signal) {
 	if s == syscall.SIGINT || s == syscall.SIGTERM {
-		if r.requests++; r.requests > 1 {
+		now := time.Now()
+		if s == r.request && now.Sub(r.requested) < sameRequest {
+			return
+		}
+		if r.request != 0 {
 			s = syscall.SIGKILL
+		} else {
+			r.request, r.requested = s, now
 		}
 	}
 	r.group.Signal(s)

@@ -26,7 +26,7 @@ func Ent(ctx context.Context, url string) error {
 	}
 	defer client.Close(ctx)
 
-	return client.Do(ctx, "account/16", func(ctx context.Context, lease *pglock.Lease) error {
+	return client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
 		// The fence refuses this write if somebody else has been granted the lock meanwhile.
 		err := fencedstore.WriteSQL(ctx, db.DB(), lease, func(ctx context.Context, tx *sql.Tx) error {
 			return depositEnt(ctx, EntIn(tx), 16, 60)

@@ -24,7 +24,7 @@ func LibPQ(ctx context.Context, url string) error {
 	}
 	defer client.Close(ctx)
 
-	return client.Do(ctx, "account/16", func(ctx context.Context, lease *pglock.Lease) error {
+	return client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
 		// The fence refuses this write if somebody else has been granted the lock meanwhile.
 		err := fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, "UPDATE accounts SET balance = balance + $1 WHERE id = $2", 60, 16)

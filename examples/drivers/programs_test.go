@@ -66,7 +66,7 @@ func TestProgramsOfAllLibrariesTakeTurnsAndDoTheKeyOnceTogether(t *testing.T) {
 func TestI10_ProgramWhoseLeaseIsBrokenInsideItsWriteWritesNothing(t *testing.T) {
 	forEveryProgram(t, func(t *testing.T, s *scene, run func(context.Context, string) error) {
 		_, err := s.pool.Exec(t.Context(), `CREATE FUNCTION break_it() RETURNS trigger LANGUAGE plpgsql AS $$
-			BEGIN PERFORM pglock.break_lock('account/16', 'its host is gone', 'alice'); RETURN NEW; END $$;
+			BEGIN PERFORM pglock.break_lock('accounts/16', 'its host is gone', 'alice'); RETURN NEW; END $$;
 			CREATE TRIGGER break_it AFTER UPDATE ON accounts FOR EACH ROW EXECUTE FUNCTION break_it()`)
 		if err != nil {
 			t.Fatal(err)

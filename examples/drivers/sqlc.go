@@ -27,7 +27,7 @@ func SQLC(ctx context.Context, url string) error {
 	defer client.Close(ctx)
 	queries := accountsql.New(db)
 
-	return client.Do(ctx, "account/16", func(ctx context.Context, lease *pglock.Lease) error {
+	return client.Do(ctx, "accounts/16", func(ctx context.Context, lease *pglock.Lease) error {
 		// The fence refuses this write if somebody else has been granted the lock meanwhile.
 		err := fencedstore.WriteSQL(ctx, db, lease, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := queries.WithTx(tx).Deposit(ctx, accountsql.DepositParams{ID: 16, Amount: 60})

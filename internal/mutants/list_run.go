@@ -30,7 +30,10 @@ var ofRuns = []mutant{
 		{"internal/minder/system_linux.go", "_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)", "_ = unix.PR_SET_CHILD_SUBREAPER"},
 	}, command, "^TestOrphans"},
 	{"run: a second request to end is passed on like the first", []edit{
-		{"cmd/pglock-admin/runner_unix.go", "r.requests > 1", "r.requests > 2"},
+		{"cmd/pglock-admin/runner_unix.go", "if r.request != 0 {", "if r.request == syscall.SIGKILL {"},
+	}, command, "^TestRunPassesSignalsOn"},
+	{"run: a request to end that timeout sends twice kills", []edit{
+		{"cmd/pglock-admin/runner_unix.go", "s == r.request && now.Sub(r.requested) < sameRequest", "false"},
 	}, command, "^TestRunPassesSignalsOn"},
 	{"run: a command that was stopped cannot take TERM", []edit{
 		{"internal/minder/mind_unix.go", "\t\t_ = syscall.Kill(-m.pid, syscall.SIGCONT)\n", ""},
