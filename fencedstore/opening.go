@@ -21,7 +21,7 @@ type opening struct {
 	args   []any         // but for those three
 	limit  time.Duration // how long the transaction may take; 0: as long as the lease has left
 
-	// read reads the answer. left is what the lease has left, and less than 0 where the answer does not say.
+	// read reads the answer. left is what the lease has left, or less than 0 if the answer does not say.
 	read func(pgx.Row) (left time.Duration, err error)
 }
 
@@ -118,7 +118,7 @@ func (c config) openOne(lease *pglock.Lease) opening {
 	}
 }
 
-// named is the resource as the server needs it: NULL where the server knows it by itself.
+// named is the resource as the server needs it: NULL if the server knows it by itself.
 func (c config) named(lease *pglock.Lease) *string {
 	if c.resource == lease.Resource() {
 		return nil

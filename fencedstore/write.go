@@ -34,9 +34,9 @@ type database interface {
 
 // connection is a connection that one write has for itself, with the write's transaction on it.
 type connection interface {
-	// begin sends BEGIN and the opening. Where it fails no transaction is open.
+	// begin sends BEGIN and the opening. If it fails, no transaction is open.
 	begin(ctx context.Context, o opening, r Receipt) error
-	// commit sends the last check and COMMIT. With sent false there was no COMMIT. Where it fails no transaction is
+	// commit sends the last check and COMMIT. sent is false if it did not send COMMIT. If it fails, no transaction is
 	// open.
 	commit(ctx context.Context, o opening) (sent bool, err error)
 	// rollback ends the transaction, also when ctx has ended. A connection that cannot roll back is closed, which does.
@@ -164,7 +164,7 @@ func (w *writing) begin(ctx context.Context, conn connection, receipt Receipt) e
 }
 
 // call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the
-// leases and, where a time limit was given, after that.
+// leases and, with a time limit, shortly after that limit.
 func (w *writing) call(ctx context.Context, conn connection, fn func(context.Context, connection) error) error {
 	done := false
 	defer func() {
