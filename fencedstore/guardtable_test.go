@@ -311,8 +311,7 @@ func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	}
 }
 
-// Two schemas of pglock in one database have guards of their own: neither a fence nor a bypass of one is proof for the
-// other.
+// Two schemas of pglock in one database have guards of their own: neither a fence nor a bypass of one is proof for the other.
 func TestI3_GuardsOfTwoSchemasAreApart(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -629,6 +628,8 @@ func ExampleGuardTable() {
 	}
 	fmt.Println("of another account:", errors.Is(insert(2), fencedstore.ErrUnfenced))
 	fmt.Println("fenced:", insert(1))
-	// Output: unfenced: ERROR: table public.accounts is guarded: this transaction has not passed the fence of 'accounts/1'
-	// (SQLSTATE LK011) of another account: true fenced: <nil>
+	// Output:
+	// unfenced: ERROR: table public.accounts is guarded: this transaction has not passed the fence of 'accounts/1' (SQLSTATE LK011)
+	// of another account: true
+	// fenced: <nil>
 }
