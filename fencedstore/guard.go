@@ -13,8 +13,8 @@ import (
 
 // Guard puts the application's own transaction under the fence of the lease's resource. Call it before the first read
 // that the write depends on. The server checks the token and the lease now, and checks the lease again inside COMMIT.
-// If the lease has ended, COMMIT fails with SQLSTATE LK001 or LK003; Explain makes that an ErrLost. After an error the
-// transaction is aborted: roll it back.
+// If the lease has ended, COMMIT fails with SQLSTATE LK001 or LK003; Explain makes that an ErrLost. After an error
+// roll the transaction back; nothing in it is under the fence.
 //
 // The transaction may take as long as the lease has left now, or as long as WithTimeLimit says. The server ends a
 // transaction that hangs for that long; from PostgreSQL 17 on it ends any that takes longer. SET CONSTRAINTS ALL

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,10 @@ import (
 var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 
 // TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
+//
+// It goes by the time that has passed. A transaction that a lower setting of the user ended, after it had taken longer
+// than Limit in all, gets this error too. If the callback hides the error of its statement, Write fails with SQLSTATE
+// 25P02 instead.
 type TimeLimitError struct {
 	// Setting is PostgreSQL's name of the limit: statement_timeout, lock_timeout, idle_in_transaction_session_timeout
 	// or transaction_timeout. It is "" if the connection was closed and the driver did not say why, or if the callback's
@@ -38,10 +43,11 @@ func (e *TimeLimitError) Error() string {
 	by := cmp.Or(e.Setting, "the connection was closed or the context ended")
 	if e.Given {
 		return fmt.Sprintf("fencedstore: the transaction took longer than its time limit of %v (%s): "+
-			"give WithTimeLimit a longer one: %v", e.Limit, by, e.Err)
+			"give WithTimeLimit a longer one, unless your own setting is lower: %v", e.Limit, by, e.Err)
 	}
 	return fmt.Sprintf("fencedstore: the transaction took longer than its lease had left when it began, %v (%s): "+
-		"give WithTimeLimit for longer work: %v", e.Limit.Round(time.Millisecond), by, e.Err)
+		"give WithTimeLimit for longer work, unless your own setting is lower: %v",
+		e.Limit.Round(time.Millisecond), by, e.Err)
 }
 
 // Is reports whether target is ErrTimeLimit.
@@ -88,6 +94,9 @@ func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second
 // extend makes every lease last for the time limit, all at the same time. The caller ends the extensions with ends,
 // also after an error.
 func (o opening) extend(ctx context.Context) (ends []func(), err error) {
+	if o.limit == 0 {
+		return nil, nil
+	}
 	var short []*pglock.Lease
 	for _, f := range o.fences {
 		// An extension by another write may end with that write; the TTL stays.
@@ -99,7 +108,7 @@ func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 	found, errs := make([]func(), len(short)), make([]error, len(short))
 	var all sync.WaitGroup
 	for i, lease := range short {
-		all.Go(func() { found[i], errs[i] = lease.Extend(ctx, min(o.limit+slack(o.limit), pglock.MaxTTL)) })
+		all.Go(func() { found[i], errs[i] = o.extendOne(ctx, lease) })
 	}
 	all.Wait()
 	for i, end := range found {
@@ -108,6 +117,19 @@ func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 		}
 	}
 	return ends, errors.Join(errs...)
+}
+
+// extendOne makes a lease last a little longer than the time limit, if the grace of the lease leaves room for that.
+func (o opening) extendOne(ctx context.Context, lease *pglock.Lease) (end func(), err error) {
+	end, err = lease.Extend(ctx, min(o.limit+slack(o.limit), pglock.MaxTTL))
+	if errors.Is(err, pglock.ErrInvalid) {
+		end, err = lease.Extend(ctx, o.limit)
+	}
+	var argument *pglock.ArgumentError
+	if errors.As(err, &argument) {
+		err = invalid("time limit", o.limit.String(), argument.Rule)
+	}
+	return end, err
 }
 
 // passage is how long a transaction may take from a moment on.
@@ -133,6 +155,9 @@ func (o opening) passage() passage {
 // lower limit of the user, or somebody who cancels a statement, ends a transaction sooner.
 func (p passage) explain(err error, isDead bool) error {
 	limit := limitOf(err)
+	if strings.HasPrefix(protocol.State(err), "57P") { // an administrator, or the server's end
+		return nil
+	}
 	if limit == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||
 		time.Since(p.at) < p.limit-p.limit/100 {
 		return nil

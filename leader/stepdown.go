@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/pglock-dev/pglock/pglock"
@@ -48,7 +49,9 @@ func (c *Candidate) stepDown(ctx context.Context, to string, why error, may func
 	if own, found := pglock.LeaseFromContext(ctx); found && own == lease {
 		return &pglock.ArgumentError{Field: "ctx", Value: "the context of fn", Rule: "be another one: fn has to return first"}
 	}
-	if err := may(lease); err != nil {
+	if err := may(lease); errors.Is(err, pglock.ErrReleased) { // somebody else asked first
+		return fmt.Errorf("lock %q: %w", c.name, ErrNotLeading)
+	} else if err != nil {
 		return err
 	}
 	w := &wish{to: to, done: make(chan error, 1)}

@@ -1471,7 +1471,8 @@ DECLARE
   head locks;
   w    waiters;
   g    grants;
-  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256);
+  ok   boolean := require_read_committed() AND has_bytes('to', p_to, 256)
+                  AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
   hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);

@@ -20,8 +20,8 @@
 // fencing token. The lease ends at a time of the server's clock unless it is renewed; the client renews it in the
 // background. The token is greater than that of every earlier grant of the lock.
 //
-// A lease alone protects nothing: its holder may be paused for longer than the lease lasts, and wake up in the middle
-// of a write. Package fencedstore uses lease and token to refuse such a write, as in the program above.
+// A lease alone protects nothing: its holder may be paused for longer than the lease lasts, and wake up in the
+// middle of a write. Package fencedstore uses lease and token to refuse such a write, as in the program above.
 //
 // A program that uses database/sql, an ORM or another driver has no such pool: Open makes a client with a small one.
 //
@@ -30,8 +30,8 @@
 // # Who decides
 //
 // The database decides who holds a lock. It compares expiries with its own clock (clock_timestamp) and draws tokens
-// from one sequence while the lock's row is locked. It answers a grant or a renewal only when that is on disk, and on
-// a synchronous standby where there is one, whatever synchronous_commit the session has.
+// from one sequence while the lock's row is locked. It answers a grant or a renewal only when that is on disk, and
+// on a synchronous standby where there is one, whatever synchronous_commit the session has.
 //
 // The process only decides when to stop. It trusts a lease up to a deadline before the expiry:
 //
@@ -40,8 +40,8 @@
 // sent is the local time at which the request was sent, not that of its answer. The client reads both the monotonic
 // and the wall clock and uses the one that has moved further: one may stop while a machine sleeps, the other can be
 // set back. So a wrongly set clock ends trust too early, never too late; the margin is for clocks that run slowly.
-// Renewals are sent after a third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend), the
-// length of the extension stands in the formula instead of the TTL.
+// Renewals are sent after a third of the TTL, less up to a tenth of that. While a lease is extended (Lease.Extend),
+// the length of the extension stands in the formula instead of the TTL.
 //
 // # The life of a lease
 //
@@ -57,7 +57,8 @@
 //
 // A free lock keeps its row, and the row keeps the last token. Breaking a lease replaces its token by a greater one.
 // A renewal never revives a lease that has ended. Lease.Extend makes a lease last for longer than its TTL: the
-// heartbeat goes on renewing it and does not shorten it, and the deadline follows. If requests are queued, a release or a break grants the lock to the next one in the same step.
+// heartbeat goes on renewing it and does not shorten it, and the deadline follows. If requests are queued, a release
+// or a break grants the lock to the next one in the same step.
 //
 // In the process:
 //
@@ -69,11 +70,11 @@
 //
 // # Waiting
 //
-// Acquire, AcquireAll and Do queue: the transaction that finds the lock held also writes a ticket. Tickets are served
-// in order, whatever their mode, and later requests do not overtake them; TryAcquire is refused while others are
-// queued. A release grants the lock to the next ticket in its own transaction, and then notifies the waiter's client.
-// When a lease runs out, the next request does this; the first waiter in the queue asks as soon as the server's clock
-// says so.
+// Acquire, AcquireAll and Do queue: the transaction that finds the lock held also writes a ticket. Tickets are
+// served in order, whatever their mode, and later requests do not overtake them; TryAcquire is refused while others
+// are queued. A release grants the lock to the next ticket in its own transaction, and then notifies the waiter's
+// client. When a lease runs out, the next request does this; the first waiter in the queue asks as soon as the
+// server's clock says so.
 //
 // Calls of one client that wait for the same lock in the same way share a ticket. Its grant passes from one call to
 // the next in memory, in the order of arrival, each with its own lease and token: for at most 20 ms from its first
@@ -82,9 +83,9 @@
 // fencedstore has written under, does not pass on in memory: its release goes through the server.
 //
 // The notification is a hint for one ticket. Nobody can forge it, and it may be lost: the row of the lock decides.
-// While calls wait, the client looks at its tickets every second, or less often if looks take long. If it receives no
-// notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and then at
-// intervals that grow to a second. WithListenConfig gives the listener a direct connection.
+// While calls wait, the client looks at its tickets every second, or less often if looks take long. If it receives
+// no notifications, as behind a pooler that shares connections between transactions, it looks after 20 ms and then
+// at intervals that grow to a second. WithListenConfig gives the listener a direct connection.
 //
 // A client with waiting calls counts as alive for its session TTL after each look (WithSessionTTL, 10 s). The queue
 // skips a client that does not look because it was killed, paused or cut off; when it looks again it queues at the
@@ -97,8 +98,8 @@
 //
 // # Modes
 //
-// A lock is exclusive unless the request says WithShared, for any number of holders together, or WithLimit(n), for at
-// most n. All modes wait in one queue: readers do not overtake a waiting writer. Shared and limited leases have a
+// A lock is exclusive unless the request says WithShared, for any number of holders together, or WithLimit(n), for
+// at most n. All modes wait in one queue: readers do not overtake a waiting writer. Shared and limited leases have a
 // slot (Lease.Slot), which no two leases of a lock have at the same time. Each slot has its own fence
 // (Lease.Resource). Tokens increase over all slots.
 //
@@ -109,9 +110,9 @@
 // gets ErrSelfDeadlock at once. If owners wait for each other in a circle, in any number of processes, the one that
 // queued last gets ErrDeadlock within a second; the others wait until it releases what it holds.
 //
-// An owner counts as one line of work: if several goroutines ask under one lease's context, all count as waiting when
-// one of them waits. Circles through requests whose context carries no lease, or through anything but locks, are not
-// seen.
+// An owner counts as one line of work: if several goroutines ask under one lease's context, all count as waiting
+// when one of them waits. Circles through requests whose context carries no lease, or through anything but locks,
+// are not seen.
 //
 // # Promises
 //
@@ -181,20 +182,21 @@
 //
 // # What a client owns
 //
-// Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third, which
-// listens, from the first wait or Watch on; one for each line of calls that wait for the same lock; and one for each
-// statement under way, for at most ten seconds.
+// Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
+// which listens, from the first wait or Watch on; one for each line of calls that wait for the same lock; and one
+// for each statement under way, for at most ten seconds.
 //
 // Connections outside the pool: at most two. One is for renewals and looks, while the client waits or holds leases
-// for longer than a third of their TTL; it is made as the pool makes its own. The other listens, while any call waits
-// or watches; it is made likewise, or by WithListenConfig. Both are closed after 30 s without use, the first after a
-// minute at the latest where leases come and go. If the pool's configuration has no application_name, both appear in
-// pg_stat_activity as "pglock host/program[pid]".
+// for longer than a third of their TTL; it is made as the pool makes its own. The other listens, while any call
+// waits or watches; it is made likewise, or by WithListenConfig. Both are closed after 30 s without use, the first
+// after a minute at the latest where leases come and go. If the pool's configuration has no application_name, both
+// appear in pg_stat_activity as "pglock host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
-// ends all goroutines and connections before it returns. It talks to the server for as long as ctx allows, as Release
-// does: five seconds if ctx has no deadline or has already ended. Its error says what it could not give back. The
-// pool stays the caller's: close it after the client. A pool that Open made is the client's, and Close ends it too.
+// ends all goroutines and connections before it returns. It talks to the server for as long as ctx allows, as
+// Release does: five seconds if ctx has no deadline or has already ended. Its error says what it could not give
+// back. The pool stays the caller's: close it after the client. A pool that Open made is the client's, and Close
+// ends it too.
 //
 // Only listening needs session state, so the client works behind a pooler that shares connections between
 // transactions.

@@ -105,7 +105,10 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 		fg; echo "third $?"
 		"$RUN" run a --ttl 1s -- sh -c 'read line; echo "it reads $line"; read line'; echo "stopped $?"
 		read line
-		fg; echo "fourth $?"`)
+		fg; echo "fourth $?"
+ sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"
+		bg; read line; echo "the shell reads $line"
+		fg; echo "fifth $?"`)
 	s.types("one\n")
 	s.shows("it reads one")
 	s.shows("first 0")
@@ -133,6 +136,15 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	})
 	s.types("\n")
 	s.shows("fourth 119")
+	s.types("six\n")
+	s.shows("it reads six")
+	s.types("\x1a")
+	s.shows("stopped ")
+	s.types("seven\n")
+	s.shows("the shell reads seven") // the command in the background leaves the terminal to the shell
+	s.types("eight\n")
+	s.shows("then eight")
+	s.shows("fifth 0")
 }
 
 // The kernel kills the command itself when nobody else can. What the command has started goes on.

@@ -176,6 +176,42 @@ func TestACommandThatEndsWhileTheServerIsAwayKeepsItsExitCode(t *testing.T) {
 	once.ends(t, exitUnmarked, `COMMAND has succeeded, but "b k" is not recorded as done: `)
 }
 
+// A key is recorded when the server is back, while the lease lasts.
+func TestASuccessIsRecordedWhenTheServerIsBack(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil)
+	if err := migrations.Up(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	p := running(t, server.URL(), line("a --once k --ttl 1m", sh("echo ready; read line"))...)
+	p.says(t, "ready")
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.goesOn(t)
+	time.Sleep(300 * time.Millisecond) // for a first attempt, which fails
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.ends(t, 0)
+	running(t, server.URL(), line("a --once k", sh("echo never"))...).ends(t, exitDone)
+}
+
+// A server that is silent keeps run for no longer than its steps may take.
+func TestRunEndsThoughTheServerIsSilent(t *testing.T) {
+	t.Parallel()
+	address, cut := silentWay(t, pgtest.Database(t).URL())
+	p := running(t, address, line("a --ttl 1m --timeout 1s", sh("echo ready; read line; exit 4"))...)
+	p.says(t, "ready")
+	cut()
+	began := time.Now()
+	p.goesOn(t)
+	p.ends(t, 4, "it is unknown whether lock a was released: ")
+	if took := time.Since(began); took > 12*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
 // deadBeforeTheLeaseEnds runs a command that ignores TERM, and makes renewals fail.
 func deadBeforeTheLeaseEnds(t *testing.T, url string, fail func()) {
 	t.Helper()

@@ -14,13 +14,16 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/minder"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -57,7 +60,7 @@ func (o *options) runUnderLock(cmd *cobra.Command, e *errand) (err error) {
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
+	defer closeSoon(pool)
 	client, lease, err := o.acquire(ctx, pool, e, signals)
 	if err != nil {
 		return err
@@ -70,6 +73,22 @@ func (o *options) runUnderLock(cmd *cobra.Command, e *errand) (err error) {
 	}
 	defer func() { err = r.release(ctx, client, err) }()
 	return r.run(ctx)
+}
+
+// goodbye is how long the client may take to end its session when the lock has been released.
+const goodbye = 2 * time.Second
+
+// closeSoon closes the pool. It waits for a silent server no longer than a second: the connections end with this process.
+func closeSoon(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
 }
 
 // lookUp finds the file of a command, before a lock is taken for it.
@@ -142,8 +161,12 @@ func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, si
 		}
 		lease, err = client.Acquire(ctx, e.name, e.opts...)
 	}
-	if errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled) {
+	switch {
+	case errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled):
 		err = o.heldByOthers(e, err)
+	case errors.Is(err, pglock.ErrLimit):
+		err = ending(exitRunBase+exitUsage, "the same --limit everywhere; pglock-admin show "+shellName(e.name)+o.same()+" tells more",
+			"--limit is %d, but lock %s is in use with another limit; COMMAND has not run", e.limit, shellName(e.name))
 	}
 	return client, lease, err
 }
@@ -234,15 +257,25 @@ func (r *runner) isDone(ctx context.Context) error {
 	return because(ctx, err)
 }
 
-// mark notes that the key is done. The command may have done so itself, in a transaction under the same lease.
+// markAgain is the pause before run records the key again, while the server is away.
+const markAgain = 100 * time.Millisecond
+
+// mark records that the key is done. The command may have done so itself, in a transaction under the same lease.
 func (r *runner) mark(ctx context.Context) error {
 	ctx, cancel := r.options.bounded(ctx)
 	defer cancel()
 	nothing := func(context.Context, pgx.Tx) error { return nil }
-	err := r.store.Once(ctx, r.lease, r.errand.record, nothing, r.errand.once...)
-	var done *fencedstore.DoneError
-	if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
-		return nil
+	var err error
+	isAway := func() bool {
+		var connect *pgconn.ConnectError
+		return lost(err) || errors.As(err, &connect)
+	}
+	for again := true; again; again = r.lease.Valid() && isAway() && pause.For(ctx, markAgain) {
+		err = r.store.Once(ctx, r.lease, r.errand.record, nothing, r.errand.once...)
+		var done *fencedstore.DoneError
+		if err == nil || errors.As(err, &done) && done.Lock == r.lease.Name() && done.Token == r.lease.Token() {
+			return nil
+		}
 	}
 	text := fmt.Sprintf("COMMAND has succeeded, but %s is not recorded as done", named(r.errand.record))
 	if errors.Is(err, pglock.ErrOutcomeUnknown) {
@@ -257,7 +290,9 @@ func (r *runner) release(ctx context.Context, client *pglock.Client, err error) 
 	ctx, cancel := context.WithTimeout(ctx, min(r.options.timeout, r.errand.ttl))
 	defer cancel()
 	released := r.lease.Release(ctx)
-	closed := client.Close(ctx)
+	closing, done := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+	defer done()
+	closed := client.Close(closing)
 	var own *advised
 	switch {
 	case errors.Is(released, pglock.ErrLost) && !(errors.As(err, &own) && own.final):

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the one that run was started from, while run is in its foreground. The command gets it there.
+// terminal is the one that run was started from. The command has it while run is in its foreground.
 type terminal struct {
 	file  int
 	group int // of the command, 0 where it has not got it
@@ -19,25 +19,30 @@ type terminal struct {
 // openTerminal finds the terminal. In a pipeline there is none for the command: its other programs need it where it is.
 func openTerminal() *terminal {
 	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
-	front, err := unix.IoctlGetInt(in, unix.TIOCGPGRP)
-	if err != nil || front != unix.Getpgrp() {
-		return nil
-	}
-	if _, err := unix.IoctlGetInt(out, unix.TIOCGPGRP); err != nil {
-		return nil
+	for _, file := range []int{in, out} {
+		if _, err := unix.IoctlGetInt(file, unix.TIOCGPGRP); err != nil {
+			return nil
+		}
 	}
 	return &terminal{file: in}
 }
 
-// give puts a process group into the foreground.
-func (t *terminal) give(group int) {
+// give puts the command's process group into the foreground, if this process's own group is there, or the command's. In
+// the background the terminal belongs to somebody else, such as the shell.
+func (t *terminal) give(group int) bool {
 	if t == nil {
-		return
+		return false
+	}
+	front, err := unix.IoctlGetInt(t.file, unix.TIOCGPGRP)
+	if err != nil || front != unix.Getpgrp() && front != group {
+		return false
 	}
 	signal.Ignore(syscall.SIGTTOU) // or take back would stop this process, which is in the background now
-	if unix.IoctlSetPointerInt(t.file, unix.TIOCSPGRP, group) == nil {
-		t.group = group
+	if unix.IoctlSetPointerInt(t.file, unix.TIOCSPGRP, group) != nil {
+		return false
 	}
+	t.group = group
+	return true
 }
 
 // takeBack puts this process's own group into the foreground, if the command's is there.
@@ -50,15 +55,18 @@ func (t *terminal) takeBack() {
 	}
 }
 
-// stopped is for a command that was stopped: by the terminal, before it was in the foreground or by Ctrl-Z.
+// stopped is for a command that was stopped: by Ctrl-Z, or because it needs the terminal and has not got it.
 func (r *runner) stopped(s syscall.Signal) {
 	switch {
 	case s == syscall.SIGTSTP:
 		r.terminal.takeBack()
 		r.suspend()
 	case r.terminal != nil && (s == syscall.SIGTTIN || s == syscall.SIGTTOU):
-		r.terminal.give(r.pid)
-		r.group.Signal(syscall.SIGCONT)
+		if r.terminal.give(r.pid) {
+			r.group.Signal(syscall.SIGCONT)
+		} else {
+			r.suspend() // in the background, until the shell brings it to the front
+		}
 	}
 }
 
@@ -75,10 +83,6 @@ func (r *runner) suspend() {
 		<-continued
 		signal.Stop(continued)
 	}
-	if r.terminal != nil {
-		if front, err := unix.IoctlGetInt(r.terminal.file, unix.TIOCGPGRP); err == nil && front == unix.Getpgrp() {
-			r.terminal.give(r.pid)
-		}
-	}
+	r.terminal.give(r.pid)
 	r.group.Signal(syscall.SIGCONT)
 }
