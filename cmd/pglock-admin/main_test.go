@@ -44,7 +44,7 @@ func waitTogether() {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
 	if !chosen {
-		_ = flag.Set(name, strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))) // a number it takes
+		_ = flag.Set(name, strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
 }
 
