@@ -106,9 +106,11 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 		"$RUN" run a --ttl 1s -- sh -c 'read line; echo "it reads $line"; read line'; echo "stopped $?"
 		read line
 		fg; echo "fourth $?"
- sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"
-		bg; read line; echo "the shell reads $line"
-		fg; echo "fifth $?"`)
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"
+		bg; sleep 0.5; echo "in the background"; read line; echo "the shell reads $line"
+		fg; echo "fifth $?"
+		"$RUN" run a -- sh -c 'read line; echo "it reads $line"' & read line; echo "the shell reads $line"
+		fg; echo "sixth $?"`)
 	s.types("one\n")
 	s.shows("it reads one")
 	s.shows("first 0")
@@ -140,11 +142,17 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	s.shows("it reads six")
 	s.types("\x1a")
 	s.shows("stopped ")
+	s.shows("in the background")
 	s.types("seven\n")
 	s.shows("the shell reads seven") // the command in the background leaves the terminal to the shell
 	s.types("eight\n")
 	s.shows("then eight")
 	s.shows("fifth 0")
+	s.types("nine\n")
+	s.shows("the shell reads nine")
+	s.types("ten\n")
+	s.shows("it reads ten")
+	s.shows("sixth 0")
 }
 
 // The kernel kills the command itself when nobody else can. What the command has started goes on.

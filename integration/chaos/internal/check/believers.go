@@ -84,12 +84,24 @@ func (b *believers) compare(x *belief) {
 	together := []span{{x.from, x.until}}
 	for _, y := range b.past[x.name] {
 		if y.mode == "limit" && !b.documented(x, y) {
-			together = append(together, span{y.from, y.until})
+			together = append(together, span{y.from, b.succeeded(y)})
 		}
 	}
 	if n := crowd(together); n > x.limit {
 		b.blame("two believers", x.from, []string{x.name}, fmt.Sprintf("lock %q: %d holders saw Valid() at once, the limit is %d", x.name, n, x.limit), x)
 	}
+}
+
+// succeeded returns until when a lease of mode limit counts: until the next lease of its slot began, if the two may be
+// believed in together.
+func (b *believers) succeeded(y *belief) history.Time {
+	until := y.until
+	for _, next := range b.past[y.name] {
+		if next.mode == "limit" && next.slot == y.slot && next.token > y.token && b.documented(next, y) {
+			until = min(until, max(y.from, next.from))
+		}
+	}
+	return until
 }
 
 // documented reports whether the older of two leases was broken, or lost with a failover, while it was valid. Then

@@ -54,6 +54,32 @@ func TestBrokenLeaseMayBeBelievedInUpToItsDeadline(t *testing.T) {
 	}
 }
 
+// The holder of a broken lease and the next one of its slot count as one, also beside a holder that began before the break.
+func TestBrokenLeaseOfASlotIsNoBelieverTooMany(t *testing.T) {
+	for name, c := range map[string]struct {
+		broken bool
+		finds  []string
+	}{"broken": {true, nil}, "not broken": {false, []string{"two believers", "two believers"}}} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			has := func(n int64, slot, at int) {
+				s.Event(history.Event{Kind: history.Has, Who: alice, Lease: n, At: ms(at), Name: "x", Mode: "limit",
+					Limit: 2, Slot: slot, Token: n, TTL: time.Second})
+			}
+			has(1, 1, 0)
+			has(2, 2, 5)
+			if c.broken {
+				s.believers.breaks = append(s.believers.breaks, &breaking{"x", ms(10), ms(11)})
+			}
+			has(3, 1, 15)
+			s.leaves(alice, 3, 50, 51, "")
+			s.leaves(alice, 1, 100, 101, "lost")
+			s.leaves(alice, 2, 200, 201, "")
+			s.finds(c.finds...)
+		})
+	}
+}
+
 // The new primary goes on with a lease whose break was lost with a failover; who was granted the lock after the break may
 // believe together with its holder until that lease would have ended.
 func TestBreakThatAFailoverHasLost(t *testing.T) {
