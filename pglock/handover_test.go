@@ -250,6 +250,7 @@ func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
 		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), '')`:                          "22023",
 		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), NULL)`:                        "22023",
 		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), repeat('x', 257), true)`:      "22023",
+		`SELECT pglock.hand_over('x', 1, gen_random_uuid(), 'b', NULL)`:                   "22023",
 		`BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT pglock.hand_over('x', 1, NULL, 'b');`: "LK005",
 		`BEGIN TRANSACTION READ ONLY; SELECT pglock.hand_over('x', 1, NULL, 'b', true);`:  "25006",
 	} {
