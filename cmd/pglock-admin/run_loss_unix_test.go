@@ -125,8 +125,10 @@ func TestACommandIsKilledWhenRunAndItsMinderWakeUpTooLate(t *testing.T) {
 func TestACommandIsKilledByRunWhenTheMinderIsStopped(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	p := running(t, db.URL(), line("a --ttl 900ms", sh(`trap '' TERM; echo $PPID; echo $$; while :; do sleep 0.05; done`))...)
+	p := running(t, db.URL(), line("a --ttl 900ms", sh(`trap '' TERM; trap 'echo here' USR1; echo $PPID; echo $$; while :; do sleep 0.05; done`))...)
 	minder, command := p.number(t), p.number(t)
+	p.signal(t, syscall.SIGUSR1) // through the minder, which has told before that the command runs
+	p.says(t, "here")
 	if err := syscall.Kill(minder, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}

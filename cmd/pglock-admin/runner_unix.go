@@ -32,6 +32,7 @@ type runner struct {
 	pid      int
 	overdue  bool // TERM was sent because of the lease
 	killed   bool
+	failed   bool // to start
 	ended    *minder.Event
 
 	request   syscall.Signal // to end, the first: INT or TERM
@@ -128,6 +129,7 @@ func (r *runner) watch() error {
 func (r *runner) learn(event minder.Event) error {
 	switch event.Kind {
 	case minder.Failed:
+		r.failed = true
 		if errors.Is(event.Err, syscall.ETIME) {
 			return r.lost(r.lease.Err())
 		}
@@ -188,8 +190,10 @@ func (r *runner) passOn(s syscall.Signal) {
 // fate is what became of the command when the lease was lost.
 func (r *runner) fate() string {
 	switch {
-	case r.group == nil || r.pid == 0:
+	case r.group == nil || r.failed:
 		return "COMMAND has not run"
+	case r.pid == 0:
+		return "nobody knows whether COMMAND was started; if it was, it was killed"
 	case r.ended == nil:
 		return "COMMAND was killed"
 	case r.ended.Signal != 0:

@@ -101,9 +101,12 @@ func (g *Group) tell(o order) {
 }
 
 // Kill kills the group and the minder, without the minder's help. Use it if the minder was stopped or killed. pid is
-// that of the event Started.
+// that of the event Started. Before this event pid is 0 and Kill kills the minder alone; on Linux a command that has
+// started all the same dies with it.
 func (g *Group) Kill(pid int) {
-	_ = syscall.Kill(-pid, syscall.SIGKILL) // none may be left
+	if pid != 0 { // 0 would be the caller's own group
+		_ = syscall.Kill(-pid, syscall.SIGKILL) // none may be left
+	}
 	_ = g.minder.Kill()
 }
 

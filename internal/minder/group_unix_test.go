@@ -1,0 +1,37 @@
+//go:build unix
+
+package minder
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// stuck is the argument that makes this program a minder that never reads an order, as one that was stopped at once.
+const stuck = "stuck"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == stuck {
+		time.Sleep(time.Hour) // until it is killed
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// Signal 9 for "process 0" would kill the program and everybody else in its process group.
+func TestKillBeforeTheCommandHasStartedKillsTheMinderAlone(t *testing.T) {
+	g, err := Start(Command{
+		Minder: []string{stuck}, Path: "/bin/true", Args: []string{"true"}, Deadline: time.Now().Add(time.Hour),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Kill(0)
+	if event, there := <-g.Events; there {
+		t.Errorf("a minder that never acted says %+v", event)
+	}
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+}
