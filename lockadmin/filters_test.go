@@ -170,7 +170,10 @@ func TestFirstKeepsTheHoldersOfALockTogether(t *testing.T) {
 func TestListsRefuseWhatTheyCannotDo(t *testing.T) {
 	t.Parallel()
 	admin := newAdmin(t, pgtest.Database(t).Pool(t))
-	locks := func(o ...lockadmin.ListOption) error { _, err := lockadmin.Collect(admin.Locks(t.Context(), o...)); return err }
+	locks := func(o ...lockadmin.ListOption) error {
+		_, err := lockadmin.Collect(admin.Locks(t.Context(), o...))
+		return err
+	}
 	waiters := func(o ...lockadmin.ListOption) error {
 		_, err := lockadmin.Collect(admin.Waiters(t.Context(), "a", o...))
 		return err

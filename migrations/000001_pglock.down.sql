@@ -25,6 +25,7 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
+DROP FUNCTION break_session(p_session_id uuid, p_reason text, p_actor text, p_limit int, p_after text);
 DROP FUNCTION prune_events(p_older interval);
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
 DROP FUNCTION diagnose();

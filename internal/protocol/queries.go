@@ -19,7 +19,7 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, Events, Fences, RankFences, Sessions, Backends, Diagnose string
+	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, Events, Fences, RankFences, Sessions, Backends, Diagnose string
 }
 
 // times finds {{at column}} in a query.
@@ -119,6 +119,9 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
+		BreakSession: in(`SELECT name, slot, ticket, holder, token, new_token, {{at expires_at}}, handed, watched
+			FROM {{schema}}.break_session($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int4,
+				$5::pg_catalog.text)`),
 		Events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
 			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
