@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -274,6 +275,16 @@ func (l *Lease) outlived(ctx context.Context) {
 		e.Late = l.client.now().Mono - s.ended
 	}
 	l.client.observing.tell(ctx, e)
+}
+
+// write tells what became of a write under the lease's fence.
+func (l *Lease) write(ctx context.Context, what hooks.Observed) {
+	if s := l.sight; s != nil && s.held {
+		e := l.event(EventKind(what.Kind))
+		e.Resource, e.LastToken, e.Took, e.Err = what.Resource, Token(what.LastToken), what.Took, what.Err
+		e.Age = l.client.now().Mono - s.granted
+		l.client.observing.tell(ctx, e)
+	}
 }
 
 // gap is how long a lease had not been renewed.
