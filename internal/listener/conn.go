@@ -21,6 +21,9 @@ type Conn interface {
 // ErrQuiet: no notification came within the given time; the connection is still good.
 var ErrQuiet = errors.New("nothing was heard")
 
+// errUnheard: a notification that was sent on another connection did not arrive.
+var errUnheard = errors.New("a notification to itself did not arrive: behind a pooler, connect to the server itself (WithListenConfig)")
+
 // errPooled: the connection does not go to the server itself.
 var errPooled = errors.New("the connection goes through a pooler: connect to the server itself (WithListenConfig)")
 
