@@ -25,6 +25,8 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
+DROP FUNCTION recent_events(p_after bigint);
+DROP FUNCTION statistics(p_top int);
 DROP FUNCTION prune_history(p_older interval);
 DROP FUNCTION list_history(p_lock_name text, p_limit int, p_before bigint, p_kinds text[], p_since timestamptz, p_until timestamptz);
 DROP FUNCTION break_session(p_session_id uuid, p_reason text, p_actor text, p_limit int, p_after text);
