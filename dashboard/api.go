@@ -2,37 +2,42 @@ package dashboard
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// answer is data together with what depends on its reader.
-func answer(v any, who Identity) ([]byte, error) {
-	body, err := json.Marshal(v)
+// beginnings has the first fields of every answer, for those who may not break locks and for those who may. The other
+// fields are the same for all readers of a query.
+type beginnings struct{ looks, breaks []byte }
+
+func newBeginnings(title string) (b beginnings, err error) {
+	server, err := json.Marshal(title)
 	if err != nil {
-		return nil, err
+		return b, err
 	}
-	return forReader(body, who), nil
+	b.looks = fmt.Appendf(nil, `{"server":%s,"can_break":false,`, server)
+	b.breaks = fmt.Appendf(nil, `{"server":%s,"can_break":true,`, server)
+	return b, nil
 }
 
-// forReader adds a field to an object of JSON.
-func forReader(object []byte, who Identity) []byte {
-	body := []byte(`{"can_break":false,`)
+// of gives the beginning for a reader. The rest of an object follows it, from its second byte.
+func (b beginnings) of(who Identity) []byte {
 	if who.MayBreak {
-		body = []byte(`{"can_break":true,`)
+		return b.breaks
 	}
-	return append(body, object[1:]...)
+	return b.looks
 }
 
 // reply writes an answer.
-func (d *Dashboard) reply(w http.ResponseWriter, r *http.Request, who Identity, v any) {
-	body, err := answer(v, who)
+func (d *Dashboard) reply(w http.ResponseWriter, who Identity, v any) {
+	body, err := json.Marshal(v)
 	if err != nil {
 		d.explain(err).write(w)
 		return
 	}
-	writeBody(w, r, http.StatusOK, jsonKind, body)
+	writeBody(w, http.StatusOK, jsonKind, d.beginnings.of(who), body[1:])
 }
 
 func (d *Dashboard) serveLocks(w http.ResponseWriter, r *http.Request, who Identity) {
@@ -47,7 +52,7 @@ func (d *Dashboard) serveLocks(w http.ResponseWriter, r *http.Request, who Ident
 		d.explain(err).write(w)
 		return
 	}
-	d.reply(w, r, who, v)
+	d.reply(w, who, v)
 }
 
 func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identity) {
@@ -62,7 +67,7 @@ func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identi
 		d.explain(err).write(w)
 		return
 	}
-	d.reply(w, r, who, v)
+	d.reply(w, who, v)
 }
 
 func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Identity) {
@@ -77,7 +82,7 @@ func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Ide
 		d.lacks(err, "pglock_admin", "see the history").write(w)
 		return
 	}
-	d.reply(w, r, who, v)
+	d.reply(w, who, v)
 }
 
 func (d *Dashboard) serveSessions(w http.ResponseWriter, _ *http.Request, _ Identity) {

@@ -79,7 +79,7 @@ type settings struct {
 }
 
 // servePage writes the page, which has the token of its reader.
-func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request, who Identity) {
+func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) {
 	s := settings{Title: d.title, User: who.Name, CanBreak: who.MayBreak}
 	if who.MayBreak {
 		s.CSRF = d.csrfToken(who, time.Now())
@@ -90,7 +90,7 @@ func (d *Dashboard) servePage(w http.ResponseWriter, r *http.Request, who Identi
 		refusal{Status: http.StatusInternalServerError, Error: "The page cannot be made."}.write(w)
 		return
 	}
-	writeBody(w, r, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
+	writeBody(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
 }
 
 // serveFile writes a file. A browser keeps it, and asks each time whether it is still the same.
@@ -109,17 +109,21 @@ func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, name strin
 			return
 		}
 	}
-	writeBody(w, r, http.StatusOK, f.kind, f.body)
+	writeBody(w, http.StatusOK, f.kind, f.body)
 }
 
 // writeBody writes an answer, for which a client that reads slowly has a limited time.
-func writeBody(w http.ResponseWriter, r *http.Request, status int, kind string, body []byte) {
+func writeBody(w http.ResponseWriter, status int, kind string, parts ...[]byte) {
+	size := 0
+	for _, part := range parts {
+		size += len(part)
+	}
 	h := w.Header()
 	h.Set("Content-Type", kind)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
+	h.Set("Content-Length", strconv.Itoa(size))
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)) // the host's server may not know how
 	w.WriteHeader(status)
-	if r == nil || r.Method != http.MethodHead {
-		_, _ = w.Write(body) // a client that is gone does not read it
+	for _, part := range parts {
+		_, _ = w.Write(part) // a client that is gone does not read it; to HEAD the server sends nothing
 	}
 }

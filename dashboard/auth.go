@@ -77,7 +77,8 @@ func (d *Dashboard) identify(r *http.Request) (Identity, error) {
 			return Identity{}, err
 		}
 		if p := argument.Text("name", who.Name, pglock.MaxHolderBytes); who.Name != "" && p != nil {
-			return Identity{}, fmt.Errorf("dashboard: the function of WithAuth returned an identity whose %w", (*pglock.ArgumentError)(p))
+			d.onError(fmt.Errorf("dashboard: the function of WithAuth has returned a wrong name: %w", (*pglock.ArgumentError)(p)))
+			return Identity{}, errUnknown
 		}
 		return who, nil
 	case d.people != nil:
@@ -128,10 +129,17 @@ func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identi
 	default:
 		if d.people != nil {
 			w.Header().Set("WWW-Authenticate", `Basic realm="pglock", charset="UTF-8"`)
-		} else if !errors.Is(err, errUnknown) {
-			d.onError(err)
 		}
 		refusal{Status: http.StatusUnauthorized, Error: "Log in first."}.write(w)
 	}
 	return Identity{}, false
+}
+
+// Protect puts another handler, such as one for metrics, behind the authentication of the page.
+func (d *Dashboard) Protect(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := d.authenticate(w, r); ok {
+			next.ServeHTTP(w, r)
+		}
+	})
 }

@@ -19,6 +19,9 @@ import (
 // breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
 const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
 
+// bodyWithin limits how long a client may take to send that body.
+const bodyWithin = 10 * time.Second
+
 // breakRequest is the body of such a request.
 type breakRequest struct {
 	Name   string      `json:"name"`
@@ -28,16 +31,16 @@ type breakRequest struct {
 
 // serveBreak ends a lease for somebody who may do that.
 func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Identity) {
-	if f := d.sameSite(r, who, time.Now()); f != nil {
-		f.write(w)
-		return
-	}
 	switch {
 	case !d.mayBreak:
 		refusal{Status: http.StatusForbidden, Error: "This page is read-only."}.write(w)
 		return
 	case !who.MayBreak:
 		refusal{Status: http.StatusForbidden, Error: "You may not break locks."}.write(w)
+		return
+	}
+	if f := d.sameSite(r, who, time.Now()); f != nil {
+		f.write(w)
 		return
 	}
 	request, f := readBreak(w, r)
@@ -55,7 +58,7 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 		d.notBroken(r.Context(), request.Name, number, err).write(w)
 		return
 	}
-	d.reply(w, r, who, struct {
+	d.reply(w, who, struct {
 		Broken brokenView `json:"broken"`
 	}{brokenView{broken.Name, broken.Holder, token(broken.Token), token(broken.NewToken)}})
 }
@@ -63,6 +66,10 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wrong *refusal) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return request, &refusal{Status: http.StatusUnsupportedMediaType, Error: "The body must be application/json."}
+	}
+	c := http.NewResponseController(w)
+	if c.SetReadDeadline(time.Now().Add(bodyWithin)) == nil { // the host's server may not know how
+		defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // it has just worked
 	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, breakBytes))
 	decoder.DisallowUnknownFields()

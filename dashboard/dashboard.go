@@ -14,10 +14,11 @@ import (
 // read the database while streams are open; Close ends and joins them.
 type Dashboard struct {
 	config
-	admin   *lockadmin.Admin
-	files   *files
-	routes  map[string]route
-	origins http.CrossOriginProtection
+	admin      *lockadmin.Admin
+	files      *files
+	beginnings beginnings
+	routes     map[string]route
+	origins    http.CrossOriginProtection
 
 	reads  chan struct{} // one entry for each read of the database under way
 	breaks chan struct{} // one entry for each break under way
@@ -46,8 +47,12 @@ func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
 	if err != nil {
 		return nil, err
 	}
+	begin, err := newBeginnings(c.title)
+	if err != nil {
+		return nil, err
+	}
 	d := &Dashboard{
-		config: c, admin: admin, files: files,
+		config: c, admin: admin, files: files, beginnings: begin,
 		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
 	}
 	if d.secret == nil {

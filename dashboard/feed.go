@@ -7,8 +7,6 @@ import (
 	"errors"
 	"sync"
 	"time"
-
-	"github.com/pglock-dev/pglock/lockadmin"
 )
 
 const (
@@ -18,6 +16,13 @@ const (
 
 	// MaxFeeds limits how many different queries streams have at once.
 	MaxFeeds = 32
+)
+
+// The names of the events.
+const (
+	eventLocks   = "locks"
+	eventLock    = "lock"
+	eventProblem = "problem"
 )
 
 // errManyStreams and errManyFeeds: the limits of streams.
@@ -140,7 +145,7 @@ func (d *Dashboard) look(ctx context.Context, q query) (s state, fingerprint []b
 	}
 	if err != nil {
 		f := d.explain(err)
-		s = state{event: "problem", data: f.json()}
+		s = state{event: eventProblem, data: f.json()}
 		return s, s.data
 	}
 	return s, print
@@ -149,11 +154,8 @@ func (d *Dashboard) look(ctx context.Context, q query) (s state, fingerprint []b
 func (d *Dashboard) lookAt(ctx context.Context, q query) (v any, event string, fingerprint []byte, err error) {
 	if q.name == "" {
 		locks, err := d.readLocks(ctx, q)
-		return locks, "locks", locks.fingerprint(), err
+		return locks, eventLocks, locks.fingerprint(), err
 	}
 	lock, err := d.readLock(ctx, q.name)
-	if errors.Is(err, lockadmin.ErrNotFound) {
-		return nil, "", nil, err
-	}
-	return lock, "lock", lock.fingerprint(), err
+	return lock, eventLock, lock.fingerprint(), err
 }

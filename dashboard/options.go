@@ -16,8 +16,9 @@ const (
 	DefaultConnections = 4
 	MaxConnections     = 100
 
+	MaxTitleBytes = 200
+
 	secretBytes = 32
-	titleBytes  = 100
 )
 
 // Option configures New. A bad value makes it fail.
@@ -112,11 +113,11 @@ func WithSecret(key []byte) Option {
 	}
 }
 
-// WithTitle names the installation on the page, for instance "production, eu-1". Up to 100 bytes. Defaults to none.
+// WithTitle names the installation on the page, for instance "production, eu-1". Up to MaxTitleBytes. Defaults to none.
 func WithTitle(text string) Option {
 	return func(c *config) error {
 		c.title = text
-		return checkText("title", text, titleBytes)
+		return checkText("title", text, MaxTitleBytes)
 	}
 }
 

@@ -26,7 +26,7 @@ func (f refusal) write(w http.ResponseWriter) {
 	if f.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "2")
 	}
-	writeBody(w, nil, f.Status, jsonKind, f.json())
+	writeBody(w, f.Status, jsonKind, f.json())
 }
 
 func (f refusal) json() []byte {
@@ -61,6 +61,9 @@ func (d *Dashboard) explain(err error) refusal {
 	case errors.Is(err, pglock.ErrInvalid):
 		d.onError(err)
 		return refusal{Status: http.StatusBadRequest, Error: "The database refuses an argument."}
+	case errors.Is(err, pglock.ErrPermission):
+		d.onError(err)
+		return refusal{Status: http.StatusForbidden, Error: "The database user of this page needs the role pglock_user to see the locks."}
 	case errors.As(err, &schema):
 		return unavailable(fmt.Sprintf("The schema of the locks has version %d, and this page needs %d.", schema.Have, schema.Need))
 	case errors.Is(err, pglock.ErrSchema):

@@ -102,5 +102,5 @@ func withSlash(w http.ResponseWriter, r *http.Request) {
 		to += "?" + asked.RawQuery
 	}
 	w.Header().Set("Location", to)
-	w.WriteHeader(http.StatusPermanentRedirect)
+	w.WriteHeader(http.StatusTemporaryRedirect)
 }

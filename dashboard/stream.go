@@ -1,17 +1,20 @@
 package dashboard
 
 import (
-	"bytes"
+	"context"
 	"errors"
 	"net/http"
 	"time"
 )
 
 const (
+	streamKind = "text/event-stream; charset=utf-8"
+
 	// A stream that has nothing to tell writes a comment after this time, and so notices that its reader is gone.
 	quietFor = 15 * time.Second
-	// A reader that does not take an event within this time is disconnected.
-	eventWithin = 10 * time.Second
+	// A reader that does not take a piece of an event within this time is disconnected.
+	pieceWithin = 10 * time.Second
+	pieceBytes  = 64 << 10
 	// A stream ends after this time. Browsers connect again, and show their credentials again.
 	streamFor = 15 * time.Minute
 )
@@ -24,7 +27,7 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 		return
 	}
 	c := http.NewResponseController(w)
-	if err := c.SetWriteDeadline(time.Now().Add(eventWithin)); err != nil { // a reader that stops would hold it for ever
+	if err := c.SetWriteDeadline(time.Now().Add(pieceWithin)); err != nil { // a reader that stops would hold it for ever
 		refusal{Status: http.StatusNotImplemented, Error: "This server cannot stream."}.write(w)
 		return
 	}
@@ -47,59 +50,94 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 		return
 	}
 	defer d.leave(q, f)
+	_ = c.SetReadDeadline(time.Time{}) // a ReadTimeout of the host's server would end the stream
 	w.Header().Set("Content-Type", streamKind)
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not keep events back
 	w.WriteHeader(http.StatusOK)
-	d.stream(w, r, c, f, who)
+	s := stream{w: w, control: c, beginning: d.beginnings.of(who), life: d.life}
+	defer s.endWrites()()
+	s.run(r.Context(), f)
 }
 
-const streamKind = "text/event-stream; charset=utf-8"
+// stream is one answer that goes on. Its writes belong to the goroutine of the request.
+type stream struct {
+	w         http.ResponseWriter
+	control   *http.ResponseController
+	beginning []byte
+	life      context.Context // of the Dashboard
+}
 
-func (d *Dashboard) stream(w http.ResponseWriter, r *http.Request, c *http.ResponseController, f *feed, who Identity) {
-	send := func(text []byte) bool {
-		if c.SetWriteDeadline(time.Now().Add(eventWithin)) != nil {
-			return false
+// endWrites ends a write to a slow reader when the Dashboard is closed. The function that it returns undoes that, and must
+// be called.
+func (s *stream) endWrites() (undo func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(s.life, func() {
+		defer close(done)
+		_ = s.control.SetWriteDeadline(time.Now()) // if this fails, the deadline of the piece ends the write
+	})
+	return func() {
+		if !stop() {
+			<-done
 		}
-		_, err := w.Write(text)
-		return err == nil && c.Flush() == nil
 	}
+}
+
+// run writes events until one of the two contexts ends, the reader is too slow, or the time is up.
+func (s *stream) run(ctx context.Context, f *feed) {
 	quiet, over := time.NewTicker(quietFor), time.NewTimer(streamFor)
 	defer quiet.Stop()
 	defer over.Stop()
-	if !send([]byte("retry: 2000\n\n")) {
+	if !s.send([]byte("retry: 2000\n\n")) {
 		return
 	}
 	for seen := 0; ; {
-		s, next := f.current()
-		if s.number != seen {
-			seen = s.number
-			if !send(s.text(who)) {
+		now, next := f.current()
+		if now.number != seen {
+			seen = now.number
+			if !s.sendState(now) {
 				return
 			}
 			quiet.Reset(quietFor)
-			continue
+			continue // a newer one may be there already
 		}
 		select {
 		case <-next:
 		case <-quiet.C:
-			if !send([]byte(":\n\n")) {
+			if !s.send([]byte(":\n\n")) {
 				return
 			}
 		case <-over.C:
 			return
-		case <-r.Context().Done():
+		case <-ctx.Done():
 			return
-		case <-d.life.Done():
+		case <-s.life.Done():
 			return
 		}
 	}
 }
 
-// text is the event as it is sent. JSON has no line breaks.
-func (s state) text(who Identity) []byte {
-	data := s.data
-	if s.event != "problem" {
-		data = forReader(data, who)
+// sendState writes an event. JSON has no line breaks. All streams of a feed share the data.
+func (s *stream) sendState(now state) bool {
+	begin, data := s.beginning, now.data[1:]
+	if now.event == eventProblem {
+		begin, data = nil, now.data
 	}
-	return bytes.Join([][]byte{[]byte("event: "), []byte(s.event), []byte("\ndata: "), data, []byte("\n\n")}, nil)
+	return s.send([]byte("event: "+now.event+"\ndata: "), begin, data, []byte("\n\n"))
+}
+
+// send writes and flushes, piece by piece, and reports whether the reader took it.
+func (s *stream) send(parts ...[]byte) bool {
+	for _, part := range parts {
+		for len(part) > 0 {
+			n := min(len(part), pieceBytes)
+			if s.control.SetWriteDeadline(time.Now().Add(pieceWithin)) != nil || s.life.Err() != nil {
+				return false
+			}
+			if _, err := s.w.Write(part[:n]); err != nil {
+				return false
+			}
+			part = part[n:]
+		}
+	}
+	return s.control.Flush() == nil
 }
