@@ -25,6 +25,8 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
+DROP FUNCTION recent_events(p_after bigint);
+DROP FUNCTION statistics(p_top int);
 DROP FUNCTION prune_events(p_older interval);
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
 DROP FUNCTION diagnose();

@@ -36,6 +36,7 @@ type Lease struct {
 	row     int64                            // what the server knows the lease by: token, or the last of its block
 	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that may follow; nil: none may
 	unnamed bool                             // granted to a line: the server does not know the owner
+	sight   *sight                           // nil: nobody observes
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -45,6 +46,7 @@ type Lease struct {
 	deadline  trust.Instant // trust ends here
 	expiresAt time.Time     // by the server's clock, as last reported; zero before that
 	due       trust.Instant // the next renewal
+	fresh     time.Duration // when the last successful request was sent, on the monotonic clock
 	failure   error         // of the last renewal
 	holds     []*hold       // what needs the lease for longer than its TTL
 	tooLong   bool          // on the server the lease may last for longer than anybody needs
@@ -55,7 +57,7 @@ type Lease struct {
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, grace: r.Grace,
-		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token)}
+		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token), sight: r.sight}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
@@ -193,8 +195,8 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 // ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed
 // the release. If time ran out, the client keeps trying in the background; at worst the lease ends with its
 // TTL.
-func (l *Lease) Release(ctx context.Context) error {
-	if l.passOn() {
+func (l *Lease) Release(ctx context.Context) (err error) {
+	if l.passOn(ctx) {
 		return nil
 	}
 	if !l.client.calls.beginEnd() {
@@ -203,7 +205,11 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	defer l.client.calls.ends.Done()
 	if !l.end(ErrReleased) {
+		l.outlived(ctx)
 		return l.howEnded()
+	}
+	if l.sight != nil {
+		defer func() { l.released(ctx, err) }()
 	}
 	ctx, cancel := lastWords(ctx, l.ttl)
 	defer cancel()
@@ -281,6 +287,7 @@ func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
 func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdict, sooner float64) {
 	deadline := trust.Deadline(sent, lasts, v.Remaining-l.grace)
 	if deadline.Mono > l.deadline.Mono {
+		l.fresh = sent.Mono
 		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
 	}
 	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono && !l.isUrgent() { // also after an answer that brought nothing
@@ -296,14 +303,16 @@ func (l *Lease) end(cause error) bool {
 	first := l.ended == nil
 	if first {
 		l.owner.held.Add(-1)
+		handed := false
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
-			cause = ErrReleased // by our own HandOver, whose answer is on its way
+			cause, handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
 		if cause == ErrReleased && now.Reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false
 		}
 		l.ended = cause
+		l.noteEnd(now, cause, handed)
 	}
 	ended := l.ended
 	l.mu.Unlock()

@@ -154,7 +154,7 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
 		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "hand_over", "key_column", "list_backends", "list_fences", "list_guards", "list_locks",
 		"list_waiters", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
-		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "start_client", "sweep", "timeline", "unguard_table", "watch"}
+		"recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "start_client", "statistics", "sweep", "timeline", "unguard_table", "watch"}
 	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {

@@ -20,6 +20,7 @@ type Queries struct {
 
 	// The results of these are for people, and are read where they are shown.
 	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Backends, Diagnose string
+	Statistics, RecentEvents                                                        string
 }
 
 // times finds {{at column}} in a query.
@@ -111,6 +112,8 @@ func NewQueries(schema string) *Queries {
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
 				state_us, transaction_us, query_us, waits_for, may_end
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
-		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Statistics:   in(`SELECT item, lock_name, value FROM {{schema}}.statistics($1::pg_catalog.int4)`),
+		RecentEvents: in(`SELECT id, kind FROM {{schema}}.recent_events($1::pg_catalog.int8)`),
 	}
 }
