@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/metrics"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -65,7 +66,8 @@ Empty lines and lines that begin with # are left out. The same lines may be in $
 $PGLOCK_SERVE_TOKENS. The audit names whoever breaks a lock by NAME. A program sends "Authorization: Bearer TOKEN"; in
 a browser the token is the password.
 
-/healthz answers 200 while the database does, and 503 otherwise.`,
+/metrics has numbers for Prometheus, for those who may see the page. /healthz answers 200 while the database does, and
+503 otherwise.`,
 		Example: `  pglock-admin serve
   pglock-admin serve --enable-break --basic-auth-file /etc/pglock/people
   pglock-admin serve --listen :8443 --tls-cert cert.pem --tls-key key.pem --token-file /run/secrets/tokens`,
@@ -123,7 +125,11 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 		return err
 	}
 	defer board.Close()
-	server := newServer(s.guarded(siteOf(board, admin)), certificates, complaints)
+	site, err := siteOf(board, admin, complaints.add)
+	if err != nil {
+		return err
+	}
+	server := newServer(s.guarded(site), certificates, complaints)
 	view := serveView{URL: s.url(listener.Addr()), CanBreak: s.enableBreak, Auth: s.people.any()}
 	if err := o.show(cmd, view, func(w *page) { drawServing(w, view) }); err != nil {
 		return err
@@ -150,12 +156,21 @@ func drawServing(w *page, v serveView) {
 	fmt.Fprintf(w, "the page is at %s\n%s\n", v.URL, wrapped(what+" "+who+" Ctrl-C ends it.", textWidth(w)))
 }
 
-// siteOf has the page, and what machines ask for.
-func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin) http.Handler {
+// siteOf has the page, and what machines ask for. Whoever may not see the page may not see the metrics, which have names.
+func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin, onError func(error)) (http.Handler, error) {
+	numbers, err := metrics.New(admin, metrics.WithOnError(onError))
+	if err != nil {
+		return nil, err
+	}
+	health, err := metrics.Health(admin, metrics.WithOnError(onError))
+	if err != nil {
+		return nil, err
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/", board)
-	mux.Handle("/healthz", newHealth(admin))
-	return mux
+	mux.Handle("/metrics", board.Protect(numbers))
+	mux.Handle("/healthz", health)
+	return mux, nil
 }
 
 func newServer(handler http.Handler, certificates *tls.Config, complaints *complaints) *http.Server {
