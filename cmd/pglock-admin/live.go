@@ -32,13 +32,13 @@ func isTerminal(stream any) bool {
 }
 
 // checkLive refuses what a screen cannot do, with the command that can.
-func (o *options) checkLive(out io.Writer, interval time.Duration, instead string) error {
+func (o *options) checkLive(cmd *cobra.Command, interval time.Duration, instead string) error {
 	switch {
 	case o.output != outputTable:
 		return usageErrorf(instead+" -o "+o.output, "--output %s means nothing to a screen that moves", o.output)
 	case interval < liveLeastInterval || interval > liveMostInterval:
 		return usageErrorf("--interval 1s", "--interval is %s: it must be from %s to %s", durationText(interval), durationText(liveLeastInterval), durationText(liveMostInterval))
-	case !isTerminal(out) || !isTerminal(os.Stdin):
+	case !isTerminal(cmd.OutOrStdout()) || !isTerminal(cmd.InOrStdin()):
 		return usageErrorf(instead+", which writes to pipes and files too", "this needs a terminal: standard input and output must be one")
 	case o.getenv("TERM") == "dumb":
 		return usageErrorf(instead, "this terminal cannot show a screen: TERM is dumb")
@@ -70,7 +70,8 @@ func (o *options) live(cmd *cobra.Command, wish liveWish, interval time.Duration
 	defer helpers.Wait()
 	defer cancel()
 	model := &liveModel{o: o, interval: interval, watching: wish.name != "", ask: reader.ask, wish: wish}
-	program := tea.NewProgram(model, tea.WithInput(os.Stdin), tea.WithOutput(cmd.OutOrStdout()), tea.WithoutSignalHandler())
+	in, _ := cmd.InOrStdin().(*os.File)
+	program := tea.NewProgram(model, tea.WithInput(in), tea.WithOutput(cmd.OutOrStdout()), tea.WithoutSignalHandler())
 	var late []liveBroken // breaks whose answer nobody has seen
 	var lateMu sync.Mutex
 	model.breakIt = func(b liveBreak) {
@@ -90,7 +91,9 @@ func (o *options) live(cmd *cobra.Command, wish liveWish, interval time.Duration
 		reader.run(ctx, func(s liveShot) { program.Send(s) })
 	})
 	helpers.Go(func() { liveClock(ctx, program, cmd.OutOrStdout()) })
-	_, err = program.Run()
+	if err = runProgram(ctx, program, in); errors.Is(err, errTerminalBlocked) {
+		return silent(exitInterrupted)
+	}
 	cancel()
 	helpers.Wait()
 	if model.asking != nil && model.asking.sent && len(late) > 0 { // it ended in the middle of a break
@@ -134,5 +137,35 @@ func liveClock(ctx context.Context, program *tea.Program, out io.Writer) {
 			}
 			program.Send(liveTick(now))
 		}
+	}
+}
+
+// liveEnding limits how long the end of a screen waits for a terminal that takes no output.
+const liveEnding = 2 * time.Second
+
+var errTerminalBlocked = errors.New("the terminal takes no output")
+
+// runProgram returns when the program has ended, and at the latest soon after ctx has. It leaves the settings of the
+// terminal as they were.
+func runProgram(ctx context.Context, program *tea.Program, in *os.File) error {
+	if before, err := term.GetState(in.Fd()); err == nil {
+		defer func() { _ = term.Restore(in.Fd(), before) }()
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := program.Run()
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(liveEnding):
+		go program.Kill() // it blocks where the program does; this process ends without them
+		return errTerminalBlocked
 	}
 }

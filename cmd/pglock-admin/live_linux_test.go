@@ -105,21 +105,6 @@ func (s *screen) settings() *unix.Termios {
 	return settings
 }
 
-// text is what the screen shows, without blanks at the ends of lines.
-func (s *screen) text() string {
-	var b strings.Builder
-	for y := range s.emulator.Height() {
-		var line strings.Builder
-		for x := range s.emulator.Width() {
-			if cell := s.emulator.CellAt(x, y); cell != nil && cell.Width > 0 {
-				line.WriteString(cell.Content)
-			}
-		}
-		b.WriteString(strings.TrimRight(line.String(), " ") + "\n")
-	}
-	return b.String()
-}
-
 // until waits until the screen is as it should be, and returns it.
 func (s *screen) until(what string, is func(text string) bool) string {
 	s.t.Helper()
@@ -198,3 +183,6 @@ func (s *screen) asItWas() {
 		}
 	}
 }
+
+// text is what the screen shows.
+func (s *screen) text() string { return screenText(s.emulator) }

@@ -37,7 +37,7 @@ func (m *liveModel) chooseHolder(step int) {
 
 // scroll moves the view of a lock.
 func (m *liveModel) scroll(key string) {
-	page := max(1, m.height-len(m.header())-1)
+	page := max(1, m.height-len(m.header())-len(m.bottom()))
 	switch key {
 	case "up", "k":
 		m.from--
@@ -77,22 +77,7 @@ func (m *liveModel) drawLock() []string {
 
 func (m *liveModel) drawHeld() []string {
 	v, width := m.shot.lock, m.width
-	state := "free"
-	switch n := len(v.Holders); {
-	case n == 1:
-		state = "held"
-	case n > 1:
-		state = fmt.Sprintf("held by %d", n)
-	}
-	waiting := ""
-	if n := v.Lock.LockInfo.Waiting; n > 0 {
-		waiting = fmt.Sprintf("%d waiting", n)
-	}
-	var lines []string
-	for _, line := range flow(width, state, modeText(v.Lock.Mode, v.Lock.Limit), waiting) {
-		lines = append(lines, fit(line, width))
-	}
-	lines = append(lines, "")
+	lines := []string{""}
 	if len(v.Holders) == 0 {
 		lines = append(lines, "○ nobody holds it")
 		for _, line := range flow(width-2, "last holder "+cellText(v.Lock.Holder), fmt.Sprintf("token %d", int64(v.Lock.Token)), "ended "+moment(v.Lock.EndedAt)) {

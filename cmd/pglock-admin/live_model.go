@@ -110,7 +110,7 @@ const liveLate = 2 * time.Second
 
 // wants changes what the screen is about. What it has shown of something else is no longer shown.
 func (m *liveModel) wants(w liveWish) {
-	if w.name != m.wish.name || w.match != m.wish.match {
+	if w.name != m.wish.name || w.match != m.wish.match || m.shot.more {
 		m.seen, m.from = false, 0
 	}
 	m.wish, m.trouble = w, nil

@@ -116,9 +116,9 @@ func (m *liveModel) columns() []liveColumn {
 		return rank
 	}
 	return []liveColumn{
-		{lockColumn, 10, 12, false, func(i pglock.LockInfo) string { return cellName(i.Name) }},
+		{lockColumn, 10, 16, false, func(i pglock.LockInfo) string { return cellName(i.Name) }},
 		{"MODE", 0, 12, false, slotText},
-		{holderColumn, 6, 10, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
+		{holderColumn, 6, 16, false, func(i pglock.LockInfo) string { return cellText(i.Holder) }},
 		{"TOKEN", 1, 6, true, func(i pglock.LockInfo) string { return strconv.FormatInt(int64(i.Token), 10) }},
 		{"HELD", first(byAge, 5), 6, true, func(i pglock.LockInfo) string {
 			if !i.Held {
@@ -186,7 +186,7 @@ func (m *liveModel) table(width int) (columns []liveColumn, widths []int) {
 		w := min(least(c), width)
 		switch c.title {
 		case lockColumn: // two thirds of what is left, and more if the holder needs less
-			w += min(natural[c.title]-w, max(rest*2/3, rest-(natural[holderColumn]-10)))
+			w += min(natural[c.title]-w, max(rest*2/3, rest-(natural[holderColumn]-16)))
 		case holderColumn:
 			w += min(natural[c.title]-w, rest)
 		}
@@ -224,6 +224,7 @@ func (m *liveModel) drawTop() []string {
 		pad = "  "
 	}
 	lines := []string{liveBold(fit(title, m.width))}
+	_, old := m.old()
 	for n := m.from; n < min(len(m.shot.locks), m.from+max(1, m.rows())); n++ {
 		line, pad := "", ""
 		for c, column := range columns {
@@ -239,27 +240,31 @@ func (m *liveModel) drawTop() []string {
 		switch {
 		case n == m.row:
 			line = liveReverse(fit("▶ "+line, m.width))
+		case old:
+			line = liveFaint(fit("  "+line, m.width))
+		case stuck(m.shot.locks[n]):
+			line = liveAlarm(fit("  "+line, m.width))
 		default:
 			line = fit("  "+line, m.width)
-			if _, old := m.old(); old {
-				line = liveFaint(line)
-			}
 		}
 		lines = append(lines, line)
 	}
 	return lines
 }
 
-// count says how many locks there are.
+// count says how many rows there are.
 func (m *liveModel) count() string {
 	n := fmt.Sprint(len(m.shot.locks))
 	switch {
 	case m.shot.more:
 		return "the first " + n
 	case len(m.shot.locks) == 1:
-		return "1 lease"
+		return "1 row"
 	}
-	return n + " leases"
+	return n + " rows"
 }
+
+// stuck reports whether a lease has run lower than that of a holder that renews it.
+func stuck(i pglock.LockInfo) bool { return i.Held && i.Remaining < i.TTL/2 }
 
 func grantsOf(i pglock.LockInfo) int64 { return 0 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,17 +47,27 @@ func (m *liveModel) screen() []string {
 		body = m.drawTop()
 	} else {
 		body = m.drawLock()
-		body = body[max(0, min(m.from, len(body)-1)):]
 	}
 	room := max(0, m.height-len(top)-len(bottom))
-	if len(body) > room {
-		body = body[:room]
+	if m.wish.name != "" {
+		body = m.window(body, room)
 	}
+	body = body[:min(len(body), room)]
 	for len(body) < room {
 		body = append(body, "")
 	}
 	all := append(append(top, body...), bottom...)
 	return all[:min(len(all), m.height)]
+}
+
+// window is the part of the view of a lock that is scrolled onto the screen. Its last line says how much more there is.
+func (m *liveModel) window(body []string, room int) []string {
+	from := max(0, min(m.from, len(body)-room))
+	body = body[from:]
+	if room > 1 && len(body) > room {
+		body = append(slices.Clone(body[:room-1]), liveFaint(fit(fmt.Sprintf("↓ %d more lines", len(body)-room+1), m.width)))
+	}
+	return body
 }
 
 // header says what this is, where, and whether it is fresh.
@@ -69,12 +80,10 @@ func (m *liveModel) header() []string {
 	if m.width < 60 {
 		clock = m.now.UTC().Format("15:04:05")
 	}
-	where := ""
-	if m.o.at != nil {
-		where = cellLine(m.o.at.now().String())
-	}
 	room := m.width - cells(title) - cells(clock) - 4
-	lines := []string{liveReverse(fit(" "+title+" "+fit(shorten(where, room), room)+" "+clock+" ", m.width))}
+	at := m.o.at.now()
+	where := choose(room, cellLine(at.String()), cellLine(at.Server+"/"+at.Database))
+	lines := []string{liveReverse(fit(" "+title+" "+fit(where, room)+" "+clock+" ", m.width))}
 	if m.wish.name != "" {
 		for _, line := range folded(cellName(m.wish.name), m.width, 3) {
 			lines = append(lines, liveBold(fit(line, m.width)))
@@ -85,16 +94,7 @@ func (m *liveModel) header() []string {
 
 // state is the line about the data: what they are, and from when. A lost connection has one more.
 func (m *liveModel) state() []string {
-	var what string
-	if m.wish.name == "" {
-		what = "by " + string(m.wish.order)
-		if m.seen {
-			what += ", " + m.count()
-		}
-		if m.wish.match != "" || m.typing {
-			what += ", with " + cellText(m.wish.match)
-		}
-	}
+	what := m.what()
 	age, old := m.old()
 	at := m.shot.at.UTC().Format("15:04:05")
 	switch {
@@ -120,6 +120,36 @@ func (m *liveModel) state() []string {
 		return []string{fit(what, room) + " " + fresh}
 	}
 	return []string{fit(what, m.width)}
+}
+
+// what says what the screen shows.
+func (m *liveModel) what() string {
+	if m.wish.name == "" {
+		what := "by " + string(m.wish.order)
+		if m.seen {
+			what += ", " + m.count()
+		}
+		if m.wish.match != "" {
+			what += ", with " + cellText(m.wish.match)
+		}
+		return what
+	}
+	if !m.seen || m.shot.gone {
+		return ""
+	}
+	v := m.shot.lock
+	state := "free"
+	switch n := len(v.Holders); {
+	case n == 1:
+		state = "held"
+	case n > 1:
+		state = fmt.Sprintf("held by %d", n)
+	}
+	what := state + " · " + modeText(v.Lock.Mode, v.Lock.Limit)
+	if n := v.Lock.LockInfo.Waiting; n > 0 {
+		what += fmt.Sprintf(" · %d waiting", n)
+	}
+	return what
 }
 
 func ago(d time.Duration) string { return durationText(d.Round(time.Second)) }

@@ -29,7 +29,7 @@ pglock_admin.
 		Args:        noArguments,
 		Annotations: usesDatabase,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.checkLive(cmd.OutOrStdout(), interval, "pglock-admin list"+o.same()); err != nil {
+			if err := o.checkLive(cmd, interval, "pglock-admin list"+o.same()); err != nil {
 				return err
 			}
 			return o.live(cmd, liveWish{order: byWait}, interval)
@@ -58,7 +58,7 @@ one.
 			if err != nil {
 				return err
 			}
-			if err := o.checkLive(cmd.OutOrStdout(), interval, "pglock-admin show "+shellName(name)+o.same()); err != nil {
+			if err := o.checkLive(cmd, interval, "pglock-admin show "+shellName(name)+o.same()); err != nil {
 				return err
 			}
 			return o.live(cmd, liveWish{name: name, order: byWait}, interval)
