@@ -93,6 +93,7 @@ const (
 	WhyGone            VerdictKind = "gone"             // the holder does not renew, and its connection is closed
 	WhyStopped         VerdictKind = "stopped"          // the holder does not renew, and its connection is open
 	WhySilent          VerdictKind = "silent"           // the holder does not renew, and nobody can see its connection
+	WhyHeartbeat       VerdictKind = "heartbeat"        // a renewal hangs in the server
 	WhyRow             VerdictKind = "row"              // somebody has locked the lock's row
 	WhyPrepared        VerdictKind = "prepared"         // a prepared transaction has locked the lock's row, or its fence
 	WhyBlocked         VerdictKind = "blocked"          // a write of the holder waits for somebody in PostgreSQL
@@ -140,7 +141,7 @@ type QueueFacts struct {
 	Dead    int           `json:"dead"`            // how many of the first Read are dead; the queue passes over them
 	Read    int           `json:"read"`            // how many of them were looked at
 	First   []WaiterFacts `json:"first"`           // the first few
-	Longest *WaiterFacts  `json:"alive,omitempty"` // the first that is alive
+	Alive   *WaiterFacts  `json:"alive,omitempty"` // the first that is alive
 }
 
 // WaiterFacts is a waiter in the queue.
@@ -157,16 +158,16 @@ func (w WaiterFacts) MarshalJSON() ([]byte, error) {
 
 // Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds.
 type Wait struct {
-	Waiter    string        `json:"waiter"`
-	Session   string        `json:"session"`
-	Holds     string        `json:"holds"`
-	For       string        `json:"for"`
-	Ticket    int64         `json:"ticket"`
-	Waiting   time.Duration `json:"-"`
-	SameOwner bool          `json:"same_owner"` // the line of work that holds also waits; otherwise another one of its program does
-	Holder    string        `json:"holder,omitempty"`
-	HolderIs  string        `json:"holder_session,omitempty"`
-	Token     pglock.Token  `json:"token,omitempty"` // of Holder's lease
+	Waiter        string        `json:"waiter"`
+	Session       string        `json:"session"`
+	Holds         string        `json:"holds"`
+	For           string        `json:"for"`
+	Ticket        int64         `json:"ticket"`
+	Waiting       time.Duration `json:"-"`
+	SameOwner     bool          `json:"same_owner"` // the line of work that holds also waits; otherwise another one of its program does
+	Holder        string        `json:"holder,omitempty"`
+	HolderSession string        `json:"holder_session,omitempty"`
+	Token         pglock.Token  `json:"token,omitempty"` // of Holder's lease
 }
 
 // MarshalJSON writes durations in milliseconds.

@@ -19,7 +19,7 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Backends, Diagnose string
+	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Backends, Waits, Diagnose string
 }
 
 // times finds {{at column}} in a query.
@@ -109,8 +109,11 @@ func NewQueries(schema string) *Queries {
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
-				state_us, transaction_us, query_us, waits_for, may_end
+				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
+		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
+				holder_session_id::pg_catalog.text, holder_token
+			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
 		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
 	}
 }

@@ -9,7 +9,7 @@ DECLARE
     acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
     own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
-    list_locks, get_lock, list_waiters, list_fences, backend_pids, list_backends}';
+    list_locks, get_lock, list_waiters, list_fences, list_waits, backend_pids, list_backends}';
   admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
   f      record;
 BEGIN
