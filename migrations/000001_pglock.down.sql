@@ -25,14 +25,14 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
-DROP FUNCTION prune_events(p_older interval);
+DROP FUNCTION prune_history(p_older interval);
+DROP FUNCTION list_history(p_lock_name text, p_limit int, p_before bigint, p_kinds text[], p_since timestamptz, p_until timestamptz);
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
 DROP FUNCTION diagnose();
 DROP FUNCTION list_waits(p_name text, p_limit int);
 DROP FUNCTION list_backends(p_name text);
 DROP FUNCTION backend_pids(p_name text);
 DROP FUNCTION lockers(p_xmax xid);
-DROP FUNCTION list_events(p_lock_name text, p_limit int, p_before bigint);
 DROP FUNCTION list_fences(p_lock_name text, p_limit int, p_after text);
 DROP FUNCTION list_waiters(p_name text, p_limit int, p_after text, p_after_ticket bigint);
 DROP FUNCTION watch(p_name text, p_for interval);

@@ -19,7 +19,7 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Backends, Waits, Diagnose string
+	Start, Watch, Get, List, Waiters, BreakLock, History, Fences, Backends, Waits, Diagnose string
 }
 
 // times finds {{at column}} in a query.
@@ -29,7 +29,7 @@ var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 func NewQueries(schema string) *Queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
-				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
+				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting, grants, slowest_us`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
@@ -104,8 +104,10 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
-		Events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
-			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8)`),
+		History: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, actor, db_user, reason, resource,
+				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
+			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
+				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
