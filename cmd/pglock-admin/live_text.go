@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // A screen whose columns stay in place needs more than a text that prints: each rune must take the same number of
@@ -24,10 +26,10 @@ func cellText(s string) string {
 
 // cellName is shellName for the screen.
 func cellName(name string) string {
-	shown := shellName(name)
-	even, same := evenCells(shown)
-	if !same && !strings.HasPrefix(shown, `'"`) {
-		even, _ = evenCells("'" + quotedName(name) + "'")
+	text := shellName(name)
+	even, same := evenCells(text)
+	if !same && !strings.HasPrefix(text, `'"`) {
+		even, _ = evenCells("'" + shown.Quoted(name) + "'")
 	}
 	return even
 }
