@@ -25,8 +25,16 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
-DROP FUNCTION prune_history(p_older interval);
+DROP TRIGGER note_tenure ON locks;
+DROP FUNCTION prune_history(p_older interval, p_limit int, p_after bigint, OUT removed bigint, OUT next bigint);
+DROP FUNCTION clock_steps(p_after bigint, p_limit int);
+DROP FUNCTION replay_history(p_lock_name text, p_limit int, p_after text, p_after_token bigint, p_after_id bigint);
+DROP FUNCTION present_tenure(l locks);
+DROP TYPE tenure;
 DROP FUNCTION list_history(p_lock_name text, p_limit int, p_before bigint, p_kinds text[], p_since timestamptz, p_until timestamptz);
+DROP FUNCTION set_history(p_actor text, p_level text, p_keep interval, OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz);
+DROP FUNCTION history_settings(OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz);
+DROP FUNCTION note_tenure();
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
 DROP FUNCTION diagnose();
 DROP FUNCTION list_fences(p_lock_name text, p_limit int, p_after text);
@@ -86,7 +94,7 @@ DROP FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uu
 DROP FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint);
 DROP FUNCTION free_slots(p_name text, p_capacity int, p_most int);
 DROP FUNCTION next_batch(w waiters, p_most int);
-DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint);
+DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean);
 DROP FUNCTION lock_to_grant(p_name text);
 DROP FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid);
 DROP TYPE grants;

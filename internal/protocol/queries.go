@@ -19,7 +19,8 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, Waiters, BreakLock, History, Fences, Backends, Diagnose string
+	Start, Watch, Get, List, Waiters, BreakLock, Fences, Backends, Diagnose string
+	History, HistorySettings, SetHistory, Replay, ClockSteps        string
 }
 
 // times finds {{at column}} in a query.
@@ -108,6 +109,13 @@ func NewQueries(schema string) *Queries {
 				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
 			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
 				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
+		HistorySettings: in(`SELECT level, keep_us, {{at since}}, {{at pruned}} FROM {{schema}}.history_settings()`),
+		SetHistory: in(`SELECT level, keep_us, {{at since}}, {{at pruned}}
+			FROM {{schema}}.set_history($1::pg_catalog.text, $2::pg_catalog.text, pg_catalog.make_interval(secs => $3::pg_catalog.float8))`),
+		Replay: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, slot, mode, capacity,
+				{{at granted_at}}, {{at ended_at}}, number
+			FROM {{schema}}.replay_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.int8)`),
+		ClockSteps: in(`SELECT id, {{at before}}, {{at after}}, last FROM {{schema}}.clock_steps($1::pg_catalog.int8)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,

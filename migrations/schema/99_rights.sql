@@ -10,7 +10,8 @@ DECLARE
     own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, get_lock, list_waiters, list_fences, backend_pids, list_backends}';
-  admins text[] := '{break_lock, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
+  admins text[] := '{break_lock, bypass_guards, advance_epoch, prune_locks, list_history, prune_history,
+    set_history, history_settings, replay_history, clock_steps}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[
