@@ -101,31 +101,40 @@ func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistoryS
 	if err := apply(&c, opts); err != nil {
 		return HistorySettings{}, err
 	}
+	inUse := false
 	for {
-		s, err := a.settings(ctx, a.db.Queries.SetHistory, c.actor, c.level, c.keep)
-		switch {
-		case err == nil:
+		s, err := a.setHistory(ctx, c)
+		if inUse = err != nil && (isInUse(err) || inUse && ctx.Err() != nil); err == nil {
 			return s, nil
-		case !isInUse(err):
-			return HistorySettings{}, failed("set the history", err)
-		case !pause.Exactly(ctx, pauseAfterTry):
-			return HistorySettings{}, failed("set the history", fmt.Errorf("%w: %w", ErrInUse, errors.Join(err, ctx.Err())))
 		}
+		if inUse && pause.Exactly(ctx, pauseAfterTry) {
+			continue
+		}
+		if inUse {
+			err = fmt.Errorf("%w: %w", ErrInUse, errors.Join(err, ctx.Err()))
+		}
+		return HistorySettings{}, failed("set the history", err)
 	}
 }
 
-func (a *Admin) historySettings(ctx context.Context) (HistorySettings, error) {
-	return a.settings(ctx, a.db.Queries.HistorySettings)
+// setHistory tries once. The server ends the try when the time of ctx is up.
+func (a *Admin) setHistory(ctx context.Context, c historyChange) (s HistorySettings, err error) {
+	err = pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := endInTime(ctx, tx); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, a.db.Queries.SetHistory, c.actor, c.level, c.keep)
+		if err != nil {
+			return err
+		}
+		s, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (HistorySettings, error) { return scanSettings(row) })
+		return err
+	})
+	return s, err
 }
 
-func (a *Admin) settings(ctx context.Context, statement string, args ...any) (HistorySettings, error) {
-	rows, err := server.Rows(ctx, a.db, statement, args, func(rows pgx.Rows) (s HistorySettings, err error) {
-		var keep int64
-		var since, pruned *int64
-		err = rows.Scan(&s.Level, &keep, &since, &pruned)
-		s.Keep, s.Since, s.Pruned = time.Duration(keep)*time.Microsecond, protocol.Moment(since), protocol.Moment(pruned)
-		return s, err
-	})
+func (a *Admin) historySettings(ctx context.Context) (HistorySettings, error) {
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.HistorySettings, nil, func(rows pgx.Rows) (HistorySettings, error) { return scanSettings(rows) })
 	if err == nil && len(rows) != 1 {
 		err = fmt.Errorf("the server answered with %d rows", len(rows))
 	}
@@ -133,4 +142,12 @@ func (a *Admin) settings(ctx context.Context, statement string, args ...any) (Hi
 		return HistorySettings{}, err
 	}
 	return rows[0], nil
+}
+
+func scanSettings(row pgx.CollectableRow) (s HistorySettings, err error) {
+	var keep int64
+	var since, pruned *int64
+	err = row.Scan(&s.Level, &keep, &since, &pruned)
+	s.Keep, s.Since, s.Pruned = time.Duration(keep)*time.Microsecond, protocol.Moment(since), protocol.Moment(pruned)
+	return s, err
 }

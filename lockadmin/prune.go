@@ -184,15 +184,22 @@ func (p *pruner) locks(ctx context.Context) error {
 // continue, with its locks, after the caller has gone.
 func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int64, next *string, err error) {
 	err = pgx.BeginTxFunc(ctx, p.admin.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if deadline, ok := ctx.Deadline(); ok {
-			left := max(1, time.Until(deadline).Milliseconds())
-			if _, err := tx.Exec(ctx, protocol.EndInTime, fmt.Sprint(left)); err != nil {
-				return err
-			}
+		if err := endInTime(ctx, tx); err != nil {
+			return err
 		}
 		return tx.QueryRow(ctx, statement, args...).Scan(&n, &next)
 	})
 	return n, next, err
+}
+
+// endInTime makes the server end the transaction's statements when the time of ctx is up.
+func endInTime(ctx context.Context, tx pgx.Tx) error {
+	deadline, bounded := ctx.Deadline()
+	if !bounded {
+		return nil
+	}
+	_, err := tx.Exec(ctx, protocol.EndInTime, fmt.Sprint(max(1, time.Until(deadline).Milliseconds())))
+	return err
 }
 
 func isInUse(err error) bool { return protocol.LockedOut(err) }

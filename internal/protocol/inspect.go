@@ -56,9 +56,9 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 // EndInTime makes the server end the transaction's statements after so many milliseconds.
 const EndInTime = `SELECT pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 
-// SweepAll removes leftovers, at most so many of each kind.
+// SweepAll removes leftovers, at most so many of each kind, and leaves the history alone.
 func SweepAll(schema string) string {
-	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4), NULL::pg_catalog.text`, schema)
+	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4, false), NULL::pg_catalog.text`, schema)
 }
 
 // PruneHistory removes entries of the history that are older than so many seconds: it looks at so many, after the

@@ -96,9 +96,9 @@ END $$;
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
 -- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
 -- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
--- clock is set back), and the end of the history that is no longer kept. It skips what somebody has locked, and waits
+-- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
 -- for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -123,6 +123,8 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
-  SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+  IF p_history THEN
+    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+  END IF;
   RETURN total;
 END $$;

@@ -3,27 +3,25 @@
 -- note_tenure writes the history of what its own holder has ended, at level all. It also writes what must never happen:
 -- a grant over a lease that was not over. A grant that ends the lease on behalf of its holder has changed ended_at.
 --
--- It runs in every release, so it qualifies every name instead of fixing the search_path. If it cannot write, it warns
--- and lets the release go on: a lock must not hang because of its history. The count of the row's grants then shows the
--- gap.
+-- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
+-- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
+-- show the gap.
 CREATE FUNCTION note_tenure() RETURNS trigger
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
 AS $$
 DECLARE
-  granted boolean := NEW.grants OPERATOR(pg_catalog.<>) OLD.grants;
-  handed  boolean := granted AND NEW.ended_at IS NOT NULL
-    AND coalesce(NEW.ended_at OPERATOR(pg_catalog.<>) OLD.ended_at, true);
+  granted boolean := NEW.grants <> OLD.grants;
+  handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
 BEGIN
-  INSERT INTO {{schema}}.events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode,
-      capacity, granted_at, ended_at, number)
+  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode, capacity,
+      granted_at, ended_at, number)
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
       OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
       CASE WHEN granted AND NOT handed THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
-  RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, pg_catalog.quote_literal(OLD.name),
-    SQLERRM;
+  RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
   RETURN NULL;
 END $$;
 
