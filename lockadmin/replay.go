@@ -48,10 +48,10 @@ func (r *replay) next(t Tenure) {
 	}
 	r.found.Tenures++
 	r.span(t)
+	r.alone(t)
 	if !r.tokens(before, known, t) {
 		r.numbers(before, known, t, 1)
 	}
-	r.alone(t)
 	r.together(t)
 	if !known || before.ID < t.ID { // else a token went back, and the tenure before is the later one
 		r.slots[t.Slot] = t
@@ -76,7 +76,7 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
 			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
-	case known && t.ID < before.ID:
+	case known && t.ID < before.ID && t.Number <= before.Number:
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: before.GrantedAt.Sub(t.GrantedAt),
 			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
@@ -88,7 +88,7 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 		back = true
 		r.report(Violation{Kind: ViolationToken, First: r.latest, Second: t,
 			Detail: fmt.Sprintf("%v and %v have a token in common", r.latest, t)})
-	case r.latest.Token != 0 && t.GrantedAt.Before(r.latest.GrantedAt) && r.latest.Slot != t.Slot:
+	case r.latest.Token != 0 && t.GrantedAt.Before(r.latest.GrantedAt):
 		back = true
 		r.judge(Violation{Kind: ViolationToken, First: t, Second: r.latest, By: r.latest.GrantedAt.Sub(t.GrantedAt),
 			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", r.latest, t)}, r.latest.GrantedAt, t)
@@ -152,6 +152,9 @@ func (r *replay) alone(t Tenure) {
 		r.judge(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot, GrantedAt: t.at},
 			By: t.EndedAt.Sub(t.at), Detail: fmt.Sprintf("%v was taken for expired before its expiry", t)}, t.EndedAt, t)
 	case t.EndedAt.Before(t.GrantedAt):
+		if len(r.steps) < 2*maxClockSteps {
+			r.steps = append(r.steps, clockStep{id: t.ID, from: t.GrantedAt, to: t.EndedAt})
+		}
 		r.note(Violation{First: t, Second: t, By: t.GrantedAt.Sub(t.EndedAt), Detail: fmt.Sprintf("%v ended before it began", t)})
 	}
 }
