@@ -153,9 +153,9 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
 		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "hand_over", "key_column", "list_backends", "list_fences", "list_guards", "list_locks",
-		"list_waiters", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
-		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "start_client", "sweep", "timeline", "unguard_table", "watch"}
-	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
+		"list_sessions", "list_waiters", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets", "rank_fences", "rank_locks", "rank_waiters",
+		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows", "start_client", "sweep", "timeline", "unguard_table", "watch"}
+	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
 		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
@@ -317,6 +317,7 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
+		"SELECT x::text FROM pglock.rank_locks('age', 10) x", "SELECT x::text FROM pglock.rank_waiters(10) x", "SELECT x::text FROM pglock.list_sessions() x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",
 		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
 		"SELECT x::text FROM pglock.give_up(gen_random_uuid(), '{report}', ARRAY[gen_random_uuid()]) x",
