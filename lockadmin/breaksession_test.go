@@ -61,7 +61,7 @@ func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
 	if left := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder }); len(left) != 1 {
 		t.Errorf("sessions left: %q", left)
 	}
-	audit := texts(t, admin.Events(t.Context(), ""), func(e lockadmin.Event) string {
+	audit := texts(t, admin.History(t.Context(), ""), func(e lockadmin.Event) string {
 		return fmt.Sprint(e.Lock, " ", e.Kind, " ", e.Actor, " ", e.Reason)
 	})
 	if len(audit) != 3 || audit[0] != "readers break ada its host is gone" {

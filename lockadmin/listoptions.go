@@ -43,6 +43,7 @@ type listing struct {
 	older                              *string
 	order                              Order
 	limit, page                        int // limit 0: none
+	events                             eventFilter
 	given                              []string
 }
 
@@ -184,7 +185,7 @@ var (
 	ofFences   = kind{"Fences", []Order{OrderName, OrderAge}, []string{"WithPrefix", "WithMatch", "WithOlder", "WithOrder", "WithAfter"}}
 	ofSessions = kind{"Sessions", []Order{OrderName, OrderAge, OrderWaiting, OrderLeases},
 		[]string{"WithMatch", "WithHolder", "WithSession", "WithOlder", "WithOrder", "WithAfter"}}
-	ofEvents = kind{list: "Events"}
+	ofHistory = kind{list: "History", takes: []string{"WithKinds", "WithSince", "WithUntil", "WithBefore"}}
 )
 
 // every list takes these.

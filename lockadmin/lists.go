@@ -33,32 +33,6 @@ type Waiter struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// EventKind says what happened in an Event.
-type EventKind string
-
-// The kinds of events.
-const (
-	EventBreak    EventKind = "break"    // an operator ended a lease
-	EventTakeover EventKind = "takeover" // a lease expired, and the lock was granted again
-	EventBypass   EventKind = "bypass"   // an operator wrote past the guards of tables
-	EventEpoch    EventKind = "epoch"    // every later token is greater than Token
-)
-
-// Event is an entry of the audit: something that the server has done. Times are the server's, in UTC.
-type Event struct {
-	ID       int64        `json:"id"`
-	At       time.Time    `json:"at"`
-	Kind     EventKind    `json:"kind"`
-	Lock     string       `json:"lock"`
-	Token    pglock.Token `json:"token"`               // of the lease that was ended
-	NewToken pglock.Token `json:"new_token,omitempty"` // the token that ended it
-	Holder   string       `json:"holder,omitempty"`    // of the lease with Token
-	Actor    string       `json:"actor,omitempty"`     // who did it, in their own words
-	DBUser   string       `json:"db_user"`             // who did it, in the database's words
-	Reason   string       `json:"reason,omitempty"`
-	Resource string       `json:"resource,omitempty"`
-}
-
 // FenceInfo describes a fence: the highest token that has written to a resource, and the lock that it belongs to.
 type FenceInfo struct {
 	Resource   string       `json:"resource"`
@@ -111,23 +85,6 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 			return nil, failed("list waiters", err)
 		}
 		return waiters, nil
-	})
-}
-
-// Events yields the audit, newest first: of one lock, or with name "" of all. The database user needs the role
-// pglock_admin. Errors are those of Locks.
-func (a *Admin) Events(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Event, error] {
-	l, err := newListing(ofEvents, name, opts)
-	return pages(l, err, func(last Event, size int) ([]Event, error) {
-		var before *int64
-		if last.ID != 0 {
-			before = &last.ID
-		}
-		events, err := server.List(ctx, a.db, a.db.Queries.Events, []any{name, size, before}, scanEvent)
-		if err != nil {
-			return nil, failed("list events", err)
-		}
-		return events, nil
 	})
 }
 
@@ -201,16 +158,6 @@ func scanWaiter(rows pgx.Rows) (w Waiter, err error) {
 		w.Metadata = json.RawMessage(*metadata)
 	}
 	return w, err
-}
-
-func scanEvent(rows pgx.Rows) (e Event, err error) {
-	var at *int64
-	var newToken *pglock.Token
-	var holder, actor, reason, resource *string
-	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
-	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
-	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
-	return e, err
 }
 
 func scanFence(rows pgx.Rows) (f FenceInfo, err error) {

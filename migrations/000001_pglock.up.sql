@@ -37,7 +37,10 @@ CREATE TABLE installation (
   epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
-  timeline_since timestamptz                 -- when a grant first noticed this timeline; NULL for the first
+  timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
+  history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
+  history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
+  history_pruned timestamptz                 -- what ended before may have been removed from the history; NULL: nothing
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -69,6 +72,8 @@ CREATE TABLE locks (
   ended_at      timestamptz,
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
+  grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
+  slowest       interval,                           -- the longest time between two renewals of the lease; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
@@ -148,24 +153,41 @@ CREATE TABLE done_keys (
 );
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
--- The audit: what the server did, each entry in the transaction that did it.
+-- The history: what the server did, each entry in the transaction that did it. A tenure, the time for which a lease
+-- was held, has one entry, written when it ends:
+--   takeover   the lease ran out, and the lock was granted again       written always
+--   break      an operator ended it                                    written always
+--   expired    the lease ran out, and the lock's row was pruned        written always
+--   release    its holder ended it                                     written at level all, by a trigger
+--   handover   its holder ended it and chose the next                  written at level all, by a trigger
+--   overlap    the lock was granted again before it was over           at level all: this must never happen
+-- The other entries are acts of operators: bypass, epoch, and level, which changes what is written.
 CREATE TABLE events (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-  kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'bypass', 'epoch')),
+  kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN (
+    'takeover', 'break', 'expired', 'release', 'handover', 'overlap', 'bypass', 'epoch', 'level')),
   lock_name text COLLATE "C" NOT NULL,
-  token     bigint      NOT NULL,                   -- of the lease that ended
+  token     bigint      NOT NULL,                   -- of the tenure; of a block of tokens the last
   first_token bigint,                               -- of its block; NULL if it had one token
   new_token bigint,                                 -- the token that ended it
-  holder    text,                                   -- of the lease that ended
+  holder    text,                                   -- of the tenure
   actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
   resource  text,                                   -- of a bypass: the tables that it wrote
-  xact      xid8                                    -- of a bypass: the transaction that is allowed to
+  xact      xid8,                                   -- of a bypass: the transaction that is allowed to
+  -- of a tenure
+  session_id uuid,
+  slot       int,
+  mode       text,
+  capacity   int,                                   -- the limit of mode limit
+  granted_at timestamptz,
+  ended_at   timestamptz,                           -- of a lease that ran out: its expiry
+  number     bigint                                 -- the count of grants of the row: one more than its last tenure
 );
 CREATE INDEX events_lock_token ON events (lock_name, token);
-CREATE INDEX events_at ON events (at);
+CREATE INDEX events_lock ON events (lock_name, id);
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 
 
@@ -620,7 +642,7 @@ BEGIN
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
-      metadata = p_metadata,
+      metadata = p_metadata, grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -756,9 +778,9 @@ BEGIN
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
-      renewed_at, expires_at, metadata)
+      renewed_at, expires_at, metadata, grants)
       SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, CASE WHEN l.first_token < l.token
@@ -1063,8 +1085,10 @@ DECLARE
   t  record := draw_tokens(p_above, w.turns);
 BEGIN
   IF p_ran_out THEN
-    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
-      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode,
+        granted_at, ended_at, number)
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder, l.session_id, l.slot, l.mode,
+        l.acquired_at, l.expires_at, l.grants
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
@@ -1072,7 +1096,7 @@ BEGIN
     owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
-    metadata = w.metadata, queued = g.queued
+    metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -1127,14 +1151,16 @@ BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
   g.firsts := NULL;
-  INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
-    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
+      ended_at, number)
+    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
+      l.capacity, l.acquired_at, l.expires_at, l.grants
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-    acquired_at, renewed_at, expires_at, metadata)
+    acquired_at, renewed_at, expires_at, metadata, grants)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
       holder, ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
@@ -1142,7 +1168,8 @@ BEGIN
         owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
-      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
+      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
+      slowest = NULL;
   UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
     WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
   RETURN g;
@@ -1268,7 +1295,8 @@ DECLARE
   ok boolean := require_durable_commit();
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl,
+    slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at)
     WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
       AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
@@ -1642,6 +1670,7 @@ DECLARE
   head   locks;
   r      locks;
   tokens bigint[];
+  over   timestamptz;
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
   SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
@@ -1664,13 +1693,15 @@ BEGIN
   new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
   UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
     ended_at = clock_timestamp()
-    WHERE l.name = p_name AND l.slot = r.slot;
+    WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
-    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason);
+  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason, session_id, slot, mode,
+      capacity, granted_at, ended_at, number)
+    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
@@ -1697,8 +1728,8 @@ BEGIN
 END $$;
 
 -- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
--- is. A grant over a lease that ran out leaves a takeover in the audit, and a break leaves a break; a lease with
--- neither was released.
+-- is. A grant over a lease that ran out leaves a takeover in the history, and a break leaves a break. A lease with
+-- neither was released, whether the history says so or not.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1715,8 +1746,8 @@ BEGIN
   END IF;
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token;
+      WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
+    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover');
   IF FOUND THEN
     RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
   END IF;
@@ -1768,7 +1799,7 @@ BEGIN
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(),
+      UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
         expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)
@@ -2586,7 +2617,8 @@ CREATE VIEW described AS
          microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (
            SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
-           ELSE 0 END AS waiting, watch_channel(l.name) AS channel
+           ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
+         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
@@ -2668,18 +2700,6 @@ AS $$
   FROM backend_pids(p_name) b JOIN pg_stat_activity a ON a.pid = b.pid
     JOIN pg_roles r ON r.oid = a.usesysid JOIN pg_roles me ON me.rolname = current_user
   ORDER BY b.use, b.slot, b.resource, b.pid
-$$;
-
--- list_events shows operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
--- every lock's.
-CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
-RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
-               actor text, db_user text, reason text, resource text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
-  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
-  ORDER BY e.id DESC LIMIT p_limit
 $$;
 
 
@@ -3073,15 +3093,6 @@ BEGIN
   END IF;
 END $$;
 
--- prune_events removes older events, and returns how many. It locks only them.
-CREATE FUNCTION prune_events(p_older interval DEFAULT '90 days') RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  WITH gone AS (DELETE FROM events e WHERE e.at < (SELECT clock_timestamp() - p_older) RETURNING e.id)
-  SELECT CASE WHEN p_older >= interval '0' THEN (SELECT count(*) FROM gone)
-              ELSE refuse('older', p_older::text, 'not be negative')::int END
-$$;
-
 
 -- ==== 13_session
 
@@ -3149,6 +3160,39 @@ BEGIN
 END $$;
 
 
+-- ==== 14_history
+
+-- The history: who held what, and how it ended.
+
+-- list_history shows operators the history, newest first: p_limit entries before the one with the id p_before; ''
+-- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which the entry was written.
+CREATE FUNCTION list_history(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
+  p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
+RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, first_token bigint,
+               new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
+               slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.first_token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
+    e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
+  FROM events e
+  WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
+    AND (p_kinds IS NULL OR e.kind = ANY (p_kinds)) AND (p_since IS NULL OR e.at >= p_since)
+    AND (p_until IS NULL OR e.at < p_until)
+  ORDER BY e.id DESC LIMIT p_limit
+$$;
+
+-- prune_history removes older entries, and returns how many. It locks only them.
+CREATE FUNCTION prune_history(p_older interval DEFAULT '90 days') RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  WITH gone AS (DELETE FROM events e WHERE e.at < (SELECT clock_timestamp() - p_older) RETURNING e.id)
+  SELECT CASE WHEN p_older >= interval '0' THEN (SELECT count(*) FROM gone)
+              ELSE refuse('older', p_older::text, 'not be negative')::int END
+$$;
+
+
 -- ==== 99_rights
 
 -- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
@@ -3164,7 +3208,7 @@ DECLARE
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
     backend_pids, list_backends}';
-  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[

@@ -152,14 +152,18 @@ func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, si
 	if err != nil {
 		return nil, nil, because(short, o.withRights(short, pool, err))
 	}
-	if e.try || e.waits && e.wait == 0 {
+	if e.try || e.waits { // first, and with time enough: a short wait may end before the server has said who holds it
 		lease, err = client.TryAcquire(short, e.name, e.opts...)
 		err = because(short, err)
-	} else {
+	}
+	if held := err; !e.try && (!e.waits || errors.Is(held, pglock.ErrHeld) && e.wait > 0) {
 		if e.waits {
 			e.opts = append(e.opts, pglock.WithMaxWait(e.wait))
 		}
 		lease, err = client.Acquire(ctx, e.name, e.opts...)
+		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pglock.ErrHeld) && e.wait < o.timeout {
+			err = held
+		}
 	}
 	switch {
 	case errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled):

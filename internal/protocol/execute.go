@@ -47,6 +47,10 @@ func (s Step) before(explicit bool) (all []string) {
 // Executor runs steps on connections, each at READ COMMITTED whatever the session's default. It is safe for
 // concurrent use.
 type Executor struct {
+	// Unnamed hears that a name was lost, so many times in a row, and for how long statements go without names; nil:
+	// nobody does.
+	Unnamed func(count int, lasting time.Duration, err error)
+
 	// explicit says that the sessions' default isolation is not READ COMMITTED; then statements travel between BEGIN
 	// and COMMIT.
 	explicit atomic.Bool
@@ -73,7 +77,9 @@ func (e *Executor) Run(ctx context.Context, conn *pgx.Conn, first Step, along ..
 			e.explicit.Store(true)
 			continue
 		case named && nameLost(err): // nor here
-			e.names.lost()
+			if count, lasting := e.names.lost(); e.Unnamed != nil {
+				e.Unnamed(count, lasting, err)
+			}
 			continue
 		case named && err == nil:
 			e.names.worked()

@@ -26,6 +26,9 @@ type LockInfo[Token ~int64, Mode ~string] struct {
 	Limit      int
 	Slot       int
 	Waiting    int
+	Grants     int64
+
+	SlowestRenewal time.Duration
 }
 
 // ScanLockInfo reads a row of the columns that every view of locks has, and further columns after them.
@@ -34,11 +37,13 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 	var acquiredAt, renewedAt, expiresAt, endedAt *int64
 	var metadata *string
 	var capacity *int
+	var slowest *int64
 	err = rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
-		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting}, more...)...)
+		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest}, more...)...)
 	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
 	i.AcquiredAt, i.RenewedAt = Moment(acquiredAt), Moment(renewedAt)
 	i.ExpiresAt, i.EndedAt, i.Limit = Moment(expiresAt), Moment(endedAt), OrZero(capacity)
+	i.SlowestRenewal = time.Duration(OrZero(slowest)) * time.Microsecond
 	if metadata != nil {
 		i.Metadata = json.RawMessage(*metadata)
 	}
@@ -56,9 +61,9 @@ func SweepAll(schema string) string {
 	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4), NULL::pg_catalog.text`, schema)
 }
 
-// PruneEvents removes events older than so many seconds.
-func PruneEvents(schema string) string {
-	return inSchema(`SELECT {{schema}}.prune_events(pg_catalog.make_interval(secs => $1::pg_catalog.float8)), NULL::pg_catalog.text`, schema)
+// PruneHistory removes entries of the history that are older than so many seconds.
+func PruneHistory(schema string) string {
+	return inSchema(`SELECT {{schema}}.prune_history(pg_catalog.make_interval(secs => $1::pg_catalog.float8)), NULL::pg_catalog.text`, schema)
 }
 
 // PruneLocks removes locks that have been free for longer than so many seconds: at most so many names, after the

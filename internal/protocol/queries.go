@@ -19,7 +19,7 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, Events, Fences, RankFences, Sessions, Backends, Diagnose string
+	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, History, Fences, RankFences, Sessions, Backends, Diagnose string
 }
 
 // times finds {{at column}} in a query.
@@ -29,7 +29,7 @@ var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 func NewQueries(schema string) *Queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
-				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
+				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting, grants, slowest_us`)
 		q = strings.ReplaceAll(q, "{{waiter}}", `name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}},
 				waiting_us, behind_ticket, behind_holder, metadata::pg_catalog.text`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
@@ -119,11 +119,13 @@ func NewQueries(schema string) *Queries {
 				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
+		History: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, actor, db_user, reason, resource,
+				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
+			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
+				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
 		BreakSession: in(`SELECT name, slot, ticket, holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_session($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int4,
 				$5::pg_catalog.text)`),
-		Events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
-			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
 			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.text,
 				$6::pg_catalog.text::pg_catalog.interval)`),

@@ -10,7 +10,8 @@ CREATE VIEW described AS
          microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (
            SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
-           ELSE 0 END AS waiting, watch_channel(l.name) AS channel
+           ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
+         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
@@ -92,16 +93,4 @@ AS $$
   FROM backend_pids(p_name) b JOIN pg_stat_activity a ON a.pid = b.pid
     JOIN pg_roles r ON r.oid = a.usesysid JOIN pg_roles me ON me.rolname = current_user
   ORDER BY b.use, b.slot, b.resource, b.pid
-$$;
-
--- list_events shows operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
--- every lock's.
-CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
-RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
-               actor text, db_user text, reason text, resource text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
-  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
-  ORDER BY e.id DESC LIMIT p_limit
 $$;

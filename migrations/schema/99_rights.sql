@@ -11,7 +11,7 @@ DECLARE
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
     backend_pids, list_backends}';
-  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[
