@@ -55,7 +55,7 @@ You need the role pglock_admin.`,
 			}
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
 				done, err := admin.Prune(ctx, lockadmin.WithIdle(idle), lockadmin.WithEventAge(older), lockadmin.WithOnInUse(func() {
-					if o.output != outputJSON {
+					if o.output == outputTable {
 						fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to --timeout (%s) for whoever writes to it\n", durationText(o.timeout))
 					}
 				}))
