@@ -26,6 +26,8 @@ type liveBroken struct {
 	asked  liveBreak
 	broken lockadmin.Broken
 	failed *problem
+
+	unknown bool // whether it was broken
 }
 
 // breakLease breaks exactly the lease with that token.
@@ -33,9 +35,9 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	bounded, cancel := r.o.bounded(ctx)
 	defer cancel()
 	broken, err := r.admin.Break(bounded, b.name, b.reason, lockadmin.WithToken(b.token), lockadmin.WithActor(actor()))
-	if err = because(bounded, r.o.withRights(bounded, r.pool, err)); err != nil {
+	if err = because(bounded, r.o.withRights(bounded, r.pool, r.o.unbroken(bounded, r.admin, b.name, int64(b.token), err))); err != nil {
 		p := r.o.diagnose(ctx, err)
-		return liveBroken{asked: b, failed: &p}
+		return liveBroken{asked: b, failed: &p, unknown: unknownOutcome(err)}
 	}
 	return liveBroken{asked: b, broken: broken}
 }
@@ -99,9 +101,12 @@ func lastCells(s string, width int) string {
 
 // told says what became of a break.
 func (b liveBroken) told() string {
-	if b.failed != nil {
-		return fmt.Sprintf("Token %d was not broken: %s. Try: %s", int64(b.asked.token), strings.TrimSuffix(b.failed.Message, "."), b.failed.Hint)
+	switch {
+	case b.failed == nil:
+		return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. Its program may still run: what it writes without a fence arrives.",
+			int64(b.broken.Token), printable(b.broken.Holder), int64(b.broken.NewToken))
+	case b.unknown:
+		return "Is it broken? " + b.failed.Message + ". Try: " + b.failed.Hint
 	}
-	return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. Its program may still run: what it writes without a fence arrives.",
-		int64(b.broken.Token), printable(b.broken.Holder), int64(b.broken.NewToken))
+	return "Nothing was broken: " + strings.TrimSuffix(b.failed.Message, "; nothing was broken") + ". Try: " + b.failed.Hint
 }

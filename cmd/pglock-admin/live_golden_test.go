@@ -41,7 +41,7 @@ func newLab(width, height int) *liveLab {
 	lab := &liveLab{}
 	lab.liveModel = &liveModel{o: &options{at: &target{where: where{Server: "db.example.com:5432", Database: "app", Schema: defaultSchema}}, getenv: func(string) string { return "" }},
 		interval: time.Second, width: width, height: height, now: liveNoon, wish: liveWish{order: byWait},
-		ask: func(w liveWish) { lab.asked = append(lab.asked, w) }, breakIt: func(b liveBreak) { lab.broken = append(lab.broken, b) }}
+		ask: func(w liveWish) { lab.asked = append(lab.asked, w) }, suspend: func() {}, breakIt: func(b liveBreak) { lab.broken = append(lab.broken, b) }}
 	return lab
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -148,6 +149,13 @@ func (s *screen) types(keys string) {
 // ends waits for the end of the program, and wants its exit code, and the terminal as it was.
 func (s *screen) ends(code int) {
 	s.t.Helper()
+	s.exits(code)
+	s.asItWas()
+}
+
+// exits waits for the end of the program, and wants its exit code.
+func (s *screen) exits(code int) {
+	s.t.Helper()
 	var err error
 	select {
 	case err = <-s.ended:
@@ -164,7 +172,28 @@ func (s *screen) ends(code int) {
 	if got != code {
 		s.t.Errorf("exit code %d, want %d:\n%s", got, code, s.text())
 	}
-	s.asItWas()
+}
+
+func (s *screen) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// child is the process that the program of the terminal, a shell, has started.
+func (s *screen) child() int {
+	s.t.Helper()
+	pid := strconv.Itoa(s.cmd.Process.Pid)
+	children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.Fields(string(children))[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return child
 }
 
 // asItWas checks that the terminal is left as it was.

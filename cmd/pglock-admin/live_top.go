@@ -21,9 +21,9 @@ func (r *liveRates) note(s liveShot) {
 	grants, rate := map[liveKey]int64{}, map[liveKey]float64{}
 	for _, i := range s.locks {
 		k := keyOf(i)
-		grants[k] = grantsOf(i)
+		grants[k] = i.Grants
 		if before, known := r.grants[k]; known && s.at.After(r.at) {
-			rate[k] = max(0, float64(grantsOf(i)-before)/s.at.Sub(r.at).Seconds())
+			rate[k] = max(0, float64(i.Grants-before)/s.at.Sub(r.at).Seconds())
 		}
 	}
 	r.at, r.grants, r.rate = s.at, grants, rate
@@ -266,5 +266,3 @@ func (m *liveModel) count() string {
 
 // stuck reports whether a lease has run lower than that of a holder that renews it.
 func stuck(i pglock.LockInfo) bool { return i.Held && i.Remaining < i.TTL/2 }
-
-func grantsOf(i pglock.LockInfo) int64 { return 0 }
