@@ -53,14 +53,22 @@ func typedInto(text, more string, most int) string {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':
 			r = ' '
-		case !evenRune(r):
+		case r == utf8.RuneError:
 			continue
 		}
-		if len(text)+utf8.RuneLen(r) <= most {
-			text += string(r)
+		if next := text + string(r); len(next) <= most && evenEnd(next) {
+			text = next
 		}
 	}
 	return text
+}
+
+// evenEnd reports whether the last rune of a text is even, and does not join the one before it.
+func evenEnd(text string) bool {
+	_, size := utf8.DecodeLastRuneInString(text)
+	_, before := utf8.DecodeLastRuneInString(text[:len(text)-size])
+	_, even := evenCells(text[len(text)-size-before:])
+	return even
 }
 
 // rubbedOut removes the last rune.

@@ -7,13 +7,10 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/x/ansi"
 
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-func stripped(line string) string { return ansi.Strip(line) }
 
 // evenPlain reports whether a text has only runes that take the same number of cells in every terminal.
 func evenPlain(line string) bool {

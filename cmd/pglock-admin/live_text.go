@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // A screen whose columns stay in place needs more than a text that prints: each rune must take the same number of
@@ -14,9 +17,9 @@ import (
 
 // cellText is printable for the screen.
 func cellText(s string) string {
-	shown := printable(s)
-	even, same := evenCells(shown)
-	if !same && shown == s {
+	text := printable(s)
+	even, same := evenCells(text)
+	if !same && text == s {
 		even, _ = evenCells(strconv.Quote(s))
 	}
 	return even
@@ -24,10 +27,10 @@ func cellText(s string) string {
 
 // cellName is shellName for the screen.
 func cellName(name string) string {
-	shown := shellName(name)
-	even, same := evenCells(shown)
-	if !same && !strings.HasPrefix(shown, `'"`) {
-		even, _ = evenCells("'" + quotedName(name) + "'")
+	text := shellName(name)
+	even, same := evenCells(text)
+	if !same && !strings.HasPrefix(text, `'"`) {
+		even, _ = evenCells("'" + shown.Quoted(name) + "'")
 	}
 	return even
 }
@@ -43,6 +46,11 @@ func evenCells(s string) (string, bool) {
 	var b strings.Builder
 	same := true
 	for rest := s; rest != ""; {
+		if n := plainBytes(rest); n > 0 {
+			b.WriteString(rest[:n])
+			rest = rest[n:]
+			continue
+		}
 		cluster, _ := ansi.FirstGraphemeCluster(rest, ansi.GraphemeWidth)
 		rest = rest[len(cluster):]
 		for i, r := range cluster {
@@ -61,6 +69,19 @@ func evenCells(s string) (string, bool) {
 	return b.String(), same
 }
 
+// plainBytes counts the printable ASCII that a text begins with, without a last one that the next rune may join.
+func plainBytes(s string) int {
+	for n := range len(s) {
+		switch {
+		case s[n] >= utf8.RuneSelf:
+			return max(0, n-1)
+		case s[n] < ' ' || s[n] == 0x7f:
+			return n
+		}
+	}
+	return len(s)
+}
+
 func evenRune(r rune) bool {
 	s := string(r)
 	n := ansi.StringWidth(s)
@@ -68,7 +89,12 @@ func evenRune(r rune) bool {
 }
 
 // cells is the width of a text from the functions above.
-func cells(s string) int { return ansi.StringWidth(s) }
+func cells(s string) int {
+	if plainBytes(s) == len(s) {
+		return len(s)
+	}
+	return ansi.StringWidth(s)
+}
 
 // fit makes a text exactly so wide. Of one that is too long it leaves out the middle: names that begin alike often end
 // differently.
