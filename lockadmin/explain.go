@@ -155,7 +155,8 @@ func (l *look) readEvents(r reader, q *protocol.Queries) error {
 	}
 	defer inner.Rollback(r.ctx) //nolint:errcheck // the transaction ends anyway
 	r.tx = inner
-	l.Events, err = rows(r, q.History, []any{l.name, eventsRead, nil, nil, nil, nil}, scanEvent)
+	l.Events, err = rows(r, q.History,
+		[]any{l.name, eventsRead, nil, texts([]EventKind{EventTakeover, EventBreak}), nil, nil}, scanEvent)
 	if protocol.State(err) == "42501" {
 		l.Unseen = append(l.Unseen, "the audit of takeovers and breaks: that takes the role pglock_admin")
 		return nil
