@@ -38,7 +38,13 @@ func (o *options) checkLive(cmd *cobra.Command, interval time.Duration, instead 
 		return usageErrorf(instead+" -o "+o.output, "--output %s means nothing to a screen that moves", o.output)
 	case interval < liveLeastInterval || interval > liveMostInterval:
 		return usageErrorf("--interval 1s", "--interval is %s: it must be from %s to %s", durationText(interval), durationText(liveLeastInterval), durationText(liveMostInterval))
-	case !isTerminal(cmd.OutOrStdout()) || !isTerminal(cmd.InOrStdin()):
+	}
+	return o.checkTerminal(isTerminal(cmd.OutOrStdout()) && isTerminal(cmd.InOrStdin()), instead)
+}
+
+func (o *options) checkTerminal(is bool, instead string) error {
+	switch {
+	case !is:
 		return usageErrorf(instead+", which writes to pipes and files too", "this needs a terminal: standard input and output must be one")
 	case o.getenv("TERM") == "dumb":
 		return usageErrorf(instead, "this terminal cannot show a screen: TERM is dumb")

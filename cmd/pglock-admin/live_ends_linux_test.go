@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"net"
 	"net/url"
 	"os"
@@ -24,6 +23,7 @@ type gate struct {
 	listen net.Listener
 	mu     sync.Mutex
 	shut   bool
+	still  chan struct{} // while it is open, nothing passes
 	open   map[net.Conn]bool
 	joined sync.WaitGroup
 }
@@ -52,6 +52,7 @@ func newGate(t *testing.T, connString string) (*gate, string) {
 	t.Cleanup(func() {
 		_ = l.Close()
 		g.cut(true)
+		g.flow()
 		g.joined.Wait()
 	})
 	u.Host = l.Addr().String()
@@ -73,9 +74,47 @@ func (g *gate) pass(conn net.Conn) {
 		return
 	}
 	var both sync.WaitGroup
-	both.Go(func() { _, _ = io.Copy(server, conn); _ = server.Close() })
-	both.Go(func() { _, _ = io.Copy(conn, server); _ = conn.Close() })
+	both.Go(func() { g.copy(server, conn) })
+	both.Go(func() { g.copy(conn, server) })
 	both.Wait()
+}
+
+func (g *gate) copy(to, from net.Conn) {
+	defer to.Close()
+	for buffer := make([]byte, 4096); ; {
+		n, err := from.Read(buffer)
+		g.mu.Lock()
+		still := g.still
+		g.mu.Unlock()
+		if still != nil {
+			<-still
+		}
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// stall lets nothing pass, as a network that drops every packet.
+func (g *gate) stall() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.still = make(chan struct{})
+}
+
+// flow lets everything pass again, also what was stalled.
+func (g *gate) flow() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.still != nil {
+		close(g.still)
+		g.still = nil
+	}
 }
 
 // cut ends every connection, and lets new ones through or not.
@@ -113,6 +152,34 @@ func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
 			s.ends(exitOK)
 		}
 	})
+}
+
+// A server that does not answer is asked once at a time, and given up after --timeout.
+func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	g, through := newGate(t, db.URL())
+	s := onScreen(t, through, 80, 24, "top", "--interval", "100ms", "--timeout", "3s")
+	s.shows("jobs/a", "every ")
+	g.stall()
+	s.shows("No answer yet. This is OLD: of ", "jobs/a")
+	g.mu.Lock()
+	open := len(g.open) / 2
+	g.mu.Unlock()
+	if open != 1 {
+		t.Errorf("%d connections, want 1: it asks while it waits for an answer", open)
+	}
+	s.shows("NO ANSWER, trying again", "no answer within 3s (--timeout)")
+	g.flow()
+	s.shows("every ")
+	g.stall()
+	s.types("q") // does not wait for the server
+	began := time.Now()
+	s.ends(exitOK)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v to end", took)
+	}
 }
 
 func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {

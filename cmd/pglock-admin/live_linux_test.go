@@ -196,6 +196,13 @@ func (s *screen) child() int {
 	return child
 }
 
+// written is everything that was written to the terminal.
+func (s *screen) written() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.raw.String()
+}
+
 // asItWas checks that the terminal is left as it was.
 func (s *screen) asItWas() {
 	s.t.Helper()
@@ -203,10 +210,8 @@ func (s *screen) asItWas() {
 		s.t.Errorf("the settings of the terminal are %+v, and were %+v", now, s.before)
 	}
 	s.until("the screen of before", func(string) bool { return !s.emulator.IsAltScreen() })
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	raw := s.written()
 	for _, pair := range [][2]string{{"\x1b[?1049h", "\x1b[?1049l"}, {"\x1b[?25l", "\x1b[?25h"}, {"\x1b[?2004h", "\x1b[?2004l"}, {"\x1b[>4;2m", "\x1b[>4m"}, {"\x1b[>1u", "\x1b[<1u"}, {"\x1b[?2027h", "\x1b[?2027l"}} {
-		raw := s.raw.String()
 		if on, off := strings.LastIndex(raw, pair[0]), strings.LastIndex(raw, pair[1]); on > off {
 			s.t.Errorf("%q is not taken back by %q", pair[0], pair[1])
 		}

@@ -175,3 +175,49 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	s.types("q")
 	s.ends(exitOK)
 }
+
+// Nothing from the database reaches the terminal as it is.
+func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	for n, text := range hostile {
+		if len(text) > 256 {
+			text = strings.ToValidUTF8(text[:256], "")
+		}
+		hold(t, db, text, fmt.Sprint(n)+text)
+	}
+	atBothSizes(t, func(t *testing.T, columns, lines int) {
+		s := onScreen(t, db.URL(), columns, lines, "top", "--interval", "100ms")
+		s.types("a")
+		s.shows("by age", fmt.Sprint(len(hostile)), "▶ ")
+		for n := 0; n < len(hostile); n += 7 { // the model's tests open all of them
+			s.types("\r")
+			s.shows("watch", "held · ")
+			s.types("b")
+			s.shows("BREAK THIS LEASE")
+			s.types("\x1b")
+			s.showsNoMore("BREAK")
+			s.types("\x1b")
+			text := s.shows("LOCK ", "LEFT")
+			for _, line := range rowLines(text) {
+				if n := cells(line); n > columns {
+					t.Errorf("%d columns: %q", n, line)
+				}
+			}
+			s.types(strings.Repeat("\x1b[B", 7))
+		}
+		s.types("q")
+		s.ends(exitOK)
+		raw := s.written()
+		for _, bad := range []string{"pwned\x07", "\x1b]", "\u202e", "\u2066", "\u200b", "\u200d", "\u009b", "\x7f", "\u0301", "\ufe0f", "\x1b[1;1Hpwned"} {
+			if strings.Contains(raw, bad) {
+				t.Errorf("%q has reached the terminal", bad)
+			}
+		}
+	})
+}
+
+func rowLines(text string) []string {
+	_, table, _ := strings.Cut(text, "LOCK ")
+	return strings.Split(table, "\n")
+}
