@@ -95,7 +95,7 @@ func (b *liveBreak) draw(width int, held bool) []string {
 	if b.hint != "" {
 		lines = append(lines, liveAlarm(fit(b.hint, width)))
 	}
-	return append(lines, liveFaint(fit(choose(width, "Enter breaks token "+fmt.Sprint(int64(b.token))+" and no other   Esc does nothing", "Enter breaks it  Esc does not"), width)))
+	return append(lines, liveFaint(fit(choose(width, "Enter breaks token "+fmt.Sprint(int64(b.token))+" and no other   Esc goes back", "Enter breaks it   Esc goes back"), width)))
 }
 
 // lastCells keeps the end of a text that is too long, where somebody types.

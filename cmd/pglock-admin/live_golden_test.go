@@ -172,3 +172,25 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 		}
 	}
 }
+
+// The pictures in the documentation are what a terminal shows.
+func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
+	t.Parallel()
+	l := newLab(100, 12)
+	l.gets(liveShot{locks: shop()})
+	after := shopRated()
+	after.locks[2].Token = 51
+	for n, grants := range []int64{0, 0, 12, 0, 1} {
+		after.locks[n].Grants += grants
+	}
+	l.gets(after)
+	golden(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
+		"pglock-admin top: five locks, those with the longest queue first. The lease of one has almost run out, and it is red."))
+
+	l = newLab(100, 25)
+	l.wish.name = "nightly-report"
+	l.gets(reportShot()).presses("b")
+	l.types("stuck since 3:00, host is down")
+	golden(t, "../../docs/watch.svg", picture(emulated(t, l.liveModel),
+		"pglock-admin watch nightly-report: the holder with the bar of its lease, three waiters, the history, the process of the server. It asks why the lease is to be broken."))
+}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -37,7 +38,7 @@ func (r *liveRates) text(k liveKey) string {
 		return "-"
 	case rate == 0:
 		return "0"
-	case rate < 10:
+	case rate < 10 && rate != math.Trunc(rate):
 		return strconv.FormatFloat(rate, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(rate, 'f', 0, 64)
