@@ -115,10 +115,14 @@ func (o *options) unbroken(ctx context.Context, admin *lockadmin.Admin, name str
 				"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
 				"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
 	case unknownOutcome(err):
-		return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
-			hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
+		return o.unknownBreak(name, err)
 	}
 	return err
+}
+
+func (o *options) unknownBreak(name string, err error) error {
+	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
+		hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
 }
 
 // unknownOutcome reports whether a break may have been done although it has failed.

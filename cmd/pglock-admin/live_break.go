@@ -36,8 +36,12 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	defer cancel()
 	broken, err := r.admin.Break(bounded, b.name, b.reason, lockadmin.WithToken(b.token), lockadmin.WithActor(actor()))
 	if err = because(bounded, r.o.withRights(bounded, r.pool, r.o.unbroken(bounded, r.admin, b.name, int64(b.token), err))); err != nil {
+		unknown := unknownOutcome(err) || ctx.Err() != nil
+		if ctx.Err() != nil { // somebody has ended the screen
+			err = r.o.unknownBreak(b.name, nil)
+		}
 		p := r.o.diagnose(ctx, err)
-		return liveBroken{asked: b, failed: &p, unknown: unknownOutcome(err)}
+		return liveBroken{asked: b, failed: &p, unknown: unknown}
 	}
 	return liveBroken{asked: b, broken: broken}
 }
@@ -114,7 +118,7 @@ func (b liveBroken) told() string {
 		return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. Its program may still run: what it writes without a fence arrives.",
 			int64(b.broken.Token), printable(b.broken.Holder), int64(b.broken.NewToken))
 	case b.unknown:
-		return "Is it broken? " + b.failed.Message + ". Try: " + b.failed.Hint
+		return fmt.Sprintf("Token %d: %s. Try: %s", int64(b.asked.token), b.failed.Message, b.failed.Hint)
 	}
 	return "Nothing was broken: " + strings.TrimSuffix(b.failed.Message, "; nothing was broken") + ". Try: " + b.failed.Hint
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -293,4 +294,70 @@ func TestAScreenWithoutAShellIgnoresCtrlZ(t *testing.T) {
 	s.showsNoMore("BREAK")
 	s.types("q")
 	s.ends(exitOK)
+}
+
+// Somebody who ends the screen in the middle of a break learns that it may be done.
+func TestAScreenThatEndsInTheMiddleOfABreakSaysSo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker-1", "jobs/a")
+	tx, err := db.Conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'jobs/a' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	s := onScreen(t, db.URL(), 120, 40, "watch", "jobs/a")
+	s.shows("● worker-1")
+	s.types("bstuck\r")
+	s.shows("breaking it …")
+	s.types("\x1b\r")
+	s.types("\x03")
+	s.ends(exitInterrupted)
+	s.shows("Token 1: it is unknown whether the lease was broken", "Try: pglock-admin")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Errorf("the server went on with what nobody waits for: %v", err)
+	}
+}
+
+// What the screen has started is joined: the package's check for goroutines would find the rest.
+func TestAScreenInThisProcessLeavesNothingRunning(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	for _, end := range []string{"q", "\x03", "the context"} {
+		s := emptyScreen(t, 80, 24)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		root := newRoot(&options{getenv: environment(db.URL())})
+		root.SetArgs([]string{"watch", "jobs/a"})
+		root.SetIn(s.slave)
+		root.SetOut(s.slave)
+		root.SetErr(s.slave)
+		go func() { s.ended <- root.ExecuteContext(ctx) }()
+		s.shows("● worker-1")
+		want := error(silent(exitInterrupted))
+		switch end {
+		case "q":
+			want = nil
+			fallthrough
+		case "\x03":
+			s.types(end)
+		default:
+			cancel()
+		}
+		select {
+		case err := <-s.ended:
+			if !errors.Is(err, want) {
+				t.Errorf("%q: %v, want %v", end, err, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%q does not end it", end)
+		}
+		s.asItWas()
+	}
 }

@@ -46,17 +46,27 @@ func onScreen(t *testing.T, url string, columns, lines int, args ...string) *scr
 
 func screenOf(t *testing.T, url string, columns, lines int, cmd *exec.Cmd) *screen {
 	t.Helper()
-	master, slave := pseudoTerminal(t)
-	s := &screen{t: t, terminal: master, slave: slave, emulator: vt.NewSafeEmulator(columns, lines), cmd: cmd,
-		ended: make(chan error, 1), changed: make(chan struct{}, 1)}
-	s.size(columns, lines)
-	s.before = s.settings()
+	s := emptyScreen(t, columns, lines)
+	s.cmd = cmd
 	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "TERM=xterm-256color")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	go func() { s.ended <- cmd.Wait() }()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return s
+}
+
+// emptyScreen is a terminal in which nothing runs yet.
+func emptyScreen(t *testing.T, columns, lines int) *screen {
+	t.Helper()
+	master, slave := pseudoTerminal(t)
+	s := &screen{t: t, terminal: master, slave: slave, emulator: vt.NewSafeEmulator(columns, lines),
+		ended: make(chan error, 1), changed: make(chan struct{}, 1)}
+	s.size(columns, lines)
+	s.before = s.settings()
 	s.joined.Go(func() {
 		for buffer := make([]byte, 4096); ; {
 			n, err := master.Read(buffer)
@@ -76,9 +86,7 @@ func screenOf(t *testing.T, url string, columns, lines int, cmd *exec.Cmd) *scre
 		}
 	})
 	s.joined.Go(func() { _, _ = io.Copy(master, s.emulator) }) // what the terminal answers to questions
-	go func() { s.ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
 		_ = slave.Close()
 		_ = master.Close()
 		_ = s.emulator.Close()
