@@ -198,7 +198,9 @@ func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
 		if err := l.Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.set(func() { s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset } })
+		s.set(func() {
+			s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
+		})
 		if err := l.Renew(t.Context()); err == nil {
 			t.Fatal("it has renewed over a broken connection")
 		}
@@ -283,13 +285,17 @@ func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
 		}, ReasonBroken, 0, true},
 		"by a renewal of its own": {func(s *fakeStore, l *Lease) {
 			s.set(func() {
-				s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, sqlError(protocol.StateExpired) }
+				s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) {
+					return 0, sqlError(protocol.StateExpired)
+				}
 			})
 			_ = l.Renew(context.Background())
 		}, ReasonExpired, 0, true},
 		"by a busy row": {func(s *fakeStore, l *Lease) {
 			s.set(func() {
-				s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, sqlError(protocol.StateExpired) }
+				s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) {
+					return 0, sqlError(protocol.StateExpired)
+				}
 			})
 			verdict(protocol.Busy)(s, l)
 		}, ReasonExpired, 10 * time.Second, true},
