@@ -19,7 +19,7 @@ import (
 func attributesOf(s tracetest.SpanStub) map[string]string {
 	all := map[string]string{}
 	for _, kv := range s.Attributes {
-		all[string(kv.Key)] = kv.Value.Emit()
+		all[string(kv.Key)] = kv.Value.String()
 	}
 	return all
 }
