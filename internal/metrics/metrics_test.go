@@ -153,7 +153,7 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 
 	execute(t, conn, `SELECT pglock.break_lock('orders', 'because', 'me')`)
 	execute(t, conn, acquire, "free") // takes over
-	execute(t, conn, `SELECT pglock.prune_events('0')`)
+	execute(t, conn, `SELECT pglock.prune_history('0')`)
 	after := scrape(t, c)
 	want(t, after, map[string]float64{`pglock_events_total{kind="break"}`: 0, `pglock_events_total{kind="takeover"}`: 0})
 	execute(t, conn, `SELECT pglock.break_lock('orders', 'because', 'me')`)
@@ -162,7 +162,7 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 	for range 2 { // counted once, and not less when they are pruned
 		after = scrape(t, c)
 		want(t, after, map[string]float64{`pglock_events_total{kind="break"}`: 1, `pglock_events_total{kind="takeover"}`: 1})
-		execute(t, conn, `SELECT pglock.prune_events('0')`)
+		execute(t, conn, `SELECT pglock.prune_history('0')`)
 	}
 	families, err := registryOf(c).Gather()
 	if err != nil {
