@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -18,9 +19,6 @@ import (
 
 // breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
 const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
-
-// bodyWithin limits how long a client may take to send that body.
-const bodyWithin = 10 * time.Second
 
 // breakRequest is the body of such a request.
 type breakRequest struct {
@@ -67,10 +65,6 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wr
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return request, &refusal{Status: http.StatusUnsupportedMediaType, Error: "The body must be application/json."}
 	}
-	c := http.NewResponseController(w)
-	if c.SetReadDeadline(time.Now().Add(bodyWithin)) == nil { // the host's server may not know how
-		defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // it has just worked
-	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, breakBytes))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&request)
@@ -86,10 +80,13 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wr
 	switch {
 	case errors.As(err, &large):
 		return request, &refusal{Status: http.StatusRequestEntityTooLarge, Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return request, &refusal{Status: http.StatusRequestTimeout, Error: "The body did not arrive in time."}
 	case err != nil:
 		f := invalid("body", "something else", `be an object {"name", "token", "reason"}`)
 		return request, &f
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
 	return request, nil
 }
 
