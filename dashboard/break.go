@@ -22,9 +22,20 @@ const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
 
 // breakRequest is the body of such a request.
 type breakRequest struct {
-	Name   string      `json:"name"`
-	Token  json.Number `json:"token"` // a text or a number
-	Reason string      `json:"reason"`
+	Name   string    `json:"name"`
+	Token  tokenText `json:"token"`
+	Reason string    `json:"reason"`
+}
+
+// tokenText is a token as somebody has sent it: a text, or a number.
+type tokenText string
+
+func (t *tokenText) UnmarshalJSON(value []byte) error {
+	if value[0] != '"' {
+		*t = tokenText(value)
+		return nil
+	}
+	return json.Unmarshal(value, (*string)(t))
 }
 
 // serveBreak ends a lease for somebody who may do that.
@@ -46,9 +57,9 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 		f.write(w)
 		return
 	}
-	number, err := strconv.ParseInt(request.Token.String(), 10, 64)
+	number, err := strconv.ParseInt(string(request.Token), 10, 64)
 	if err != nil {
-		invalid("token", argument.Shorten(request.Token.String()), "be the token of the lease to break").write(w)
+		invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break").write(w)
 		return
 	}
 	broken, err := d.breakLock(r.Context(), request.Name, pglock.Token(number), request.Reason, who.Name)

@@ -80,16 +80,16 @@ func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
 	lease := s.hold("app-1", "nightly")
 	token := fmt.Sprint(lease.Token())
 	for want, r := range map[string]request{
-		`"field":"reason"`:                            {"nightly", token, ""},
-		`that are not all blank`:                      {"nightly", token, " \t\n"},
-		`have 1 to 1024 bytes`:                        {"nightly", token, strings.Repeat("x", 1025)},
-		`"field":"name"`:                              {"", token, "stuck"},
-		`have 1 to 512 bytes`:                         {strings.Repeat("x", 513), token, "stuck"},
-		`"field":"token"`:                             {"nightly", "", "stuck"},
-		`be greater than 0`:                           {"nightly", "-1", "stuck"},
-		`be the token of the lease to break`:          {"nightly", 1.5, "stuck"},
-		`"value":"\"99999999999999999999\""`:          {"nightly", "99999999999999999999", "stuck"},
-		`be an object {\"name\", \"token\", \"reason`: {"nightly", true, "stuck"},
+		`"field":"reason"`:                   {"nightly", token, ""},
+		`that are not all blank`:             {"nightly", token, " \t\n"},
+		`have 1 to 1024 bytes`:               {"nightly", token, strings.Repeat("x", 1025)},
+		`"field":"name"`:                     {"", token, "stuck"},
+		`have 1 to 512 bytes`:                {strings.Repeat("x", 513), token, "stuck"},
+		`"field":"token"`:                    {"nightly", "", "stuck"},
+		`be greater than 0`:                  {"nightly", "-1", "stuck"},
+		`be the token of the lease to break`: {"nightly", 1.5, "stuck"},
+		`"value":"\"99999999999999999999\""`: {"nightly", "99999999999999999999", "stuck"},
+		`"value":"\"true\""`:                 {"nightly", true, "stuck"},
 	} {
 		s.tryBreak(r).want(400, want)
 	}
