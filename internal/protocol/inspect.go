@@ -53,7 +53,8 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 // LookBriefly keeps the statements of a transaction from waiting for locks, and from running, for longer than so many
 // milliseconds. It returns the server's time.
 const LookBriefly = `SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
-	FROM pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true), pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true)`
+	FROM pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true) AS a,
+		pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true) AS b`
 
 // The next two read catalogs alone, so they also work where the schema is missing or its tables are locked.
 
