@@ -49,7 +49,9 @@ AS $$
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
   FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
     JOIN writers w ON w.transactionid = x.xid AND w.relation = o.relation
-    LEFT JOIN pg_prepared_xacts p ON w.pid IS NULL AND w.virtualtransaction = '-1/' || p.transaction
+    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.locktype = 'transactionid'
+      AND u.virtualtransaction = w.virtualtransaction
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
   WHERE o.by <> '0'::xid AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
   UNION
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, t.pid, NULL
@@ -86,7 +88,8 @@ AS $$
           ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
             SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
-        (SELECT p.gid FROM pg_prepared_xacts p JOIN k g ON g.pid IS NULL AND g.virtualtransaction = '-1/' || p.transaction
+        (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
+           JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
          WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
          LIMIT 1) AS gid
       FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
