@@ -91,7 +91,7 @@ func (l *look) readNeighbours(r reader, a *Admin) error {
 	}
 	for _, p := range places {
 		if p.Schema != "" {
-			p.Holds = l.has(r, p.Schema)
+			p.Holds = l.isIn(r, p.Schema)
 		}
 		l.Elsewhere = append(l.Elsewhere, p)
 	}
@@ -106,8 +106,8 @@ func boolean(b bool) int {
 	return 0
 }
 
-// has reports whether another schema has the lock, if this user may know.
-func (l *look) has(r reader, schema string) bool {
+// isIn reports whether another schema has the lock, if this user may know.
+func (l *look) isIn(r reader, schema string) bool {
 	inner, err := r.tx.Begin(r.ctx)
 	if err != nil {
 		return false

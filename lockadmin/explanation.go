@@ -132,7 +132,9 @@ func (h HolderFacts) MarshalJSON() ([]byte, error) {
 		Remaining    int64 `json:"remaining_ms"`
 		HeldFor      int64 `json:"held_for_ms"`
 		SinceRenewal int64 `json:"since_renewal_ms"`
-	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds()})
+		Slowest      int64 `json:"slowest_renewal_ms"`
+	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds(),
+		h.SlowestRenewal.Milliseconds()})
 }
 
 // QueueFacts is the queue of a lock.

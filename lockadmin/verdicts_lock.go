@@ -184,6 +184,16 @@ func (l *look) queueVerdicts() {
 
 // pastVerdicts are about what has happened before.
 func (l *look) pastVerdicts() {
+	for _, h := range l.Holders {
+		if h.SlowestRenewal > h.TTL*6/10 {
+			l.add(Verdict{Kind: WhyGap, Severity: SeverityWarning,
+				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.", shown.Text(h.Holder), l.lock(),
+					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
+				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
+				Steps:   []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or use a longer TTL."}}})
+			break
+		}
+	}
 	hour := 0
 	var holders []string
 	for _, e := range l.Events {
