@@ -225,7 +225,7 @@ func (l *look) tableVerdict() {
 		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), shown.Text(t.table))
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock so. " + does(b) + statement(b)
 		v.Steps = l.endProcess(b)
-		l.Processes = []Backend{b}
+		l.Processes = []ProcessFacts{{b}}
 	}
 	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when their time is over."
 	l.add(v)

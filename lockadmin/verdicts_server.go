@@ -142,7 +142,7 @@ func (l *look) roots(b Backend) (ends []Backend, between int) {
 		if at.PID != b.PID {
 			between++
 		}
-		for _, p := range l.Processes {
+		for _, p := range l.processes {
 			if p.PID != 0 && slices.Contains(at.BlockedBy, p.PID) && !seen[p.PID] {
 				seen[p.PID] = true
 				front = append(front, p)
@@ -332,7 +332,7 @@ func (l *look) idleVerdict(b Backend) {
 
 // behind counts who waits for a process.
 func (l *look) behind(b Backend) (n int) {
-	for _, p := range l.Processes {
+	for _, p := range l.processes {
 		if slices.Contains(p.BlockedBy, b.PID) {
 			n++
 		}

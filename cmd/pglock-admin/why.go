@@ -232,7 +232,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("", fmt.Sprintf("and %d more: pglock-admin show", len(e.Processes)-n))
 			break
 		}
-		add("server", processText(b))
+		add("server", processText(b.Backend))
 	}
 	for n, ev := range e.Events {
 		if n == most {
