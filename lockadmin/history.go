@@ -63,7 +63,6 @@ type Event struct {
 
 // eventFilter has what only History takes.
 type eventFilter struct {
-	option       string // the name of one that is given
 	kinds        []string
 	since, until time.Time
 	before       int64
@@ -77,7 +76,7 @@ func WithKinds(kinds ...EventKind) ListOption {
 				return &pglock.ArgumentError{Field: "kind", Value: fmt.Sprintf("%q", string(k)), Rule: "be one of " + strings.Join(texts(eventKinds), ", ")}
 			}
 		}
-		l.events.option = "WithKinds"
+		l.given = append(l.given, "WithKinds")
 		l.events.kinds = append(l.events.kinds, texts(kinds)...)
 		return nil
 	}
@@ -93,7 +92,7 @@ func texts(kinds []EventKind) (all []string) {
 // WithSince chooses events that were written at this time or later. Only History takes it.
 func WithSince(t time.Time) ListOption {
 	return func(l *listing) error {
-		l.events.option = "WithSince"
+		l.given = append(l.given, "WithSince")
 		l.events.since = t
 		return nil
 	}
@@ -102,7 +101,7 @@ func WithSince(t time.Time) ListOption {
 // WithUntil chooses events that were written before this time. Only History takes it.
 func WithUntil(t time.Time) ListOption {
 	return func(l *listing) error {
-		l.events.option = "WithUntil"
+		l.given = append(l.given, "WithUntil")
 		l.events.until = t
 		return nil
 	}
@@ -111,7 +110,7 @@ func WithUntil(t time.Time) ListOption {
 // WithBefore continues a list after the event with this ID, toward older ones. Only History takes it.
 func WithBefore(id int64) ListOption {
 	return func(l *listing) error {
-		l.events.option = "WithBefore"
+		l.given = append(l.given, "WithBefore")
 		l.events.before = id
 		if id < 1 {
 			return &pglock.ArgumentError{Field: "before", Value: fmt.Sprint(id), Rule: "be the ID of an event"}
@@ -123,18 +122,14 @@ func WithBefore(id int64) ListOption {
 // History yields what has happened to one lock, or with name "" to all, newest first. What it has depends on the
 // level: see SetHistory. The database user needs the role pglock_admin. Errors are those of Locks.
 func (a *Admin) History(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Event, error] {
-	l := listing{page: DefaultPageSize}
-	err := apply(&l, opts)
-	if err == nil {
-		err = l.check(name, false)
-	}
+	l, err := newListing(ofHistory, name, opts)
 	before := l.events.before
-	return pages(l.page, err, func(last Event) ([]Event, error) {
+	return pages(l, err, func(last Event, size int) ([]Event, error) {
 		if last.ID != 0 {
 			before = last.ID
 		}
-		events, err := server.Rows(ctx, a.db, a.db.Queries.History,
-			[]any{name, l.page, nullID(before), l.events.kinds, nullTime(l.events.since), nullTime(l.events.until)}, scanEvent)
+		events, err := server.List(ctx, a.db, a.db.Queries.History,
+			[]any{name, size, nullID(before), l.events.kinds, nullTime(l.events.since), nullTime(l.events.until)}, scanEvent)
 		if err != nil {
 			return nil, failed("list the history", err)
 		}

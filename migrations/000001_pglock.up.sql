@@ -89,7 +89,9 @@ CREATE TABLE locks (
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
-  alive_until timestamptz NOT NULL
+  alive_until timestamptz NOT NULL,
+  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
+  version     text                                  -- of the library; NULL until its heartbeat has told it
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
@@ -474,16 +476,41 @@ LANGUAGE sql IMMUTABLE
 AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::bigint $$;
 
 -- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
--- server drops with the connection. It answers false and notes nothing where the connection ends at a pooler:
--- p_backend_pid is the process that the client was told when it connected. Nothing depends on the lock, and it keeps
--- nobody from anything.
-CREATE FUNCTION mark_connection(p_session_key uuid, p_backend_pid int) RETURNS boolean
+-- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
+-- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
+-- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from anything.
+-- A session that is new here is not alive by that: its tickets make it so.
+CREATE FUNCTION mark_connection(
+  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  me uuid := session_of(p_session_key);
 BEGIN
+  IF p_version IS NOT NULL THEN
+    PERFORM has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
+      AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+    INSERT INTO sessions (session_id, holder, alive_until, version)
+      VALUES (me, p_holder, clock_timestamp(), p_version) ON CONFLICT (session_id) DO NOTHING;
+    IF NOT FOUND THEN
+      UPDATE sessions s SET version = p_version FROM (
+          SELECT o.session_id FROM sessions o WHERE o.session_id = me AND o.version IS DISTINCT FROM p_version
+          FOR NO KEY UPDATE SKIP LOCKED) mine
+        WHERE s.session_id = mine.session_id;
+    END IF;
+  END IF;
   RETURN p_session_key IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(session_mark(session_of(p_session_key)));
+    AND pg_try_advisory_lock_shared(session_mark(me));
 END $$;
+
+-- marked_pids tells the server processes of this database whose connections are marked.
+CREATE FUNCTION marked_pids() RETURNS TABLE (mark bigint, pid int)
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT k.classid::bigint << 32 | k.objid::bigint, k.pid FROM pg_locks k
+  WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
+    AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
 
 -- session_alive says whether a session has recently shown that it is alive. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
@@ -506,7 +533,7 @@ BEGIN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl FROM (
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() FROM (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
       WHERE s.session_id = mine.session_id;
   END IF;
@@ -530,7 +557,7 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute, notes of grant IDs given up an hour ago, receipts a week old, and keys
+-- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago, receipts a week old, and keys
 -- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
 -- skips what somebody has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
@@ -546,7 +573,8 @@ BEGIN
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND NOT EXISTS (SELECT FROM sessions s
                        WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') $of$),
-    ('sessions', $of$ o.alive_until < $1 - interval '1 minute' $of$),
+    ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
+                       AND session_mark(o.session_id) NOT IN (SELECT m.mark FROM marked_pids() m) $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
     ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
     ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)
@@ -2594,29 +2622,15 @@ CREATE VIEW described AS
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
--- list_locks lists locks in the byte order of their names, p_limit holders after p_after, and never only half of a
--- lock's holders; with p_free also free locks, by their last holder. It walks the index: a plan for a page of unknown
--- size would read and sort the whole table.
-CREATE FUNCTION list_locks(
-  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
-RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-AS $$
-  SELECT * FROM (
-    SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
-      AND (d.held OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
-    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
-  ORDER BY page.name, page.slot
-$$;
-
--- get_lock returns one lock: its holders, or its last one. It is the first of all locks whose names begin like this,
--- if any.
+-- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
-AS $$ SELECT l.* FROM list_locks(p_name, true, '', 1) l WHERE l.name = p_name ORDER BY l.slot $$;
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT * FROM described d WHERE d.name = p_name
+    AND (d.held OR NOT EXISTS (
+      SELECT FROM locks o WHERE o.name = p_name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+  ORDER BY d.slot
+$$;
 
 -- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
 -- with every slot that there ever was. It locks the head, and makes one if there is none. Asked again in the first
@@ -2636,29 +2650,119 @@ BEGIN
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
--- the ticket p_after_ticket. The first one whose session is alive waits for the holder, the others for the waiter
--- before them.
+CREATE INDEX fences_lock ON fences (lock_name, resource);
+
+
+-- ==== 12_lists
+
+-- Lists, for people. They lock nothing. A list in the order of names walks an index from p_after on, and stops after
+-- p_limit rows, however long the table is: so each page costs the same. Any other order reads the whole table once for
+-- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or a
+-- holder's label contains.
+
+-- is_listed says whether a row fits the filters that locks and waiters have in common.
+CREATE FUNCTION is_listed(
+  p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz,
+  p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT (p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
+    AND (p_holder = '' OR p_in_holder = p_holder)
+    AND (p_session_id IS NULL OR p_in_session = p_session_id)
+    AND (p_mode = '' OR p_in_mode = p_mode)
+    AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
+$$;
+
+-- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
+-- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
+-- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
+-- index: a plan for a page of unknown size would read and sort the whole table.
+CREATE FUNCTION list_locks(
+  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
+  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+RETURNS SETOF described
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+  SELECT * FROM (
+    SELECT d.* FROM described d
+    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
+      AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+      AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
+      AND (d.held OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
+  ORDER BY page.name, page.slot
+$$;
+
+-- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by waiting,
+-- the longest queue first; by expiry, the lease that ends next first. It reads the whole table.
+CREATE FUNCTION rank_locks(
+  p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
+  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+RETURNS SETOF described
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+AS $$
+DECLARE
+  ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be age, waiting or expiry'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+  k  record;
+BEGIN
+  FOR k IN
+    SELECT l.name, l.slot FROM locks l
+      LEFT JOIN (SELECT q.name, count(*) AS n FROM waiters q WHERE p_order = 'waiting' OR p_queued GROUP BY q.name) w
+        ON w.name = l.name
+    WHERE starts_with(l.name, p_prefix)
+      AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+      AND (NOT p_queued OR w.n > 0)
+      AND (l.expires_at > clock_timestamp() OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+    ORDER BY CASE p_order WHEN 'waiting' THEN -coalesce(w.n, 0) END,
+             CASE p_order WHEN 'age' THEN l.acquired_at
+                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END, l.name, l.slot
+    LIMIT p_limit
+  LOOP
+    RETURN QUERY SELECT d.* FROM described d WHERE d.name = k.name AND d.slot = k.slot;
+  END LOOP;
+END $$;
+
+-- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
+-- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session is
+-- alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more recently.
 CREATE FUNCTION list_waiters(
-  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
+  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
+  p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
-  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after
-           THEN (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket)
-           ELSE 0 END,
-         q.mode, q.capacity, q.holder, q.session_id,
+  SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
          b.ticket, coalesce(b.holder, (
            SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
-  FROM (SELECT * FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
-          AND (w.name, w.ticket) > (p_after, p_after_ticket)
-        ORDER BY w.name, w.ticket LIMIT p_limit) q
+  FROM (
+    SELECT * FROM (
+      SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
+               THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0
+                                               AND e.ticket <= p_after_ticket))
+               ELSE 0 END AS place
+      FROM waiters w
+      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_prefix AND starts_with(w.name, p_prefix)
+        AND w.name >= p_name AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+    WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+    ORDER BY a.name, a.ticket LIMIT p_limit) q
   LEFT JOIN LATERAL (
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
@@ -2666,22 +2770,148 @@ AS $$
   ORDER BY q.name, q.ticket
 $$;
 
-CREATE INDEX fences_lock ON fences (lock_name, resource);
+-- rank_waiters gives the p_limit waiters of list_waiters that have waited longest, the longest first. It reads every
+-- waiter.
+CREATE FUNCTION rank_waiters(
+  p_limit int, p_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
+RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
+               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
+               behind_holder text, metadata jsonb)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000');
+BEGIN
+  RETURN QUERY
+    SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
+           (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
+           (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
+           GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
+           b.ticket, coalesce(b.holder, (
+             SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+             ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+    FROM (
+      SELECT * FROM (
+        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM waiters w
+        WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND starts_with(w.name, p_prefix)) a
+      WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                      p_match, p_holder, p_session_id, p_mode, p_older)
+      ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q
+    LEFT JOIN LATERAL (
+      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+        AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
+      ORDER BY p.ticket DESC LIMIT 1) b ON true
+    ORDER BY q.enqueued_at, q.name, q.ticket;
+END $$;
 
 -- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
--- every fence. They come in byte order of the resources, p_limit of them after p_after. It uses indexes, as
--- list_locks does.
-CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
+-- every fence. They come in byte order of the resources, p_limit of them after p_after. p_match is contained in a
+-- resource or in the name of its lock; p_older leaves out fences that somebody has passed more recently.
+CREATE FUNCTION list_fences(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_prefix text DEFAULT '',
+  p_match text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
-    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)
+    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
+       AND starts_with(o.resource, p_prefix)
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+     ORDER BY o.resource LIMIT p_limit)
     UNION
-    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after
+    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
+      AND starts_with(o.resource, p_prefix)
+      AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
-    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)) f
+    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
+       AND starts_with(o.resource, p_prefix)
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+     ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
+$$;
+
+-- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every fence.
+CREATE FUNCTION rank_fences(
+  p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
+  p_older interval DEFAULT NULL)
+RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
+  WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
+    AND starts_with(o.resource, p_prefix)
+    AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+  ORDER BY o.advanced_at, o.resource LIMIT p_limit
+$$;
+
+-- session_rows tells what the tables know of each session: clients that hold or wait, and those whose heartbeat or
+-- wait is noted. A client that has only ever held leases has no row in sessions. No index leads from a session to its
+-- leases, because a grant would have to change it; so this reads all locks and all waiters, once. Its order is by
+-- label, or with p_order by age (the longest silent first), leases or waiting (the most first). p_after is the session
+-- to continue after, in the order of labels.
+CREATE FUNCTION session_rows(
+  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
+RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
+               leases bigint, tickets bigint, pid int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be name, age, leases or waiting'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+BEGIN
+  RETURN QUERY
+    WITH every AS MATERIALIZED (
+      SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
+             GREATEST(max(a.until), max(s.alive_until)) AS alive_until, GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+             sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
+      FROM (
+        SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
+               count(*) AS leases, 0 AS tickets
+        FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
+        UNION ALL
+        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM waiters q GROUP BY q.session_id
+        UNION ALL
+        SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
+        LEFT JOIN sessions s ON s.session_id = a.session_id
+      WHERE p_session_id IS NULL OR a.session_id = p_session_id
+      GROUP BY a.session_id)
+    SELECT e.session_id, e.holder, e.version, e.alive_until, e.seen_at, e.leases, e.tickets, k.pid
+    FROM (
+      SELECT * FROM every o
+      WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
+        AND (p_after IS NULL OR (o.holder, o.session_id) > (
+          SELECT t.holder, t.session_id FROM every t WHERE t.session_id = p_after))
+      ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
+               CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
+      LIMIT p_limit) e
+      LEFT JOIN (SELECT m.mark, min(m.pid) AS pid FROM marked_pids() m GROUP BY m.mark) k
+        ON k.mark = session_mark(e.session_id)
+    ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
+             CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
+END $$;
+
+-- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until without
+-- another sign of life: while its tickets count, or a lease still has a third of its TTL.
+CREATE FUNCTION list_sessions(
+  p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
+  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
+RETURNS TABLE (session_id uuid, holder text, version text, alive boolean, alive_until timestamptz, seen_at timestamptz,
+               silent_us bigint, leases bigint, tickets bigint, pid int, db_user text, application_name text,
+               client_addr text, state text)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  SELECT r.session_id, r.holder, r.version, r.alive_until > clock_timestamp(), r.alive_until, r.seen_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
+         r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
+  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r
+    LEFT JOIN pg_stat_activity a ON a.pid = r.pid
+  ORDER BY r.ordinality
 $$;
 
 
@@ -2967,6 +3197,72 @@ BEGIN
 END $$;
 
 
+-- ==== 13_session
+
+-- What operators do about a client.
+
+-- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases, as
+-- break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
+-- session's row goes first (I25), so that its other tickets do not count any more. A client that is still alive loses
+-- its leases, and its waiting calls queue again, at the end. All of it is one transaction.
+CREATE FUNCTION break_session(
+  p_session_id uuid, p_reason text, p_actor text, p_limit int DEFAULT 1000, p_after text DEFAULT '')
+RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
+               expires_at timestamptz, handed int[], watched boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := require_read_committed() AND require_durable_commit() AND is_operator(p_reason, p_actor)
+    AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+  head locks;
+  n    text;
+  r    record;
+  b    record;
+  left_queue boolean;
+BEGIN
+  DELETE FROM sessions s WHERE s.session_id = p_session_id;
+  FOR n IN
+    SELECT a.name FROM (
+      SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND l.expires_at > clock_timestamp()
+      UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
+    WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
+  LOOP
+    SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0 FOR NO KEY UPDATE;
+    left_queue := false;
+    name := n;
+    FOR r IN DELETE FROM waiters q WHERE q.name = n AND q.session_id = p_session_id RETURNING q.ticket, q.holder LOOP
+      left_queue := true;
+      slot := NULL; ticket := r.ticket; holder := r.holder;
+      token := NULL; new_token := NULL; expires_at := NULL; handed := NULL; watched := NULL;
+      RETURN NEXT;
+    END LOOP;
+    FOR r IN
+      SELECT l.slot, l.token FROM locks l
+      WHERE l.name = n AND l.session_id = p_session_id AND l.expires_at > clock_timestamp() ORDER BY l.slot
+    LOOP
+      BEGIN
+        b := break_lock(n, p_reason, p_actor, r.token);
+      EXCEPTION WHEN SQLSTATE 'LK006' THEN
+        CONTINUE;                                               -- it has just ended by itself
+      END;
+      left_queue := false;
+      slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
+      expires_at := b.expires_at; handed := b.handed; watched := b.watched;
+      RETURN NEXT;
+    END LOOP;
+    IF left_queue THEN                                          -- those behind it may have their turn
+      SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0;
+      slot := NULL; ticket := NULL; holder := NULL; token := NULL; new_token := NULL; expires_at := NULL;
+      handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
+      watched := head.watched_until > clock_timestamp();
+      RETURN NEXT;                                              -- only what is to be announced
+    END IF;
+  END LOOP;
+END $$;
+
+
 -- ==== 14_history
 
 -- The history: who held what, and how it ended.
@@ -3000,6 +3296,91 @@ AS $$
 $$;
 
 
+-- ==== 14_statistics
+
+-- Numbers for monitoring. They name locks at most: whoever may use locks may read them. Nothing here locks anything.
+
+-- statistics counts what there is at this moment. item says what value counts; lock_name is NULL for all locks
+-- together. With p_top > 0 it also tells the numbers of single locks: of the p_top locks whose queue has waited for
+-- longest or that are held for longest, in turns, and with lock_name '' of all others together. It reads the whole
+-- table of locks once. blocked counts transactions that use tables of this schema and wait for others; the age of those
+-- is missing if the owner may not see it, and of prepared ones.
+CREATE FUNCTION statistics(p_top int DEFAULT 0)
+RETURNS TABLE (item text, lock_name text, value double precision)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+    leases AS MATERIALIZED (
+      SELECT l.name, l.session_id, l.acquired_at, l.expires_at - m.now < l.ttl / 3 AS ending,
+             l.renewed_at < m.now - l.ttl / 2 OR s.alive_until <= m.now AS dead
+      FROM moment m JOIN locks l ON l.expires_at > m.now LEFT JOIN sessions s ON s.session_id = l.session_id),
+    held AS (
+      SELECT h.name, count(*) AS leases, count(*) FILTER (WHERE h.ending) AS ending, min(h.acquired_at) AS since
+      FROM leases h GROUP BY h.name),
+    queued AS (
+      SELECT q.name, count(*) FILTER (WHERE s.alive_until > m.now) AS waiting,
+             count(*) FILTER (WHERE (s.alive_until > m.now) IS NOT TRUE) AS dead,
+             min(q.enqueued_at) FILTER (WHERE s.alive_until > m.now) AS since
+      FROM moment m JOIN waiters q ON q.ticket > 0 LEFT JOIN sessions s ON s.session_id = q.session_id GROUP BY q.name),
+    known AS (
+      SELECT h.name, coalesce(h.leases, 0) AS leases, coalesce(h.ending, 0) AS ending, h.since AS held_since,
+             coalesce(q.waiting, 0) AS waiting, coalesce(q.dead, 0) AS dead, q.since AS waiting_since,
+             LEAST(row_number() OVER (ORDER BY q.since, h.since, h.name),
+                   row_number() OVER (ORDER BY h.since, q.since, h.name)) AS place
+      FROM (SELECT h.name, h.leases, h.ending, h.since FROM held h
+            UNION ALL
+            SELECT q.name, NULL, NULL, NULL FROM queued q WHERE NOT EXISTS (SELECT FROM held o WHERE o.name = q.name)) h
+        LEFT JOIN queued q ON q.name = h.name),
+    ranked AS (
+      SELECT CASE WHEN row_number() OVER (ORDER BY k.place, k.waiting_since, k.name) <= p_top THEN k.name ELSE '' END AS label, k.*
+      FROM known k),
+    sums AS (
+      SELECT r.label, count(*) FILTER (WHERE r.leases > 0) AS locks, sum(r.leases) AS leases, sum(r.ending) AS ending,
+             min(r.held_since) AS held_since, sum(r.waiting) AS waiting, sum(r.dead) AS dead,
+             min(r.waiting_since) AS waiting_since
+      FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1),
+    ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
+    blocked AS MATERIALIZED (
+      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
+          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
+          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
+            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+      LIMIT 1000),
+    blockers AS MATERIALIZED (
+      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
+      WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
+  SELECT v.item, s.label, v.value FROM sums s CROSS JOIN moment m CROSS JOIN LATERAL (VALUES
+      ('locks', s.locks), ('leases', coalesce(s.leases, 0)), ('ending', coalesce(s.ending, 0)),
+      ('held_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.held_since)), 0)),
+      ('waiters', coalesce(s.waiting, 0)), ('dead_waiters', coalesce(s.dead, 0)),
+      ('waiting_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.waiting_since)), 0))) AS v (item, value)
+  UNION ALL
+  SELECT v.item, NULL, v.value FROM moment m CROSS JOIN LATERAL (VALUES
+      ('sessions', (SELECT count(*) FROM sessions s WHERE s.alive_until > m.now)),
+      ('dead_holders', (SELECT count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
+      ('tokens', (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM fencing_token_seq q)),
+      ('blocked', (SELECT count(*) FROM blocked b)),
+      ('blocked_seconds', (SELECT coalesce(GREATEST(0, extract(epoch FROM m.now - min(b.waitstart))), 0) FROM blocked b)),
+      ('blockers', (SELECT count(*) FROM blockers b)),
+      ('blocking_seconds', (SELECT extract(epoch FROM m.now - min(a.xact_start))
+                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid)),
+      ('notification_queue', pg_notification_queue_usage()::numeric)) AS v (item, value)
+  WHERE v.value IS NOT NULL
+$$;
+
+-- recent_events tells the IDs and kinds of events above p_after that somebody should know of, at most 100,000, and
+-- with kind NULL the greatest ID that was drawn. Events become visible when their transactions commit, and so not in
+-- the order of their IDs.
+CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id bigint, kind text)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  (SELECT e.id, e.kind FROM events e
+   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
+  UNION ALL
+  SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
+$$;
+
+
 -- ==== 99_rights
 
 -- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
@@ -3013,8 +3394,9 @@ DECLARE
     acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
     own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
-    list_locks, get_lock, list_waiters, list_fences, list_waits, backend_pids, list_backends}';
-  admins text[] := '{break_lock, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
+    list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
+    list_waits, backend_pids, list_backends, statistics, recent_events}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[

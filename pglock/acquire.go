@@ -67,9 +67,19 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 	return fn(lease.Context(), lease)
 }
 
-// acquire gets a lease, whose context is a child of parent. The server's first answer grants a free lock. For a
-// held lock the call waits: in the line of this client's calls, or in the server's queue.
+// acquire gets a lease, whose context is a child of parent.
 func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error) {
+	r.sight = c.look(ctx)
+	l, err := c.get(ctx, parent, r)
+	if err != nil {
+		c.failed(&r, err)
+	}
+	return l, err
+}
+
+// get is acquire for a call that is observed. The server's first answer grants a free lock. For a held lock the call
+// waits: in the line of this client's calls, or in the server's queue.
+func (c *Client) get(ctx, parent context.Context, r request) (*Lease, error) {
 	switch {
 	case r.maxWait == 0:
 		r.Wait = false
@@ -164,7 +174,11 @@ func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, e
 		l.unnamed = true
 		q.owner.has(l)
 	}
-	if !c.adopt(l) {
+	way := WayFree
+	if q.queued {
+		way = WayQueue
+	}
+	if !c.adopt(l, way) {
 		l.end(ErrReleased)
 		c.takeBack(q.RequestID, q.lost, q.TTL)
 		return nil, closedError(q.Name)

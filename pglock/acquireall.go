@@ -50,13 +50,13 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 		r := first
 		r.Name = names[i]
 		if leases[i], err = c.acquire(ctx, parent, r); err != nil {
-			c.giveBack(leases)
+			c.giveBack(ctx, leases)
 			return nil, err
 		}
 	}
 	for _, l := range leases { // the first may have been lost during the wait for the last
 		if err := l.Err(); err != nil {
-			c.giveBack(leases)
+			c.giveBack(ctx, leases)
 			return nil, fmt.Errorf("pglock: acquire %d locks: %w", len(names), err)
 		}
 	}
@@ -111,7 +111,7 @@ func (ls *Leases) Release(ctx context.Context) error {
 
 // giveBack ends leases that nobody has seen. They are taken back like abandoned requests, in the background if
 // the server does not answer soon.
-func (c *Client) giveBack(leases []*Lease) {
+func (c *Client) giveBack(ctx context.Context, leases []*Lease) {
 	if !c.calls.beginEnd() {
 		<-c.ended // Close releases them
 		return
@@ -120,6 +120,7 @@ func (c *Client) giveBack(leases []*Lease) {
 	var backs []*takeback.Request
 	for _, l := range leases {
 		if l != nil && l.end(ErrReleased) {
+			l.released(ctx, nil)
 			backs = append(backs, c.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl))
 		}
 	}

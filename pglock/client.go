@@ -50,6 +50,8 @@ type Client struct {
 	ended  chan struct{}  // closed when Close has ended the leases
 	gone   chan struct{}  // closed when Close has ended everything
 
+	observing *observing // nil: nobody observes
+
 	// othersWait says that the last release handed its lock to another client. The next release then expects
 	// the same, and sends the announcement in the same round trip.
 	othersWait atomic.Bool
@@ -58,7 +60,7 @@ type Client struct {
 	deadlineWake chan struct{} // 1-buffered: a lease ends before the planned look at the deadlines
 
 	// Each of these has its own mutex; none is held across I/O. Nested mutexes are taken in this order: lines,
-	// leases, a Lease, an owner; lines, calls. Nothing is called under the others.
+	// leases, a Lease, an owner; lines, calls. Nothing is called under the others. That of observing is the last of all.
 	lines     *handoff.Lines[*turnCall, *Lease]
 	leases    *leases
 	calls     calls
@@ -105,10 +107,12 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 		leases: newLeases(), queue: queue.New(config.sessionTTL), takebacks: takeback.New(),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
-	c.lines = handoff.New[*turnCall, *Lease](config.turns, func(ln *line) bool { return c.calls.background(func() { c.serve(ln) }) })
+	c.observing = observe(config.observers, c.ctx)
+	c.lines = handoff.New[*turnCall, *Lease](config.turns, func(ln *line) bool { return c.calls.background(func() { c.serve(ln) }) }, c.waitsInLine)
 	c.listener = listener.New(listener.Config{Life: c.ctx, Own: c.channel(), Connect: b.Listen, Notify: b.Notify,
-		Hint: func(text string) { c.queue.Hear(text, nil) }, Changed: c.watchers.changed, Hears: c.hears})
+		Hint: func(text string) { c.queue.Hear(text, nil) }, Changed: c.watchers.changed, Hears: c.hears, Deaf: c.polls, Back: c.listens})
 	b.OnAbandoned(c.abandoned)
+	b.OnTrouble(server.Trouble{Unnamed: c.unnamed, Reconnected: c.beatsAgain})
 	c.beats.Go(c.heartbeat)
 	c.calls.tasks.Go(c.watchDeadlines)
 	return c, nil

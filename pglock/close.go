@@ -38,6 +38,7 @@ func (c *Client) Close(ctx context.Context) error {
 	var claims []protocol.Claim
 	for _, l := range leases {
 		if l.end(ErrReleased) {
+			l.released(ctx, nil)
 			claims = append(claims, l.claim())
 		}
 	}
@@ -55,7 +56,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.pool != nil {
 		c.pool.Close()
 	}
-	return err
+	return errors.Join(err, c.observing.close())
 }
 
 // lastWords bounds how long a release or a close talks to the server: as long as ctx allows, but no longer than
@@ -120,7 +121,7 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error 
 	for i, e := range endings {
 		c.hear(claims[i].Name, e.Handed, sent, &others)
 	}
-	others.send(ctx, c.backend.AnnounceOwn)
+	c.send(ctx, others, c.backend.AnnounceOwn)
 	return nil
 }
 

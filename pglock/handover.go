@@ -50,6 +50,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		switch {
 		case err == nil && (next.Outcome == protocol.HandedOver || repeated && next.Outcome == string(ReasonReleased)):
 			l.end(ErrReleased)
+			l.released(ctx, nil)
 			l.client.tell(ctx, l.name, next.Handed, sent)
 			return nil
 		case err == nil:

@@ -36,6 +36,7 @@ type Lease struct {
 	row     int64                            // what the server knows the lease by: token, or the last of its block
 	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that may follow; nil: none may
 	unnamed bool                             // granted to a line: the server does not know the owner
+	sight   *sight                           // nil: nobody observes
 
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -45,6 +46,7 @@ type Lease struct {
 	deadline  trust.Instant // trust ends here
 	expiresAt time.Time     // by the server's clock, as last reported; zero before that
 	due       trust.Instant // the next renewal
+	fresh     time.Duration // when the last successful request was sent, on the monotonic clock
 	failure   error         // of the last renewal
 	holds     []*hold       // what needs the lease for longer than its TTL
 	tooLong   bool          // on the server the lease may last for longer than anybody needs
@@ -55,7 +57,7 @@ type Lease struct {
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
 	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, grace: r.Grace,
-		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token)}
+		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token), sight: r.sight}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
 	return l
@@ -152,13 +154,18 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 // Extend has made longer. Errors are those of Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
-	return l.ask(ctx, "renew", func(ctx context.Context) error {
+	var did tally
+	err := l.ask(ctx, "renew", func(ctx context.Context) error {
 		v, err := l.client.backend.Renew(ctx, l.claim())
 		if err == nil {
-			l.extend(sent, v, sooner())
+			did.renewed(l, l.extend(sent, v, sooner()))
+		} else if !errors.Is(errorFromSQL(err, l.name, l.token), ErrLost) {
+			did.failed(l, l.sinceRenewed())
 		}
 		return err
 	})
+	l.client.tellRenewals(ctx, did, sent, err)
+	return err
 }
 
 // ask runs f, which ends with the client, and ends the lease if the server says that it is lost.
@@ -193,8 +200,8 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 // ErrReleased, or that loss again, and change nothing. Another error means that the server has not confirmed
 // the release. If time ran out, the client keeps trying in the background; at worst the lease ends with its
 // TTL.
-func (l *Lease) Release(ctx context.Context) error {
-	if l.passOn() {
+func (l *Lease) Release(ctx context.Context) (err error) {
+	if l.passOn(ctx) {
 		return nil
 	}
 	if !l.client.calls.beginEnd() {
@@ -203,7 +210,11 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	defer l.client.calls.ends.Done()
 	if !l.end(ErrReleased) {
+		l.outlived(ctx)
 		return l.howEnded()
+	}
+	if l.sight != nil {
+		defer func() { l.released(ctx, err) }()
 	}
 	ctx, cancel := lastWords(ctx, l.ttl)
 	defer cancel()
@@ -269,16 +280,20 @@ func (l *Lease) dueAt() (trust.Instant, bool) {
 
 // extend moves the deadline after a grant or a renewal by the TTL that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
-func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
+func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {
+	now := l.client.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	g = l.gap(now)
 	if l.ended == nil {
 		l.trust(l.ttl, sent, v, sooner)
 	}
+	return g
 }
 
 // trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the mutex.
 func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdict, sooner float64) {
+	l.fresh = max(l.fresh, sent.Mono)
 	deadline := trust.Deadline(sent, lasts, v.Remaining-l.grace)
 	if deadline.Mono > l.deadline.Mono {
 		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
@@ -296,14 +311,16 @@ func (l *Lease) end(cause error) bool {
 	first := l.ended == nil
 	if first {
 		l.owner.held.Add(-1)
+		handed := false
 		if lost, ok := cause.(*LostError); ok && lost.Reason == ReasonReleased && l.handing {
-			cause = ErrReleased // by our own HandOver, whose answer is on its way
+			cause, handed = ErrReleased, true // by our own HandOver, whose answer is on its way
 		}
 		if cause == ErrReleased && now.Reached(l.deadline) {
 			cause = &LostError{Name: l.name, Token: l.token, Reason: ReasonExpired, Err: l.failure}
 			first = false
 		}
 		l.ended = cause
+		l.noteEnd(now, cause, handed)
 	}
 	ended := l.ended
 	l.mu.Unlock()

@@ -2,6 +2,7 @@ package pglock
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -36,14 +37,16 @@ func newLeases() *leases {
 }
 
 // adopt puts a new lease under the care of the client's loops. False: the client was closed meanwhile.
-func (c *Client) adopt(l *Lease) bool {
-	now := c.now().Mono
+func (c *Client) adopt(l *Lease, way Way) bool {
+	at := c.now()
+	now := at.Mono
 	s := c.leases
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
 		return false
 	}
+	l.held(at, way)
 	s.all[l] = struct{}{}
 	look := min(l.deadline.Mono, now+wallClockLook)
 	beatSooner, deadlineSooner := l.due.Mono < s.nextBeat, look < s.nextDeadline
@@ -59,8 +62,8 @@ func (c *Client) adopt(l *Lease) bool {
 }
 
 // replace ends a released lease and puts the next turn in its place, with the rest of the grant. False: the
-// lease has already ended, or has too little time left.
-func (s *leases) replace(l, next *Lease, now trust.Instant) bool {
+// lease has already ended, or has too little time left. ctx is the release's.
+func (s *leases) replace(ctx context.Context, l, next *Lease, now trust.Instant) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.mu.Lock()
@@ -70,7 +73,8 @@ func (s *leases) replace(l, next *Lease, now trust.Instant) bool {
 	}
 	l.ended = ErrReleased
 	l.owner.held.Add(-1)
-	next.deadline, next.due, next.expiresAt = l.deadline, l.due, l.expiresAt
+	next.deadline, next.due, next.fresh, next.expiresAt = l.deadline, l.due, l.fresh, l.expiresAt
+	l.passedTo(ctx, next, now)
 	delete(s.all, l)
 	s.all[next] = struct{}{}
 	return true

@@ -25,6 +25,7 @@ type config struct {
 	turns       int // that one grant may pass through in this client
 	turnsWithin time.Duration
 	listen      *pgx.ConnConfig // nil: made as the pool makes its connections
+	observers   []Observer
 }
 
 var errNilOption = &ArgumentError{"option", "nil", "be an option of this package"}

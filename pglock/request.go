@@ -31,6 +31,7 @@ type request struct {
 	maxWait time.Duration // < 0: until ctx ends
 	apart   bool          // never shares a grant with other calls
 	owner   *owner
+	sight   *sight // nil: nobody observes
 }
 
 func (c *Client) newRequest(name string, opts []AcquireOption) (request, error) {

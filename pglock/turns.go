@@ -56,6 +56,10 @@ func (c *Client) waitForTurn(ctx context.Context, q *pending, ln *line, call *tu
 	return call.lease, call.err
 }
 
+// waitsInLine tells that a call has joined a line that others have begun. It is called under the mutex of the lines, so
+// that the call's turn cannot come before.
+func (c *Client) waitsInLine(call *turnCall, place int) { c.waiting(&call.request, place) }
+
 // partNested moves calls whose owners now hold other locks from the line to their own tickets: otherwise a
 // circle that they close would not be found.
 func (c *Client) partNested() {
@@ -120,7 +124,7 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 
 // passOn ends the lease and passes its turn to the next call in its line, without the server, which still sees
 // one lease. False: the release must go through the server.
-func (l *Lease) passOn() bool {
+func (l *Lease) passOn(ctx context.Context) bool {
 	if l.turn == nil {
 		return false
 	}
@@ -130,7 +134,7 @@ func (l *Lease) passOn() bool {
 	passed := c.lines.Pass(l.turn, now, func(call *turnCall, token int64, turn *handoff.Turn[*turnCall, *Lease]) (*Lease, bool) {
 		lease := newLease(c, call.parent, call.request, l.grantID, Token(token), 0)
 		lease.row, lease.turn, lease.queued, lease.unnamed = l.row, turn, true, true
-		if !c.leases.replace(l, lease, now) {
+		if !c.leases.replace(ctx, l, lease, now) {
 			lease.owner.held.Add(-1) // it never existed
 			lease.cancel(ErrReleased)
 			return nil, false

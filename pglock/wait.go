@@ -31,6 +31,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer,
 			c.sleep(ctx, busy, nil)
 		} else {
 			q.Retry, q.queued = true, true
+			c.waiting(&q.request, a.Place)
 			if c.queue.Put(t, q.GrantID, a, sent, c.now()) {
 				signal(c.beatWake)
 			}

@@ -72,7 +72,25 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWhy(o), newWaiters(o), newBreak(o), newPrune(o), newGuard(o), newDoctor(o), newRun(o), newRunMinder(), newDemo(o), newDemoWorker(), newVersion(o))
+	root.AddCommand(
+		newMigrate(o),
+		newList(o),
+		newShow(o),
+		newWhy(o),
+		newWaiters(o),
+		newTop(o),
+		newWatch(o),
+		newBreak(o),
+		newPrune(o),
+		newGuard(o),
+		newDoctor(o),
+		newServe(o),
+		newRun(o),
+		newRunMinder(),
+		newDemo(o),
+		newDemoWorker(),
+		newVersion(o),
+	)
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {

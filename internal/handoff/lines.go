@@ -39,6 +39,7 @@ type Key struct {
 type Lines[Call, Lease comparable] struct {
 	turns int                           // of a block, at most
 	agent func(*Line[Call, Lease]) bool // starts a goroutine that calls Plan until it is dismissed; false: it could not
+	waits func(call Call, place int)    // is called with the mutex held when a call joins a line
 	mu    sync.Mutex                    // taken before the client's leases'; never held across I/O
 	lines map[Key]*Line[Call, Lease]
 }
@@ -74,8 +75,8 @@ type block struct {
 }
 
 // New makes lines for grants of so many turns.
-func New[Call, Lease comparable](turns int, agent func(*Line[Call, Lease]) bool) *Lines[Call, Lease] {
-	return &Lines[Call, Lease]{turns: turns, agent: agent, lines: make(map[Key]*Line[Call, Lease])}
+func New[Call, Lease comparable](turns int, agent func(*Line[Call, Lease]) bool, waits func(call Call, place int)) *Lines[Call, Lease] {
+	return &Lines[Call, Lease]{turns: turns, agent: agent, waits: waits, lines: make(map[Key]*Line[Call, Lease])}
 }
 
 // Join adds a call to the line for the lock. If there is no line, the call begins one and asks for itself: it is
@@ -89,6 +90,7 @@ func (ls *Lines[Call, Lease]) Join(key Key, call Call) (line *Line[Call, Lease],
 		return line, true
 	}
 	line.calls = append(line.calls, call)
+	ls.waits(call, len(line.calls))
 	ls.tidy(line)
 	return line, false
 }

@@ -22,7 +22,7 @@ type lines = Lines[string, string]
 
 // newLines are lines whose agents the test plays.
 func newLines(agents *int) *lines {
-	return New(8, func(*Line[string, string]) bool { *agents++; return true })
+	return New(8, func(*Line[string, string]) bool { *agents++; return true }, func(string, int) {})
 }
 
 // give makes every turn's lease: it is named like its call.

@@ -84,7 +84,9 @@ CREATE TABLE locks (
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
-  alive_until timestamptz NOT NULL
+  alive_until timestamptz NOT NULL,
+  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
+  version     text                                  -- of the library; NULL until its heartbeat has told it
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
