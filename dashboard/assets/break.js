@@ -25,7 +25,7 @@ export function breakDialog(lock, waiters) {
   const fact = (term, ...content) => [h('dt', {}, term), h('dd', {}, ...content)];
   const dialog = h('dialog', { class: 'dialog break', 'aria-labelledby': 'break-title', 'aria-describedby': 'break-what' },
     h('h2', { id: 'break-title' }, 'Break this lease?'),
-    h('form', { submit: (e) => { e.preventDefault(); send(); } },
+    h('form', { novalidate: true, submit: (e) => { e.preventDefault(); send(); } },
       h('dl', { class: 'facts' },
         fact('Lock', shown(lock.name)), fact('Holder', shown(lock.holder)), fact('Token', token), fact('Held for', seconds(heldFor(lock))),
         fact('Next', next ? shown(next.holder) : 'nobody waits')),

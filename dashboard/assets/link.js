@@ -41,6 +41,7 @@ export function leave() {
   open?.close();
   open = null;
   subject = null;
+  again = null;
 }
 
 // touched notes that data has come, by a stream or by a request.
@@ -141,4 +142,10 @@ document.addEventListener('visibilitychange', () => {
 });
 window.addEventListener('online', () => open?.retry());
 window.addEventListener('pageshow', (e) => { if (e.persisted && subject) { open?.close(); connect(); } });
-$('retry').addEventListener('click', () => open?.retry());
+
+let again = null; // of a view without a stream
+
+// retryWith has f called when somebody does not want to wait for the next try.
+export function retryWith(f) { again = f; }
+
+$('retry').addEventListener('click', () => { if (open) open.retry(); else again?.(); });

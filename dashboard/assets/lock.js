@@ -9,7 +9,7 @@ import * as connection from './link.js';
 import { title } from './notes.js';
 import { fit, queuePicture } from './queue.js';
 import * as route from './route.js';
-import { count, escaped, shown } from './text.js';
+import { count, escaped, moment, shown } from './text.js';
 import { ENDS, sign, tenures, timeline } from './timeline.js';
 
 const PAGE = 200; // entries of the history at a time
@@ -32,7 +32,7 @@ export function lockView(root, params) {
   const queueList = h('details', {}, h('summary', {}, 'The queue as a table'), h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'The queue as a table' }));
   const line = h('div', { class: 'canvas' });
   const legend = h('ul', { class: 'legend', 'aria-label': 'How a tenure ended' }, Object.entries(ENDS).map(([end, words]) =>
-    h('li', {}, s('svg', { class: 'picture sign', width: 20, height: 20, viewBox: '0 0 20 20', 'aria-hidden': 'true' },
+    h('li', { 'data-end': end }, s('svg', { class: 'picture sign', width: 20, height: 20, viewBox: '0 0 20 20', 'aria-hidden': 'true' },
       s('g', { transform: end === 'break' ? 'translate(10 10) scale(.5)' : 'translate(10 10)' }, sign(end, 0, 0))), words.replace(/:.*/, ''))));
   const level = h('p', { class: 'hint' });
   const fences = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Fences' });
@@ -109,7 +109,7 @@ export function lockView(root, params) {
       put(sentence, 'Nobody holds this lock. ', last.holder ? ['The last holder was ', shown(last.holder), `, with token ${last.token}. `] : '', `${waiting}.`);
       title(`free: ${escaped(name)}`);
     } else if (sentence.dataset.key !== key) {
-      const who = held.length === 1 ? [shown(held[0].holder), ' holds it, with token ', h('b', {}, String(held[0].token)), '. ']
+      const who = held.length === 1 ? [shown(held[0].holder), ' has held it since ', moment(held[0].acquired_at), ', with token ', h('b', {}, String(held[0].token)), '. ']
         : [`${held.length} holders share it${held[0].mode === 'limit' ? `, of at most ${held[0].limit}` : ''}. `];
       put(sentence, who, `${waiting}.`);
       title(`held${data.waiters.length ? `, ${data.waiters.length} waiting` : ''}: ${escaped(name)}`);
@@ -148,6 +148,7 @@ export function lockView(root, params) {
     fit(picture);
     const list = tenures(past.events, data.holders, nowOnServer());
     cards.line.hidden = list.length === 0;
+    for (const li of legend.children) li.hidden = !list.some((t) => t.end === li.dataset.end);
     if (list.length > 0) {
       const drawn = timeline(list, nowOnServer(), room(line));
       put(line, drawn);

@@ -24,11 +24,11 @@ function step(one) {
     one.effect || one.needs ? h('p', { class: 'hint' }, lines([one.effect, one.needs ? `Needs ${one.needs}.` : ''].filter(Boolean).join(' '))) : null);
 }
 
-const lines = (text) => String(text ?? '').split('\n').map((line, i) => [i > 0 ? h('br') : null, shown(line)]);
+const lines = (text, code = null) => String(text ?? '').split('\n').map((line, i) => [i > 0 ? '\n' : null, shown(line, { 'data-code': code })]);
 
 function command(one) {
   const words = one.run === 'pglock-admin' && !one.command.startsWith('pglock-admin') ? `pglock-admin ${one.command}` : one.command;
-  return h('div', { class: 'command' }, h('code', {}, lines(words)), copyButton('Copy the command', words));
+  return h('div', { class: 'command' }, h('code', {}, lines(words, true)), copyButton('Copy the command', words));
 }
 
 // copyButton puts a text on the clipboard, as it is.
@@ -63,7 +63,7 @@ export function holderCard(lock, onBreak) {
       fact('Lease', h('dd', {}, lease.element)),
       fact('Renewed', renewed),
       fact('Session', h('dd', {}, h('a', { href: link('sessions', { match: lock.holder }) }, shown(String(lock.session).slice(0, 8))))),
-      metadata && metadata !== '{}' ? h('div', { class: 'whole' }, h('dt', {}, 'Metadata'), h('dd', {}, h('pre', { tabindex: '0', 'aria-label': 'Metadata' }, lines(metadata)))) : null));
+      metadata && metadata !== '{}' ? h('div', { class: 'whole' }, h('dt', {}, 'Metadata'), h('dd', {}, h('pre', { tabindex: '0', 'aria-label': 'Metadata' }, lines(metadata, true)))) : null));
   return {
     element,
     update(changed) {

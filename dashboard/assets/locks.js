@@ -99,6 +99,7 @@ export function locksView(root, first, place) {
     locks = received(data.locks ?? []);
     more = data.more;
     rows.show(locks);
+    locks.forEach((lock, i) => mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null));
     table.hidden = locks.length === 0;
     empty.hidden = locks.length > 0;
     if (locks.length === 0) put(empty, nothing());
@@ -197,7 +198,7 @@ function makeRow(lock) {
   const waiting = h('span', { class: 'queue' });
   const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
   const element = h('tr', { role: 'row', click: open },
-    h('th', { scope: 'row', role: 'rowheader' }, name, mode), cell('Holder', holder), cell('Token', token),
+    h('th', { scope: 'row', role: 'rowheader', class: 'lock' }, name, mode), cell('Holder', holder), cell('Token', token),
     cell('Held for', held), cell('Lease', lease.element), cell('Waiting', waiting));
   const row = {
     element, opened: false,

@@ -73,7 +73,7 @@ function setTheme(theme) {
   try {
     localStorage.setItem('pglock-theme', theme);
   } catch { /* it lasts as long as the page */ }
-  themeButton.textContent = { auto: 'Auto', light: 'Light', dark: 'Dark' }[theme];
+  themeButton.textContent = { auto: '◐ Auto', light: '○ Light', dark: '● Dark' }[theme];
   themeButton.setAttribute('aria-label', `Colours: ${theme === 'auto' ? 'as the system' : theme}. Change`);
 }
 

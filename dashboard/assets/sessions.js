@@ -80,6 +80,8 @@ export function sessionsView(root, first) {
   }
 
   if (params.match) search.value = params.match;
+  connection.leave();
+  connection.retryWith(read);
   read();
   return {
     update(changed) {

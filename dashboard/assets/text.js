@@ -28,6 +28,7 @@ export function shown(text, attributes = {}) {
   const whole = String(text ?? '');
   let from = 0;
   for (const match of whole.matchAll(UNSEEN)) {
+    if (attributes['data-code'] && match[0][0] === ' ') continue; // what code is indented by is no trick
     element.append(whole.slice(from, match.index));
     element.append(h('span', { class: 'escape' }, escapeOf(match[0])));
     from = match.index + match[0].length;
