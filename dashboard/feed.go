@@ -10,8 +10,6 @@ import (
 )
 
 const (
-	// A feed reads again after this pause, or after four times as long as the last read took.
-	pollEvery = 800 * time.Millisecond
 	pollShare = 4
 
 	// MaxFeeds limits how many different queries streams have at once.
@@ -116,7 +114,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 			seen = print
 			f.publish(next)
 		}
-		timer.Reset(max(pollEvery, pollShare*time.Since(began)))
+		timer.Reset(max(d.pace.poll, pollShare*time.Since(began)))
 	}
 }
 

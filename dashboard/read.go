@@ -97,16 +97,11 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, limit int) (v historyView, err error) {
 	v = historyView{At: time.Now().UTC(), Level: "losses"}
 	err = d.reading(ctx, func(ctx context.Context) error {
-		events := func(yield func(lockadmin.Event, error) bool) {
-			for e, err := range d.admin.Events(ctx, name, lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))) {
-				if err == nil && before > 0 && e.ID >= before {
-					continue
-				}
-				if !yield(e, err) {
-					return
-				}
-			}
+		opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
+		if before > 0 {
+			opts = append(opts, lockadmin.WithBefore(before))
 		}
+		events := d.admin.History(ctx, name, opts...)
 		v.Events, v.More, err = first(limit, events, viewEvent)
 		return err
 	})

@@ -1,10 +1,12 @@
 package fencedhttp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -30,6 +32,10 @@ type Verifier struct {
 	// OnError receives what a response omits: errors of Store and Resource, and missing fields of this struct.
 	// Optional.
 	OnError func(*http.Request, error)
+	// Observer is told of each request that is answered with an error: pglock.EventStale if a greater token was seen,
+	// otherwise pglock.EventRefused. The request's goroutine calls it, after it has written the answer, so a slow one
+	// makes refusals slow. If it panics, OnError receives that. Optional.
+	Observer pglock.Observer
 
 	gate gate
 }
@@ -43,8 +49,9 @@ func (v *Verifier) Middleware(next http.Handler) http.Handler {
 
 func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	if v.Store == nil || v.Resource == nil || next == nil {
-		v.report(r, errors.New("fencedhttp: Verifier.Store, Verifier.Resource or the handler is nil: each must be set"))
-		problem{Type: TypeMisconfigured, Title: "Fencing is not configured", Status: http.StatusInternalServerError}.write(w)
+		err := errors.New("fencedhttp: Verifier.Store, Verifier.Resource or the handler is nil: each must be set")
+		v.report(r, err)
+		v.refuse(w, r, err, problem{Type: TypeMisconfigured, Title: "Fencing is not configured", Status: http.StatusInternalServerError})
 		return
 	}
 	unchecked := v.Unchecked
@@ -57,13 +64,13 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	values := r.Header.Values(Header)
 	if len(values) == 0 {
-		problem{Type: TypeNoToken, Title: "Fencing token required", Status: http.StatusPreconditionRequired,
-			Detail: fmt.Sprintf("Send the fencing token of your lease in the header %s.", Header)}.write(w)
+		v.refuse(w, r, errNoToken, problem{Type: TypeNoToken, Title: "Fencing token required", Status: http.StatusPreconditionRequired,
+			Detail: fmt.Sprintf("Send the fencing token of your lease in the header %s.", Header)})
 		return
 	}
 	token, err := parseToken(values)
 	if err != nil {
-		problem{Type: TypeBadToken, Title: "Malformed fencing token", Status: http.StatusBadRequest, Detail: err.Error()}.write(w)
+		v.refuse(w, r, err, problem{Type: TypeBadToken, Title: "Malformed fencing token", Status: http.StatusBadRequest, Detail: err.Error()})
 		return
 	}
 	resource, err := v.Resource(r)
@@ -71,9 +78,10 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		err = checkResource(resource)
 	}
 	if err != nil {
-		v.report(r, fmt.Errorf("fencedhttp: name the resource of %s: %w", r.Method, err))
-		problem{Type: TypeBadResource, Title: "No fenced resource", Status: http.StatusBadRequest,
-			Detail: "The request names no resource that can be fenced.", Token: token}.write(w)
+		err = fmt.Errorf("fencedhttp: name the resource of %s: %w", r.Method, err)
+		v.report(r, err)
+		v.refuse(w, r, err, problem{Type: TypeBadResource, Title: "No fenced resource", Status: http.StatusBadRequest,
+			Detail: "The request names no resource that can be fenced.", Token: token})
 		return
 	}
 	v.admit(w, r, next, resource, token)
@@ -92,18 +100,20 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 		err = fmt.Errorf("fencedhttp: the store has %d for the greatest token of resource %q, after token %d", last, resource, token)
 	}
 	if err != nil {
-		v.report(r, fmt.Errorf("fencedhttp: advance resource %q to token %d: %w", resource, token, err))
-		problem{Type: TypeNoStore, Title: "Fencing unavailable", Status: http.StatusServiceUnavailable,
-			Detail: "The token could not be compared. Nothing was done; try again.", Token: token, Resource: resource}.write(w)
+		err = fmt.Errorf("fencedhttp: advance resource %q to token %d: %w", resource, token, err)
+		v.report(r, err)
+		v.refuse(w, r, err, problem{Type: TypeNoStore, Title: "Fencing unavailable", Status: http.StatusServiceUnavailable,
+			Detail: "The token could not be compared. Nothing was done; try again.", Token: token, Resource: resource})
 		return
 	}
 	if last == token && v.Serialize {
 		last, err = v.gate.enter(r.Context(), turn, token)
 		if err != nil {
-			v.report(r, fmt.Errorf("fencedhttp: token %d waits for its predecessors at resource %q: %w", token, resource, err))
-			problem{Type: TypeWaiting, Title: "A predecessor is still at work", Status: http.StatusServiceUnavailable,
+			err = fmt.Errorf("fencedhttp: token %d waits for its predecessors at resource %q: %w", token, resource, err)
+			v.report(r, err)
+			v.refuse(w, r, err, problem{Type: TypeWaiting, Title: "A predecessor is still at work", Status: http.StatusServiceUnavailable,
 				Detail: "A request with a lower token has not finished in time. Nothing was done; try again.",
-				Token:  token, Resource: resource}.write(w)
+				Token:  token, Resource: resource})
 			return
 		}
 		if last == token {
@@ -111,10 +121,31 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 		}
 	}
 	if last > token {
-		stale(&RefusedError{Resource: resource, Token: token, LastToken: last}).write(w)
+		err := &RefusedError{Resource: resource, Token: token, LastToken: last}
+		v.refuse(w, r, err, stale(err))
 		return
 	}
 	next.ServeHTTP(w, r.WithContext(ContextWithToken(r.Context(), token)))
+}
+
+var errNoToken = errors.New("fencedhttp: the request has no fencing token")
+
+// refuse answers the request with the problem, and tells the observer.
+func (v *Verifier) refuse(w http.ResponseWriter, r *http.Request, err error, p problem) {
+	p.write(w)
+	if v.Observer == nil {
+		return
+	}
+	e := pglock.Event{Kind: pglock.EventRefused, At: time.Now(), Resource: p.Resource, Token: p.Token, LastToken: p.LastToken, Err: err}
+	if p.Type == TypeStaleToken {
+		e.Kind = pglock.EventStale
+	}
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			v.report(r, fmt.Errorf("fencedhttp: the observer panicked at the event %q: %v", e.Kind, panicked))
+		}
+	}()
+	v.Observer.Observe(context.WithoutCancel(r.Context()), e)
 }
 
 func (v *Verifier) report(r *http.Request, err error) {

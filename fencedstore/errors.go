@@ -3,7 +3,6 @@ package fencedstore
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"github.com/pglock-dev/pglock/internal/argument"
@@ -65,7 +64,7 @@ var translated = []error{ErrLeftFence, ErrUnfenced, ErrKeyTooOld,
 
 // translate turns the server's refusals into the errors of this package and of pglock.
 func translate(err error, lease *pglock.Lease, resource string) error {
-	if slices.ContainsFunc(translated, func(target error) bool { return errors.Is(err, target) }) {
+	if isOneOf(err, translated) {
 		return err
 	}
 	switch protocol.State(err) {

@@ -3,6 +3,7 @@ package fencedstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -132,9 +133,18 @@ func (r *sqlRow) Scan(into ...any) error {
 	return r.rows.Close()
 }
 
-// guard puts a transaction of the application under its fences. The extensions of the leases end by themselves, because
-// guard does not hear of the end of the transaction.
-func (c config) guard(ctx context.Context, o opening, send query) (err error) {
+// guard puts a transaction of the application under its fences, and tells the observer of a refusal.
+func (c config) guard(ctx context.Context, o opening, send query) error {
+	err := o.lost()
+	if err == nil {
+		err = c.guardOnce(ctx, o, send)
+	}
+	return o.observeRefusal(ctx, err)
+}
+
+// guardOnce is guard without the observer. The extensions of the leases end by themselves, because it does not hear of
+// the end of the transaction.
+func (c config) guardOnce(ctx context.Context, o opening, send query) (err error) {
 	holds, err := o.extend(ctx)
 	defer func() {
 		for _, drop := range holds {
@@ -183,10 +193,21 @@ func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
 	if configErr != nil && c.resource == "" {
 		c.resource = lease.Resource()
 	}
-	if p, known := lastPassage(lease); known {
-		if late := p.explain(err, saysClosed(err)); late != nil {
-			return late
-		}
+	o := opening{fences: []Fence{{Lease: lease, Resource: c.resource}}}
+	return o.explainGuarded(err, func() error { return translate(err, lease, c.resource) })
+}
+
+// explainGuarded explains an error of a guarded transaction, and tells the observer of a refusal.
+func (o opening) explainGuarded(err error, otherwise func() error) error {
+	explained := error(nil)
+	if p, known := lastPassage(o.fences[0].Lease); known {
+		explained = p.explain(err, saysClosed(err))
 	}
-	return translate(err, lease, c.resource)
+	if explained == nil {
+		explained = otherwise()
+	}
+	if kindOf(err) == "" && !errors.Is(err, ErrStaleToken) { // else the observer has heard of it
+		_ = o.observeRefusal(o.fences[0].Lease.Context(), explained)
+	}
+	return explained
 }

@@ -88,16 +88,13 @@ func ExplainAll(err error, fences []Fence) error {
 		}
 		o.fences = append(o.fences, f.withDefault())
 	}
-	if p, known := lastPassage(fences[0].Lease); known {
-		if late := p.explain(err, saysClosed(err)); late != nil {
-			return late
+	return o.explainGuarded(err, func() error {
+		if !strings.HasPrefix(protocol.State(err), "LK") {
+			return err
 		}
-	}
-	if !strings.HasPrefix(protocol.State(err), "LK") {
-		return err
-	}
-	f := o.blamed(err)
-	return translate(err, f.Lease, f.Resource)
+		f := o.blamed(err)
+		return translate(err, f.Lease, f.Resource)
+	})
 }
 
 func (f Fence) withDefault() Fence {

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,10 +64,13 @@ func (o opening) String() string {
 	return "resources " + strings.Join(names, ", ")
 }
 
-// lost says why one of the leases has ended, by the local clock. It is nil while none has.
+// lost says why one of the leases has ended, by the local clock, and which one if there are several. It is nil while
+// none has.
 func (o opening) lost() error {
-	for _, f := range o.fences {
-		if err := f.Lease.Err(); err != nil {
+	for i, f := range o.fences {
+		if err := f.Lease.Err(); err != nil && len(o.fences) > 1 {
+			return fmt.Errorf("fences[%d]: %w", i, err)
+		} else if err != nil {
 			return err
 		}
 	}

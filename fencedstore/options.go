@@ -76,7 +76,7 @@ func newConfig(lease *pglock.Lease, opts []FenceOption) (config, error) {
 			return config{}, err
 		}
 	}
-	return c, lease.Err()
+	return c, nil
 }
 
 // WithReceipt is for Guard and its relatives, whose COMMIT the application sends. The transaction leaves a receipt, and

@@ -16,7 +16,7 @@ import (
 // lock until COMMIT, even if SET CONSTRAINTS ALL IMMEDIATE has used up the check inside COMMIT. Of the options only
 // WithResource matters. Store.Write and WriteSQL do this by themselves.
 func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOption) error {
-	return sealTx(checkPgxTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
+	return sealTx(ctx, checkPgxTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
 		_, err := tx.Exec(ctx, sql, resources)
 		return err
 	})
@@ -24,7 +24,7 @@ func Seal(ctx context.Context, tx pgx.Tx, lease *pglock.Lease, opts ...FenceOpti
 
 // SealSQL is Seal for a transaction of database/sql.
 func SealSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceOption) error {
-	return sealTx(checkSQLTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
+	return sealTx(ctx, checkSQLTx(tx), []Fence{{Lease: lease}}, opts, func(sql string, resources []string) error {
 		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
 		return err
 	})
@@ -32,7 +32,7 @@ func SealSQL(ctx context.Context, tx SQLTx, lease *pglock.Lease, opts ...FenceOp
 
 // SealAll is Seal for a transaction of GuardAll.
 func SealAll(ctx context.Context, tx pgx.Tx, fences []Fence) error {
-	return sealTx(checkPgxTx(tx), fences, nil, func(sql string, resources []string) error {
+	return sealTx(ctx, checkPgxTx(tx), fences, nil, func(sql string, resources []string) error {
 		_, err := tx.Exec(ctx, sql, resources)
 		return err
 	})
@@ -40,13 +40,15 @@ func SealAll(ctx context.Context, tx pgx.Tx, fences []Fence) error {
 
 // SealAllSQL is SealAll for a transaction of database/sql.
 func SealAllSQL(ctx context.Context, tx SQLTx, fences []Fence) error {
-	return sealTx(checkSQLTx(tx), fences, nil, func(sql string, resources []string) error {
+	return sealTx(ctx, checkSQLTx(tx), fences, nil, func(sql string, resources []string) error {
 		_, err := tx.ExecContext(ctx, sql, arrayText(resources))
 		return err
 	})
 }
 
-func sealTx(bad error, fences []Fence, opts []FenceOption, exec func(sql string, resources []string) error) error {
+func sealTx(
+	ctx context.Context, bad error, fences []Fence, opts []FenceOption, exec func(sql string, resources []string) error,
+) error {
 	if bad != nil {
 		return bad
 	}
@@ -64,11 +66,15 @@ func sealTx(bad error, fences []Fence, opts []FenceOption, exec func(sql string,
 		}
 		o.fences = append(o.fences, f)
 	}
-	if err := exec(protocol.Seal(o.schema()), o.resources()); err != nil {
-		f := o.blamed(err)
-		return fmt.Errorf("fencedstore: seal: %w", translate(err, f.Lease, f.Resource))
+	err := o.lost()
+	if err != nil {
+		return o.observeRefusal(ctx, err)
 	}
-	return nil
+	if err = exec(protocol.Seal(o.schema()), o.resources()); err != nil {
+		f := o.blamed(err)
+		err = fmt.Errorf("fencedstore: seal: %w", translate(err, f.Lease, f.Resource))
+	}
+	return o.observeRefusal(ctx, err)
 }
 
 // arrayText writes an array of texts as PostgreSQL reads it, for drivers that take no arrays.

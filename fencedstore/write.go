@@ -53,8 +53,22 @@ type connection interface {
 // errEnded is what commit answers when the callback has ended the transaction by itself.
 var errEnded = fmt.Errorf("%w: the callback ended its transaction by itself", ErrLeftFence)
 
-// write runs fn in a transaction under the fences of the opening.
+// write runs fn in a transaction under the fences of the opening, and tells the observer what became of it.
 func write(ctx context.Context, db database, o opening, fn func(context.Context, connection) error) error {
+	began := time.Now()
+	err := o.lost()
+	if err == nil {
+		err = writeOnce(ctx, db, o, fn)
+	}
+	if err != nil {
+		return o.observeRefusal(ctx, err)
+	}
+	o.observeWrite(ctx, time.Since(began))
+	return nil
+}
+
+// writeOnce is write without the observer.
+func writeOnce(ctx context.Context, db database, o opening, fn func(context.Context, connection) error) error {
 	receipt, err := rows.take(o.home())
 	if err != nil {
 		return err

@@ -120,7 +120,7 @@ func (p *pruner) run(ctx context.Context) error {
 		p.done.Leftovers += n
 		more = n >= sweptAtOnce // otherwise there were fewer of each kind
 	}
-	n, _, err := p.call(ctx, protocol.PruneEvents(p.admin.schema), p.age.Seconds())
+	n, _, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.age.Seconds())
 	if err != nil {
 		return err
 	}

@@ -11,11 +11,27 @@ import (
 type announcement struct {
 	names []string
 	slots []*int // nil: only watchers
+
+	handed []handed // of this client's waiters too, for the observer
+}
+
+// handed is what one statement gave to waiting calls.
+type handed struct {
+	name  string
+	calls int
+	sent  trust.Instant
 }
 
 // hear processes the grants that a statement made to waiters: it tells our own at once, and adds the others to
 // an announcement. sent is a time before the grants.
 func (c *Client) hear(name string, h protocol.Handed, sent trust.Instant, others *announcement) {
+	calls := len(h.Hints) + len(h.Slots)
+	if h.Announced {
+		calls++
+	}
+	if c.observing != nil && calls > 0 {
+		others.handed = append(others.handed, handed{name, calls, sent})
+	}
 	for _, text := range h.Hints {
 		c.queue.Hear(text, &sent)
 	}
@@ -29,9 +45,12 @@ func (c *Client) hear(name string, h protocol.Handed, sent trust.Instant, others
 
 // send announces through the server in a separate transaction, because NOTIFY must not wait for the disk. If it
 // fails, the waiters find their grants at the next look.
-func (a announcement) send(ctx context.Context, by func(context.Context, []string, []*int) error) {
+func (c *Client) send(ctx context.Context, a announcement, by func(context.Context, []string, []*int) error) {
 	if len(a.names) > 0 {
 		_ = by(ctx, a.names, a.slots)
+	}
+	for _, h := range a.handed {
+		c.observing.tell(ctx, Event{Kind: EventHandOver, Lock: h.name, Way: WayQueue, Count: h.calls, Took: c.now().Mono - h.sent.Mono})
 	}
 }
 
@@ -42,7 +61,7 @@ func (c *Client) tell(ctx context.Context, name string, h protocol.Handed, sent 
 	c.hear(name, h, sent, &others)
 	ctx, cancel := context.WithTimeout(ctx, parting)
 	defer cancel()
-	others.send(ctx, c.backend.Announce)
+	c.send(ctx, others, c.backend.Announce)
 }
 
 // tellSoon is tell for a call that does not wait for the announcement.

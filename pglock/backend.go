@@ -17,6 +17,7 @@ import (
 // use a fake. Only one goroutine at a time calls the second group of methods.
 type backend interface {
 	OnAbandoned(take func(protocol.Request, protocol.Answer, error))
+	OnTrouble(t server.Trouble)
 	Acquire(ctx context.Context, a protocol.Request) (protocol.Answer, error)
 	Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error)
 	Check(ctx context.Context, c protocol.Claim) (protocol.Remains, error)

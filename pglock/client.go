@@ -110,8 +110,9 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 	c.observing = observe(config.observers, c.ctx)
 	c.lines = handoff.New[*turnCall, *Lease](config.turns, func(ln *line) bool { return c.calls.background(func() { c.serve(ln) }) }, c.waitsInLine)
 	c.listener = listener.New(listener.Config{Life: c.ctx, Own: c.channel(), Connect: b.Listen, Notify: b.Notify,
-		Hint: func(text string) { c.queue.Hear(text, nil) }, Changed: c.watchers.changed, Hears: c.hears})
+		Hint: func(text string) { c.queue.Hear(text, nil) }, Changed: c.watchers.changed, Hears: c.hears, Deaf: c.polls, Back: c.listens})
 	b.OnAbandoned(c.abandoned)
+	b.OnTrouble(server.Trouble{Unnamed: c.unnamed, Reconnected: c.beatsAgain})
 	c.beats.Go(c.heartbeat)
 	c.calls.tasks.Go(c.watchDeadlines)
 	return c, nil

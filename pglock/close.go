@@ -121,7 +121,7 @@ func (c *Client) releaseAll(ctx context.Context, claims []protocol.Claim) error 
 	for i, e := range endings {
 		c.hear(claims[i].Name, e.Handed, sent, &others)
 	}
-	others.send(ctx, c.backend.AnnounceOwn)
+	c.send(ctx, others, c.backend.AnnounceOwn)
 	return nil
 }
 

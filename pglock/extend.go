@@ -139,13 +139,14 @@ func (l *Lease) renewal(now trust.Instant) renewal {
 
 // renewed notes that the server has renewed the lease. The lease may last for longer than anybody needs, because a
 // request to extend it arrived late, or because the expiry to undo was unknown. Then renewed plans another renewal
-// soon: the expiry is known now.
-func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, sooner float64) {
+// soon: the expiry is known now. It returns how long the lease had not been renewed.
+func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {
 	now := l.client.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	g = l.gap(now)
 	if l.ended != nil {
-		return
+		return g
 	}
 	for _, h := range r.holds {
 		if !h.isDone() {
@@ -161,6 +162,7 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	if l.tooLong {
 		l.due = now.Add(busyAgain)
 	}
+	return g
 }
 
 // needs is for how long the lease has to last from then on, without the grace. It adds a second to an extension,

@@ -14,6 +14,7 @@ import (
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
+	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -62,6 +63,7 @@ type fakeStore struct {
 	onHandOver   func(c protocol.Claim) protocol.Handed // what a release grants to waiters
 	onReleaseAll func(ctx context.Context, claims []protocol.Claim) error
 	orphaned     func(q protocol.Request, a protocol.Answer, err error)
+	trouble      server.Trouble
 	flights      sync.WaitGroup // requests under way, also of calls that have left
 }
 
@@ -203,6 +205,8 @@ type requested struct {
 func (s *fakeStore) OnAbandoned(take func(protocol.Request, protocol.Answer, error)) {
 	s.set(func() { s.orphaned = take })
 }
+
+func (s *fakeStore) OnTrouble(t server.Trouble) { s.set(func() { s.trouble = t }) }
 
 func (s *fakeStore) Drain(ctx context.Context) {
 	s.set(func() { s.shut = true })

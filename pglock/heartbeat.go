@@ -1,6 +1,7 @@
 package pglock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,23 +144,25 @@ func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
 		strays = c.queue.Looked(look, sightings, sent, c.now(), answered)
 	}
 	var busy []*Lease
+	var did tally
 	sooner := sooner()
 	for i, l := range due {
 		v, known := verdicts[b.Claims[i]]
 		l = c.current(l)
 		switch {
 		case err != nil:
-			l.renewLater(fmt.Errorf("renew: %w", err))
+			did.failed(l, l.renewLater(fmt.Errorf("renew: %w", err)))
 		case !known:
-			l.renewLater(errors.New("renew: the server did not answer for this lease"))
+			did.failed(l, l.renewLater(errUnanswered))
 		case v.Outcome == protocol.Renewed:
-			l.renewed(renewals[i], sent, v, sooner)
+			did.renewed(l, l.renewed(renewals[i], sent, v, sooner))
 		case v.Outcome == protocol.Busy:
 			busy = append(busy, l)
 		default:
 			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})
 		}
 	}
+	c.tellRenewals(c.observing.outside(), did, sent, cmp.Or(err, errUnanswered))
 	c.renewBusy(busy, shortest)
 	c.takeBackStrays(ctx, strays)
 }
@@ -197,28 +200,34 @@ func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
 	r := l.renewal(sent)
 	v, err := c.backend.RenewWaiting(ctx, r.claim, min(shortest/12, busyWait))
 	l = c.current(l)
+	var did tally
 	switch translated := errorFromSQL(err, l.name, l.token); {
 	case err == nil:
-		l.renewed(r, sent, v, sooner())
+		did.renewed(l, l.renewed(r, sent, v, sooner()))
 	case errors.Is(translated, ErrLost):
 		l.end(translated)
 	default:
-		l.renewAfter(busyAgain, fmt.Errorf("%w: %w", errBusy, err))
+		did.failed(l, l.renewAfter(busyAgain, fmt.Errorf("%w: %w", errBusy, err)))
 	}
+	c.tellRenewals(c.observing.outside(), did, sent, err)
 }
 
-var errBusy = errors.New("renew: the lock's row is locked by another transaction")
+var (
+	errBusy       = errors.New("renew: the lock's row is locked by another transaction")
+	errUnanswered = errors.New("renew: the server did not answer for this lease")
+)
 
 // renewLater plans the next attempt after a failure. The loss of the lease reports this failure if no attempt
-// succeeds.
-func (l *Lease) renewLater(failure error) {
-	l.renewAfter(min(l.ttl/20+rand.N(l.ttl/20), time.Second), failure)
+// succeeds. It returns how long the lease has not been renewed.
+func (l *Lease) renewLater(failure error) (gap time.Duration) {
+	return l.renewAfter(min(l.ttl/20+rand.N(l.ttl/20), time.Second), failure)
 }
 
-func (l *Lease) renewAfter(d time.Duration, failure error) {
+func (l *Lease) renewAfter(d time.Duration, failure error) (gap time.Duration) {
 	now := l.client.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failure = failure
 	l.due = now.Add(d)
+	return now.Mono - l.fresh
 }

@@ -154,13 +154,18 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 // Extend has made longer. Errors are those of Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
-	return l.ask(ctx, "renew", func(ctx context.Context) error {
+	var did tally
+	err := l.ask(ctx, "renew", func(ctx context.Context) error {
 		v, err := l.client.backend.Renew(ctx, l.claim())
 		if err == nil {
-			l.extend(sent, v, sooner())
+			did.renewed(l, l.extend(sent, v, sooner()))
+		} else if !errors.Is(errorFromSQL(err, l.name, l.token), ErrLost) {
+			did.failed(l, l.sinceRenewed())
 		}
 		return err
 	})
+	l.client.tellRenewals(ctx, did, sent, err)
+	return err
 }
 
 // ask runs f, which ends with the client, and ends the lease if the server says that it is lost.
@@ -275,19 +280,22 @@ func (l *Lease) dueAt() (trust.Instant, bool) {
 
 // extend moves the deadline after a grant or a renewal by the TTL that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
-func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) {
+func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {
+	now := l.client.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	g = l.gap(now)
 	if l.ended == nil {
 		l.trust(l.ttl, sent, v, sooner)
 	}
+	return g
 }
 
 // trust moves the deadline as extend does, for a request that makes the lease last for so long. The caller has the mutex.
 func (l *Lease) trust(lasts time.Duration, sent trust.Instant, v protocol.Verdict, sooner float64) {
+	l.fresh = max(l.fresh, sent.Mono)
 	deadline := trust.Deadline(sent, lasts, v.Remaining-l.grace)
 	if deadline.Mono > l.deadline.Mono {
-		l.fresh = sent.Mono
 		l.deadline, l.expiresAt, l.failure = deadline, v.ExpiresAt, nil
 	}
 	if due := sent.Add(beatInterval(l.ttl, sooner)); due.Mono > l.due.Mono && !l.isUrgent() { // also after an answer that brought nothing

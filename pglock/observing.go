@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -274,4 +275,112 @@ func (l *Lease) outlived(ctx context.Context) {
 		e.Late = l.client.now().Mono - s.ended
 	}
 	l.client.observing.tell(ctx, e)
+}
+
+// write tells what became of a write under the lease's fence.
+func (l *Lease) write(ctx context.Context, what hooks.Observed) {
+	if s := l.sight; s != nil && s.held {
+		e := l.event(EventKind(what.Kind))
+		e.Resource, e.LastToken, e.Took, e.Err = what.Resource, Token(what.LastToken), what.Took, what.Err
+		e.Age = l.client.now().Mono - s.granted
+		l.client.observing.tell(ctx, e)
+	}
+}
+
+// gap is how long a lease had not been renewed.
+type gap struct {
+	d    time.Duration
+	late bool
+}
+
+// gap returns how long the lease has not been renewed. The caller has the lease's mutex.
+func (l *Lease) gap(now trust.Instant) gap {
+	d := now.Mono - l.fresh
+	return gap{d, d > l.ttl*2/3 && len(l.holds) == 0}
+}
+
+func (l *Lease) sinceRenewed() time.Duration {
+	now := l.client.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.gap(now).d
+}
+
+// tally is what one statement has done for leases: those that it has renewed, of them those that it has renewed late,
+// and those that it could not renew.
+type tally struct{ done, late, undone tallied }
+
+// tallied are some leases of a statement, and the one of them that was the nearest to its end.
+type tallied struct {
+	count int
+	worst *Lease
+	gap   time.Duration
+}
+
+func (r *tallied) add(l *Lease, gap time.Duration) {
+	if r.count++; r.worst == nil || float64(gap)*float64(r.worst.ttl) > float64(r.gap)*float64(l.ttl) {
+		r.worst, r.gap = l, gap
+	}
+}
+
+func (t *tally) renewed(l *Lease, g gap) {
+	t.done.add(l, g.d)
+	if g.late {
+		t.late.add(l, g.d)
+	}
+}
+
+func (t *tally) failed(l *Lease, gap time.Duration) { t.undone.add(l, gap) }
+
+// tellRenewals tells what a statement has done, and err if it could not renew some leases.
+func (c *Client) tellRenewals(ctx context.Context, did tally, sent trust.Instant, err error) {
+	if c.observing == nil || c.ctx.Err() != nil {
+		return
+	}
+	took := c.now().Mono - sent.Mono
+	tell := func(kind EventKind, r tallied, err error) {
+		if r.count > 0 {
+			e := r.worst.event(kind)
+			e.Count, e.Took, e.Gap, e.Err = r.count, took, r.gap, err
+			c.observing.tell(ctx, e)
+		}
+	}
+	tell(EventRenew, did.done, nil)
+	tell(EventRenewLate, did.late, nil)
+	tell(EventRenewFailed, did.undone, err)
+}
+
+// outside is the context of events that no call has caused.
+func (o *observing) outside() context.Context {
+	if o == nil {
+		return nil
+	}
+	return o.noCall
+}
+
+// tellOutside tells of something that no call has caused, unless the client is closing.
+func (c *Client) tellOutside(e Event) {
+	if c.observing != nil && c.ctx.Err() == nil {
+		c.observing.tell(c.observing.noCall, e)
+	}
+}
+
+// polls tells that the client hears no notifications.
+func (c *Client) polls(attempts int, since time.Duration, err error) {
+	c.tellOutside(Event{Kind: EventPolling, Connection: ConnectionListener, Count: attempts, Took: since, Err: err})
+}
+
+// listens tells that it hears them again.
+func (c *Client) listens(after time.Duration, err error) {
+	c.tellOutside(Event{Kind: EventReconnect, Connection: ConnectionListener, Took: after, Err: err})
+}
+
+// beatsAgain tells that the heartbeat has a new connection.
+func (c *Client) beatsAgain(after time.Duration, err error) {
+	c.tellOutside(Event{Kind: EventReconnect, Connection: ConnectionHeartbeat, Took: after, Err: err})
+}
+
+// unnamed tells that statements go without names.
+func (c *Client) unnamed(count int, lasting time.Duration, err error) {
+	c.tellOutside(Event{Kind: EventUnnamed, Count: count, Took: lasting, Err: err})
 }

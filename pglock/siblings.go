@@ -29,6 +29,7 @@ func init() {
 		}
 		return l.passed.Load()
 	}
+	hooks.Observe = func(ctx context.Context, lease any, what hooks.Observed) { lease.(*Lease).write(ctx, what) }
 	hooks.Export = func(lease any) hooks.Grant {
 		g, _ := lease.(*Lease).Export()
 		shown := home(lease)

@@ -75,7 +75,7 @@ func (c *Client) takeBackAll(ctx context.Context, batch []*takeback.Request) (fa
 			c.hear(u.Name, backs[i].Handed, sent, &others)
 			u.Done <- backs[i]
 		}
-		others.send(ctx, c.backend.AnnounceOwn)
+		c.send(ctx, others, c.backend.AnnounceOwn)
 		return nil
 	})
 }

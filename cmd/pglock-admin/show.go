@@ -101,7 +101,7 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	if view.Fences == nil {
 		view.Fences = []lockadmin.FenceInfo{}
 	}
-	view.Events, _, err = first(events, admin.Events(ctx, name, lockadmin.WithPageSize(events)))
+	view.Events, _, err = first(events, admin.History(ctx, name, lockadmin.WithPageSize(events)))
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
 		view.Note = "the events are not shown: they need the role pglock_admin"

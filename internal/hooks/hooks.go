@@ -31,6 +31,15 @@ type Passage struct {
 	Given bool // by the application
 }
 
+// Observed is what package fencedstore tells the observer: fields of a pglock.Event. The lease adds the others.
+type Observed struct {
+	Kind      string
+	Resource  string
+	LastToken int64
+	Took      time.Duration
+	Err       error
+}
+
 var (
 	// ErrorFromSQL translates the server's errors of class LK, and its refusals that have a sentinel in pglock, into
 	// errors of pglock. It returns any other error unchanged. The name and the token are the lease's, if there is
@@ -55,6 +64,9 @@ var (
 
 	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
 	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
+
+	// Observe tells the observer of a *pglock.Lease's client. Without an observer it does nothing.
+	Observe func(ctx context.Context, lease any, what Observed)
 
 	// Passed notes a passage with the *pglock.Lease, unless it is nil, and gives the one that was noted last, or nil.
 	Passed func(lease any, p *Passage) *Passage

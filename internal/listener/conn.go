@@ -3,6 +3,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,8 +22,15 @@ type Conn interface {
 // ErrQuiet: no notification came within the given time; the connection is still good.
 var ErrQuiet = errors.New("nothing was heard")
 
-// errPooled: the connection does not go to the server itself.
-var errPooled = errors.New("the connection goes through a pooler: connect to the server itself (WithListenConfig)")
+// ErrDeaf: the connection works, but brings no notifications.
+var ErrDeaf = errors.New("the connection brings no notifications, perhaps because of a pooler: connect to the server itself (WithListenConfig)")
+
+var (
+	// errPooled: the connection does not go to the server itself.
+	errPooled = fmt.Errorf("%w: another process answers than the one it was connected to", ErrDeaf)
+	// errUnheard: a notification that was sent on another connection did not arrive.
+	errUnheard = fmt.Errorf("%w: a notification to itself did not arrive", ErrDeaf)
+)
 
 // Open returns a connection that listens: to the server that direct names or, if that is nil, the one that connect
 // makes.

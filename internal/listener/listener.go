@@ -5,6 +5,7 @@ package listener
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"strconv"
 	"sync"
@@ -37,6 +38,9 @@ type Config struct {
 	Hint    func(payload string) // a notification on the own channel
 	Changed func(channel string) // a notification on another channel, or possibly one before LISTEN
 	Hears   func(bool)           // from now on notifications arrive, or do not
+
+	Deaf func(attempts int, since time.Duration, err error) // an attempt to hear has failed while channels are wanted
+	Back func(after time.Duration, err error)               // notifications arrive again; err is of the last attempt
 }
 
 // Listener owns one connection and the goroutine that uses it, which runs from the first Want to the end of its life.
@@ -48,6 +52,15 @@ type Listener struct {
 	mu      sync.Mutex
 	wanted  map[string]int // channels, and how many users each has
 	started bool
+
+	deaf deafness // the goroutine's own
+}
+
+// deafness is since when channels are wanted and nothing is heard.
+type deafness struct {
+	attempts int // 0: it hears
+	since    time.Time
+	err      error // of the last attempt
 }
 
 // New makes a listener without channels.
@@ -101,10 +114,31 @@ func (l *Listener) wants() map[string]int {
 	return maps.Clone(l.wanted)
 }
 
+// failed notes an attempt that has failed.
+func (l *Listener) failed(err error) {
+	if len(l.wants()) == 0 || l.Life.Err() != nil {
+		return
+	}
+	if l.deaf.attempts++; l.deaf.attempts == 1 {
+		l.deaf.since = time.Now()
+	}
+	l.deaf.err = err
+	l.Deaf(l.deaf.attempts, time.Since(l.deaf.since), err)
+}
+
+// hears notes that notifications arrive.
+func (l *Listener) hears() {
+	if l.Hears(true); l.deaf.attempts > 0 {
+		l.Back(time.Since(l.deaf.since), l.deaf.err)
+		l.deaf = deafness{}
+	}
+}
+
 func (l *Listener) listen() {
 	began := time.Now()
 	for delay := firstRetry; l.Life.Err() == nil; {
 		if len(l.wants()) == 0 {
+			l.deaf = deafness{}
 			select {
 			case <-l.wake:
 			case <-l.Life.Done():
@@ -112,8 +146,11 @@ func (l *Listener) listen() {
 			continue
 		}
 		s := session{Listener: l, began: began, subscribed: make(map[string]bool), sent: make(chan error, 1), idleSince: -1}
-		s.run()
+		err := s.run()
 		l.Hears(false)
+		if err != nil {
+			l.failed(err)
+		}
 		if s.heard {
 			delay = firstRetry
 		}
@@ -131,6 +168,7 @@ type session struct {
 	conn       Conn
 	subscribed map[string]bool
 	heard      bool          // anything at all
+	proven     bool          // it has heard a probe
 	sent       chan error    // 1-buffered: the outcome of sending a probe
 	probe      int           // the number of the last one
 	due        time.Duration // the next probe, or the end of waiting for one
@@ -140,29 +178,37 @@ type session struct {
 
 func (s *session) now() time.Duration { return time.Since(s.began) }
 
-func (s *session) run() {
+// run uses one connection until it fails, or until nobody wants it any more: then the error is nil.
+func (s *session) run() error {
 	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	conn, err := s.Connect(ctx)
 	cancel()
 	if err != nil {
-		return
+		return err
 	}
 	defer conn.Close()
 	s.conn, s.due = conn, s.now()
-	for s.Life.Err() == nil && s.subscribe() && s.prove() {
+	for s.Life.Err() == nil {
+		if goOn, err := s.subscribe(); !goOn {
+			return err
+		}
+		if !s.prove() {
+			return errUnheard
+		}
 		channel, payload, err := s.next()
 		switch {
 		case errors.Is(err, ErrQuiet):
 		case err != nil:
-			return
+			return err
 		default:
 			s.hear(channel, payload)
 		}
 	}
+	return nil
 }
 
-// subscribe listens to the wanted channels. False ends the connection.
-func (s *session) subscribe() bool {
+// subscribe listens to the wanted channels. False ends the connection, with the error or because nobody wants it.
+func (s *session) subscribe() (goOn bool, err error) {
 	wanted := s.wants()
 	switch {
 	case len(wanted) > 0:
@@ -170,15 +216,15 @@ func (s *session) subscribe() bool {
 	case s.idleSince < 0:
 		s.idleSince = s.now()
 	case s.now()-s.idleSince >= idle:
-		return false
+		return false, nil
 	}
 	wanted[s.Own] = 1 // for the probes
 	ctx, cancel := context.WithTimeout(s.Life, protocol.Patience)
 	defer cancel()
 	for channel := range wanted {
 		if !s.subscribed[channel] {
-			if s.conn.Subscribe(ctx, channel) != nil {
-				return false
+			if err := s.conn.Subscribe(ctx, channel); err != nil {
+				return false, err
 			}
 			s.subscribed[channel] = true
 			s.Changed(channel) // earlier changes are found by looking
@@ -186,13 +232,13 @@ func (s *session) subscribe() bool {
 	}
 	for channel := range s.subscribed {
 		if wanted[channel] == 0 {
-			if s.conn.Unsubscribe(ctx, channel) != nil {
-				return false
+			if err := s.conn.Unsubscribe(ctx, channel); err != nil {
+				return false, err
 			}
 			delete(s.subscribed, channel)
 		}
 	}
-	return true
+	return true, nil
 }
 
 // prove sends a probe when one is due. False: the last one was sent and not heard.
@@ -201,6 +247,9 @@ func (s *session) prove() bool {
 	case err := <-s.sent:
 		if err != nil { // it was not sent, which proves nothing: try again soon
 			s.waiting, s.due = false, s.now()+time.Second
+			if !s.proven {
+				s.failed(fmt.Errorf("send a notification to itself: %w", err))
+			}
 		}
 	default:
 	}
@@ -252,8 +301,8 @@ func (s *session) hear(channel, payload string) {
 	case channel != s.Own:
 		s.Changed(channel)
 	case payload == probeWord+strconv.Itoa(s.probe):
-		s.waiting, s.due = false, s.now()+probeEvery
-		s.Hears(true)
+		s.waiting, s.proven, s.due = false, true, s.now()+probeEvery
+		s.hears()
 	default:
 		s.Hint(payload)
 	}

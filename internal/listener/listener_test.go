@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,9 +16,11 @@ import (
 type stage struct {
 	*Listener
 	mu    sync.Mutex
-	all   []string // what was told, in order
-	conns []*conn  // that were made
-	deaf  bool     // probes do not come through
+	all   []string      // what was told, in order
+	conns []*conn       // that were made
+	deaf  bool          // probes do not come through
+	mute  error         // probes cannot be sent
+	since time.Duration // of the last report that nothing, or something again, was heard
 }
 
 type conn struct {
@@ -39,6 +42,9 @@ func start(t *testing.T) *stage {
 		Notify: func(_ context.Context, channel, payload string) error {
 			s.mu.Lock()
 			defer s.mu.Unlock()
+			if s.mute != nil {
+				return s.mute
+			}
 			if !s.deaf {
 				s.conns[len(s.conns)-1].said <- [2]string{channel, payload}
 			}
@@ -47,6 +53,14 @@ func start(t *testing.T) *stage {
 		Hint:    func(text string) { s.note("hint " + text) },
 		Changed: func(channel string) { s.note("changed " + channel) },
 		Hears:   func(hears bool) { s.note(fmt.Sprint("hears ", hears)) },
+		Deaf: func(attempts int, since time.Duration, err error) {
+			s.note(fmt.Sprintf("deaf %d: %v", attempts, err))
+			s.since = since
+		},
+		Back: func(after time.Duration, err error) {
+			s.note(fmt.Sprintf("back: %v", err))
+			s.since = after
+		},
 	})
 	t.Cleanup(func() { end(); s.Wait() })
 	return s
@@ -139,13 +153,66 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		s.want(t, "+own", "changed own", "hears true")
 		close(s.last().said)
 		time.Sleep(2 * firstRetry)
-		s.want(t, "closed", "hears false", "+own", "changed own", "hears true")
+		s.want(t, "closed", "hears false", "deaf 1: broken", "+own", "changed own", "hears true", "back: broken")
+		if s.since < firstRetry/2 || s.since > 2*firstRetry {
+			t.Errorf("it says that it was deaf for %v", s.since)
+		}
 		s.mu.Lock()
 		s.deaf = true
 		s.mu.Unlock()
 		time.Sleep(probeEvery + probeWait + time.Millisecond)
-		if got := s.told(); len(got) < 2 || got[0] != "closed" || got[1] != "hears false" || slices.Contains(got, "hears true") {
+		got := s.told()
+		if !slices.Equal(got[:3], []string{"closed", "hears false", "deaf 1: " + errUnheard.Error()}) || slices.Contains(got, "hears true") {
 			t.Errorf("told %q when nothing is heard any more", got)
 		}
+		time.Sleep(time.Minute)
+		got = s.told()
+		if attempts := count(got, "deaf "); attempts < 5 || !slices.Contains(got, "deaf 2: "+errUnheard.Error()) || s.since < 30*time.Second {
+			t.Errorf("%d failed attempts in a minute, deaf for %v: %q", attempts, s.since, got)
+		}
 	})
+}
+
+func TestListenerThatNobodyWantsIsNotDeaf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.Want("own")
+		s.want(t, "+own", "changed own", "hears true")
+		s.Unwant("own")
+		close(s.last().said)
+		s.want(t, "closed", "hears false")
+		time.Sleep(time.Hour)
+		s.Want("own")
+		s.want(t, "+own", "changed own", "hears true")
+	})
+}
+
+func TestListenerThatCannotSendItsProbeSaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t)
+		s.mu.Lock()
+		s.mute = errors.New("no connection is free")
+		s.mu.Unlock()
+		s.Want("own")
+		time.Sleep(10 * time.Second)
+		if got := s.told(); count(got, "deaf ") < 2 || slices.Contains(got, "closed") {
+			t.Errorf("told %q while no probe can be sent", got)
+		}
+		s.mu.Lock()
+		s.mute = nil
+		s.mu.Unlock()
+		time.Sleep(10 * time.Second)
+		if got := s.told(); !slices.Equal(got[len(got)-2:], []string{"hears true", "back: send a notification to itself: no connection is free"}) {
+			t.Errorf("told %q after a probe came through", got)
+		}
+	})
+}
+
+func count(all []string, prefix string) (n int) {
+	for _, text := range all {
+		if strings.HasPrefix(text, prefix) {
+			n++
+		}
+	}
+	return n
 }

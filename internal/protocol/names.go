@@ -27,10 +27,13 @@ func (n *names) usable(mode pgx.QueryExecMode) bool {
 	return mode == pgx.QueryExecModeCacheStatement && time.Now().UnixNano() >= n.unusableUntil.Load()
 }
 
-// lost notes that a name was missing, or stood for something else.
-func (n *names) lost() {
-	losses := n.losses.Add(1)
-	n.unusableUntil.Store(time.Now().Add(min(firstNameless<<min(losses-1, 20), lastNameless)).UnixNano())
+// lost notes that a name was missing, or stood for something else: so many times in a row. No names are used for so
+// long.
+func (n *names) lost() (losses int, lasting time.Duration) {
+	losses = int(n.losses.Add(1))
+	lasting = min(firstNameless<<min(losses-1, 20), lastNameless)
+	n.unusableUntil.Store(time.Now().Add(lasting).UnixNano())
+	return losses, lasting
 }
 
 // worked notes that names work again.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/build"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -18,11 +19,18 @@ type ownConn struct {
 	server *Server
 	conn   *pgx.Conn // nil until it is used
 	marked *pgx.Conn // the one that the server knows as the heartbeat's
+
+	reconnected func(after time.Duration, err error) // nil: nobody hears of it
+	lost        time.Time                            // when the last connection was lost; zero if it was not
+	cause       error                                // of that
 }
 
 // run runs a step. If anything is wrong with the connection, the next attempt gets a new one.
 func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
 	if o.conn == nil || o.conn.IsClosed() {
+		if o.conn != nil {
+			o.hasLost(errClosed)
+		}
 		conn, err := o.server.Connect(ctx)
 		if err != nil {
 			return err
@@ -30,10 +38,26 @@ func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
 		o.conn = conn
 	}
 	err := o.server.executor.Run(ctx, o.conn, step)
-	if protocol.ConnectionLost(err) {
+	switch {
+	case protocol.ConnectionLost(err):
+		o.hasLost(err)
 		o.server.CloseOwn()
+	case !o.lost.IsZero():
+		if o.reconnected != nil {
+			o.reconnected(time.Since(o.lost), o.cause)
+		}
+		o.lost, o.cause = time.Time{}, nil
 	}
 	return err
+}
+
+var errClosed = errors.New("the connection was closed")
+
+// hasLost notes the loss of a connection, until another one works.
+func (o *ownConn) hasLost(err error) {
+	if o.lost.IsZero() {
+		o.lost, o.cause = time.Now(), err
+	}
 }
 
 // CloseOwn closes the own connection until it is used again.
@@ -95,7 +119,7 @@ func (o *ownConn) mark(ctx context.Context, who protocol.Session) {
 		return
 	}
 	o.marked = o.conn
-	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID()))
+	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID(), build.Version()))
 }
 
 // RenewWaiting renews a lease, and waits at most so long for its row.

@@ -112,12 +112,3 @@ BEGIN
     next := names[p_limit];
   END IF;
 END $$;
-
--- prune_events removes older events, and returns how many. It locks only them.
-CREATE FUNCTION prune_events(p_older interval DEFAULT '90 days') RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  WITH gone AS (DELETE FROM events e WHERE e.at < (SELECT clock_timestamp() - p_older) RETURNING e.id)
-  SELECT CASE WHEN p_older >= interval '0' THEN (SELECT count(*) FROM gone)
-              ELSE refuse('older', p_older::text, 'not be negative')::int END
-$$;

@@ -1,0 +1,65 @@
+package fencedstore
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// refusals are the errors of a write that the fence, the lease or the server's rights did not let through.
+var refusals = []error{pglock.ErrLost, pglock.ErrReleased, ErrTimeLimit, ErrLeftFence, ErrUnfenced, ErrKeyTooOld,
+	pglock.ErrWrongDatabase, pglock.ErrPermission, pglock.ErrReadOnly, pglock.ErrSchema}
+
+// observeRefusal tells the observer of the lease's client that a write was refused, or that its outcome is unknown. It
+// says nothing of other errors, such as the application's own, and returns err.
+func (o opening) observeRefusal(ctx context.Context, err error) error {
+	var stale *StaleTokenError
+	var lost *pglock.LostError
+	what := hooks.Observed{Err: err}
+	at := o.fences[0]
+	for _, f := range o.fences {
+		switch {
+		case errors.As(err, &stale) && stale.Resource == f.Resource && stale.Token == f.Lease.Token():
+			at, what.Kind, what.LastToken = f, string(pglock.EventStale), int64(stale.LastToken)
+		case errors.As(err, &lost) && lost.Name == f.Lease.Name():
+			at = f
+		}
+	}
+	if what.Resource = at.Resource; what.Kind == "" {
+		what.Kind = kindOf(err)
+	}
+	if what.Kind != "" {
+		hooks.Observe(ctx, at.Lease, what)
+	}
+	return err
+}
+
+// kindOf is the kind of event for an error other than a stale token; "": there is none.
+func kindOf(err error) string {
+	switch {
+	case errors.Is(err, pglock.ErrOutcomeUnknown):
+		return string(pglock.EventOutcomeUnknown)
+	case isOneOf(err, refusals):
+		return string(pglock.EventRefused)
+	}
+	return ""
+}
+
+func isOneOf(err error, targets []error) bool {
+	for _, target := range targets {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
+
+// observeWrite tells the observers of the leases' clients that a write is committed.
+func (o opening) observeWrite(ctx context.Context, took time.Duration) {
+	for _, f := range o.fences {
+		hooks.Observe(ctx, f.Lease, hooks.Observed{Kind: string(pglock.EventWrite), Resource: f.Resource, Took: took})
+	}
+}
