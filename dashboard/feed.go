@@ -113,6 +113,8 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		if !bytes.Equal(print, seen) {
 			seen = print
 			f.publish(next)
+		} else {
+			f.refresh(next)
 		}
 		timer.Reset(max(d.pace.poll, pollShare*time.Since(began)))
 	}
@@ -125,6 +127,14 @@ func (f *feed) publish(s state) {
 	f.now = s
 	close(f.next)
 	f.next = make(chan struct{})
+}
+
+// refresh keeps what differs only in the time that has passed for those who join later, and wakes nobody.
+func (f *feed) refresh(s state) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.number = f.now.number
+	f.now = s
 }
 
 // current returns the present state, and a channel that is closed when there is another one.
@@ -143,7 +153,7 @@ func (d *Dashboard) look(ctx context.Context, q query) (s state, fingerprint []b
 	}
 	if err != nil {
 		f := d.explain(err)
-		s = state{event: eventProblem, data: f.json()}
+		s = state{event: eventProblem, data: f.problem()}
 		return s, s.data
 	}
 	return s, print
