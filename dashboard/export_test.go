@@ -11,7 +11,7 @@ const (
 // WithPace makes streams faster.
 func WithPace(poll, quiet, piece, whole time.Duration) Option {
 	return func(c *config) error {
-		c.pace = pace{poll, quiet, piece, whole, defaultPace.body}
+		c.pace.poll, c.pace.quiet, c.pace.piece, c.pace.whole = poll, quiet, piece, whole
 		return nil
 	}
 }

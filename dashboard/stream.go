@@ -19,6 +19,7 @@ const (
 // pace has the times of streams, and that of a request.
 type pace struct {
 	poll  time.Duration // a feed reads again after this pause, or after pollShare times as long as the last read took
+	again time.Duration // a feed of one lock explains it again, though nothing else has changed
 	quiet time.Duration // a stream with nothing to tell writes a comment, and so notices that its reader is gone
 	piece time.Duration // a reader that does not take a piece of an event in time is disconnected
 	whole time.Duration // a stream ends; browsers connect again, and show their credentials again
@@ -26,7 +27,7 @@ type pace struct {
 }
 
 var defaultPace = pace{
-	poll: 800 * time.Millisecond, quiet: 15 * time.Second, piece: 10 * time.Second, whole: 15 * time.Minute,
+	poll: 800 * time.Millisecond, again: 3 * time.Second, quiet: 15 * time.Second, piece: 10 * time.Second, whole: 15 * time.Minute,
 	body: 10 * time.Second,
 }
 
