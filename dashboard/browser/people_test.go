@@ -144,7 +144,7 @@ func TestEveryControlHasAName(t *testing.T) {
 				t.Errorf("%s: a %s without a name (node %d)", where, role, node.BackendDOMNodeID)
 			}
 		}
-		if found["heading"] == 0 || found["main"] != 1 || found["status"] == 0 {
+		if where != "dialog" && (found["heading"] == 0 || found["main"] != 1 || found["status"] == 0) {
 			t.Errorf("%s: %v: want one main, and headings and live regions", where, found)
 		}
 		if strings.HasPrefix(where, "#/locks") && !strings.Contains(where, "match") && (found["row"] < 5 || found["columnheader"] != 6 || found["rowheader"] < 5) {
