@@ -115,6 +115,8 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 			}
 			f.publish(next)
 			seen, told = now.fingerprint, began
+		} else if now.err == nil && q.name == "" {
+			f.refresh(d.stateOf(ctx, q, now))
 		}
 		timer.Reset(max(d.pace.poll, pollShare*time.Since(began)))
 	}
@@ -127,6 +129,14 @@ func (f *feed) publish(s state) {
 	f.now = s
 	close(f.next)
 	f.next = make(chan struct{})
+}
+
+// refresh keeps, for those who join later, what differs only in the time that has passed. It wakes nobody.
+func (f *feed) refresh(s state) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.number = f.now.number
+	f.now = s
 }
 
 // current returns the present state, and a channel that is closed when there is another one.
@@ -154,7 +164,7 @@ func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 		g.fingerprint = g.one.fingerprint()
 	}
 	if g.err != nil && ctx.Err() == nil {
-		g.fingerprint = d.explain(g.err).json()
+		g.fingerprint = d.explain(g.err).problem()
 	}
 	return g
 }
@@ -175,7 +185,7 @@ func (d *Dashboard) stateOf(ctx context.Context, q query, g glance) (s state) {
 		s.data, err = json.Marshal(g.one)
 	}
 	if err != nil {
-		return state{event: eventProblem, data: d.explain(err).json()}
+		return state{event: eventProblem, data: d.explain(err).problem()}
 	}
 	return s
 }
