@@ -25,11 +25,17 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
+DROP FUNCTION recent_events(p_after bigint);
+DROP FUNCTION statistics(p_top int);
 DROP FUNCTION prune_history(p_older interval);
 DROP FUNCTION list_history(p_lock_name text, p_limit int, p_before bigint, p_kinds text[], p_since timestamptz, p_until timestamptz);
 DROP FUNCTION break_session(p_session_id uuid, p_reason text, p_actor text, p_limit int, p_after text);
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
 DROP FUNCTION diagnose();
+DROP FUNCTION list_waits(p_name text, p_limit int);
+DROP FUNCTION list_backends(p_name text);
+DROP FUNCTION backend_pids(p_name text);
+DROP FUNCTION lockers(p_xmax xid);
 DROP FUNCTION list_sessions(p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid);
 DROP FUNCTION session_rows(p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid);
 DROP FUNCTION rank_fences(p_limit int, p_lock_name text, p_prefix text, p_match text, p_older interval);
@@ -40,8 +46,6 @@ DROP FUNCTION rank_locks(p_order text, p_limit int, p_prefix text, p_free boolea
 DROP FUNCTION list_locks(p_prefix text, p_free boolean, p_after text, p_limit int, p_match text, p_holder text, p_session_id uuid, p_mode text, p_queued boolean, p_older interval);
 DROP FUNCTION last_with(p_prefix text);
 DROP FUNCTION is_listed(p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval);
-DROP FUNCTION list_backends(p_name text);
-DROP FUNCTION backend_pids(p_name text);
 DROP FUNCTION watch(p_name text, p_for interval);
 DROP FUNCTION get_lock(p_name text);
 DROP VIEW described;

@@ -21,9 +21,3 @@ func columns(w io.Writer) int {
 	}
 	return int(size.Col)
 }
-
-// isTerminal says whether a file is a terminal.
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	return err == nil
-}

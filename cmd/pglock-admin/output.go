@@ -8,11 +8,12 @@ import (
 	"strings"
 	"time"
 	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // The values of --output.
@@ -136,34 +137,13 @@ func drawFields(w *page, fields [][2]string) {
 	}
 }
 
-// printable makes a text from outside safe to show: it quotes and escapes a text that does not print, or that looks
-// quoted.
-func printable(s string) string {
-	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !allPrint(s) {
-		return strconv.Quote(s)
-	}
-	return s
-}
+// printable makes a text from outside safe to show.
+func printable(s string) string { return shown.Text(s) }
 
 // named writes a name within a sentence, in quotes if it could be read as a part of the sentence.
-func named(s string) string {
-	if s == "" || shellQuote(s) != s {
-		return strconv.Quote(s)
-	}
-	return s
-}
+func named(s string) string { return shown.Word(s) }
 
-func allPrint(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !strconv.IsPrint(r) {
-			return false
-		}
-	}
-	return true
-}
+func allPrint(s string) bool { return shown.AllPrint(s) }
 
 // escapeText escapes what does not print in a text, line by line.
 func escapeText(s string) string {
@@ -205,17 +185,7 @@ func leaseBar(remaining, ttl time.Duration) string {
 }
 
 // age rounds a duration for people.
-func age(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < 24*time.Hour:
-		return durationText(d.Round(time.Second))
-	}
-	return durationText(d.Round(time.Hour))
-}
+func age(d time.Duration) string { return shown.Age(d) }
 
 // moment writes a time of the server; empty for zero.
 func moment(t time.Time) string {

@@ -45,6 +45,7 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		Example: `  pglock-admin demo                                  see what a fence is for; needs no database
   pglock-admin migrate up                            make the schema
   pglock-admin list                                  who holds what
+  pglock-admin why nightly-report                    what is wrong with a lock, and what to do
   pglock-admin waiters                               who waits for it, in order
   pglock-admin sessions                              which clients there are, and which are silent
   pglock-admin break nightly-report --reason "stuck since 3:00"
@@ -73,7 +74,27 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpFunc(help)
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newMigrate(o), newList(o), newShow(o), newWaiters(o), newSessions(o), newFences(o), newBreak(o), newPrune(o), newGuard(o), newDoctor(o), newRun(o), newRunMinder(), newDemo(o), newDemoWorker(), newVersion(o))
+	root.AddCommand(
+		newMigrate(o),
+		newList(o),
+		newShow(o),
+		newWhy(o),
+		newWaiters(o),
+		newSessions(o),
+		newFences(o),
+		newTop(o),
+		newWatch(o),
+		newBreak(o),
+		newPrune(o),
+		newGuard(o),
+		newDoctor(o),
+		newServe(o),
+		newRun(o),
+		newRunMinder(),
+		newDemo(o),
+		newDemoWorker(),
+		newVersion(o),
+	)
 	root.InitDefaultCompletionCmd()
 	o.completes(root)
 	for _, c := range root.Commands() {

@@ -78,19 +78,6 @@ func (o *options) runUnderLock(cmd *cobra.Command, e *errand) (err error) {
 // goodbye is how long the client may take to end its session when the lock has been released.
 const goodbye = 2 * time.Second
 
-// closeSoon closes the pool. It waits for a silent server no longer than a second: the connections end with this process.
-func closeSoon(pool *pgxpool.Pool) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		pool.Close()
-	}()
-	select {
-	case <-closed:
-	case <-time.After(time.Second):
-	}
-}
-
 // lookUp finds the file of a command, before a lock is taken for it.
 func (o *options) lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)

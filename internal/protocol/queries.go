@@ -19,7 +19,8 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, History, Fences, RankFences, Sessions, Backends, Diagnose string
+	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, History, Fences, RankFences, Sessions, Backends, Waits, Diagnose string
+	Statistics, RecentEvents                                                                                                                            string
 }
 
 // times finds {{at column}} in a query.
@@ -133,8 +134,13 @@ func NewQueries(schema string) *Queries {
 			FROM {{schema}}.rank_fences($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text,
 				$5::pg_catalog.text::pg_catalog.interval)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
-				state_us, transaction_us, query_us, waits_for, may_end
+				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
-		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
+				holder_session_id::pg_catalog.text, holder_token
+			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
+		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Statistics:   in(`SELECT item, lock_name, value FROM {{schema}}.statistics($1::pg_catalog.int4)`),
+		RecentEvents: in(`SELECT id, kind FROM {{schema}}.recent_events($1::pg_catalog.int8)`),
 	}
 }

@@ -10,7 +10,7 @@ DECLARE
     own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
-    backend_pids, list_backends}';
+    list_waits, backend_pids, list_backends, statistics, recent_events}';
   admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
   f      record;
 BEGIN

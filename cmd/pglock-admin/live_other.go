@@ -1,0 +1,14 @@
+//go:build !unix
+
+package main
+
+import tea "charm.land/bubbletea/v2"
+
+// suspends does nothing: here is nothing that continues a stopped program.
+type suspends struct{}
+
+func newSuspends(*tea.Program) *suspends { return &suspends{} }
+
+func (*suspends) suspend() func() tea.Cmd { return nil }
+func (*suspends) resumed()                {}
+func (*suspends) stop()                   {}

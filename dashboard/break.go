@@ -1,0 +1,127 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
+const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
+
+// bodyWithin limits how long a client may take to send that body.
+const bodyWithin = 10 * time.Second
+
+// breakRequest is the body of such a request.
+type breakRequest struct {
+	Name   string      `json:"name"`
+	Token  json.Number `json:"token"` // a text or a number
+	Reason string      `json:"reason"`
+}
+
+// serveBreak ends a lease for somebody who may do that.
+func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Identity) {
+	switch {
+	case !d.mayBreak:
+		refusal{Status: http.StatusForbidden, Error: "This page is read-only."}.write(w)
+		return
+	case !who.MayBreak:
+		refusal{Status: http.StatusForbidden, Error: "You may not break locks."}.write(w)
+		return
+	}
+	if f := d.sameSite(r, who, time.Now()); f != nil {
+		f.write(w)
+		return
+	}
+	request, f := readBreak(w, r)
+	if f != nil {
+		f.write(w)
+		return
+	}
+	number, err := strconv.ParseInt(request.Token.String(), 10, 64)
+	if err != nil {
+		invalid("token", argument.Shorten(request.Token.String()), "be the token of the lease to break").write(w)
+		return
+	}
+	broken, err := d.breakLock(r.Context(), request.Name, pglock.Token(number), request.Reason, who.Name)
+	if err != nil {
+		d.notBroken(r.Context(), request.Name, number, err).write(w)
+		return
+	}
+	d.reply(w, who, struct {
+		Broken brokenView `json:"broken"`
+	}{brokenView{broken.Name, broken.Holder, token(broken.Token), token(broken.NewToken)}})
+}
+
+func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wrong *refusal) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return request, &refusal{Status: http.StatusUnsupportedMediaType, Error: "The body must be application/json."}
+	}
+	c := http.NewResponseController(w)
+	if c.SetReadDeadline(time.Now().Add(bodyWithin)) == nil { // the host's server may not know how
+		defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // it has just worked
+	}
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, breakBytes))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&request)
+	if err == nil {
+		_, err = decoder.Token()
+		if err == nil {
+			err = errors.New("there is more after the object")
+		} else if errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return request, &refusal{Status: http.StatusRequestEntityTooLarge, Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
+	case err != nil:
+		f := invalid("body", "something else", `be an object {"name", "token", "reason"}`)
+		return request, &f
+	}
+	return request, nil
+}
+
+// notBroken finds the words for a break that was not done.
+func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err error) refusal {
+	switch {
+	case errors.Is(err, lockadmin.ErrNotHeld):
+		var infos []pglock.LockInfo
+		lookErr := d.reading(ctx, func(ctx context.Context) (err error) {
+			infos, err = d.admin.Holders(ctx, name)
+			return err
+		})
+		switch {
+		case errors.Is(lookErr, lockadmin.ErrNotFound):
+			return d.explain(lookErr)
+		case lookErr == nil && infos[0].Held:
+			return refusal{Status: http.StatusConflict,
+				Error: fmt.Sprintf("The lock has moved on: no lease has token %d any more. Nothing was broken.", was)}
+		}
+		return refusal{Status: http.StatusConflict, Error: "The lock is not held any more. Nothing was broken."}
+	case errors.Is(err, pglock.ErrInvalid), errors.Is(err, errBusy):
+		return d.explain(err)
+	case errors.Is(err, pglock.ErrPermission):
+		return d.lacks(err, "pglock_admin", "break locks")
+	case errors.Is(err, context.DeadlineExceeded):
+		d.onError(err)
+		return refusal{Status: http.StatusServiceUnavailable, Error: "The database does not answer, or a transaction keeps the lease " +
+			"from being broken until it ends. Look at the lock before you try again: it is unknown whether the lease was broken."}
+	case errors.Is(err, pglock.ErrReadOnly), errors.Is(err, pglock.ErrSchema):
+		return d.explain(err)
+	}
+	d.onError(err)
+	return refusal{Status: http.StatusServiceUnavailable, Error: "The connection to the database was lost, or it failed. " +
+		"Look at the lock before you try again: it is unknown whether the lease was broken."}
+}

@@ -1,0 +1,128 @@
+package dashboard_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// stage is a page on a server of its own, over a database of its own.
+type stage struct {
+	t    *testing.T
+	db   *pgtest.DB
+	pool *pgxpool.Pool
+	page *dashboard.Dashboard
+	http *httptest.Server
+}
+
+func start(t *testing.T, opts ...dashboard.Option) *stage {
+	t.Helper()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin, err := lockadmin.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := dashboard.New(admin, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(page)
+	t.Cleanup(func() {
+		page.Close()
+		server.Close()
+		server.Client().CloseIdleConnections()
+	})
+	return &stage{t, db, pool, page, server}
+}
+
+// hold takes a lock for the length of the test.
+func (s *stage) hold(holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+	s.t.Helper()
+	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(time.Minute))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := client.Close(context.Background()); err != nil {
+			s.t.Error(err)
+		}
+	})
+	lease, err := client.TryAcquire(s.t.Context(), name, opts...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return lease
+}
+
+// reply is what the server answered.
+type reply struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   string
+}
+
+// ask sends a request. Each header is "Name: value"; "Host: …" sets the host.
+func (s *stage) ask(method, path, body string, headers ...string) reply {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.http.URL+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	client := *s.http.Client()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	got, err := client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return reply{s.t, got.StatusCode, got.Header, string(text)}
+}
+
+func (s *stage) get(path string, headers ...string) reply {
+	s.t.Helper()
+	return s.ask(http.MethodGet, path, "", headers...)
+}
+
+// want checks the status, and that the body has the texts.
+func (r reply) want(status int, texts ...string) reply {
+	r.t.Helper()
+	if r.status != status {
+		r.t.Errorf("status %d, want %d: %s", r.status, status, r.body)
+	}
+	for _, text := range texts {
+		if !strings.Contains(r.body, text) {
+			r.t.Errorf("no %q in %s", text, r.body)
+		}
+	}
+	return r
+}
+
+func decode[T any](t *testing.T, body string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v
+}
