@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -182,5 +183,107 @@ func TestTenThousandLocksAreOneAnswer(t *testing.T) {
 	t.Logf("10,000 locks took %s", took)
 	if took > 5*time.Second {
 		t.Errorf("10,000 locks took %s", took)
+	}
+}
+
+func TestSessionsAreListedAndSearched(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.hold("app-1", "nightly")
+	s.hold("app-2", "hourly")
+	s.wait("app-3", "nightly")
+	type sessions struct {
+		Sessions []struct {
+			ID, Holder      string
+			Leases, Tickets int
+			Alive           bool
+		}
+		More bool
+	}
+	got := decode[sessions](t, s.get("/api/sessions?limit=2").want(200).body)
+	if len(got.Sessions) != 2 || !got.More || got.Sessions[0].Holder != "app-1" || got.Sessions[0].Leases != 1 || !got.Sessions[0].Alive {
+		t.Errorf("%+v", got)
+	}
+	got = decode[sessions](t, s.get("/api/sessions?limit=2&after="+got.Sessions[1].ID).want(200).body)
+	if len(got.Sessions) != 1 || got.More || got.Sessions[0].Tickets != 1 {
+		t.Errorf("%+v", got)
+	}
+	got = decode[sessions](t, s.get("/api/sessions?match=app-2").want(200).body)
+	if len(got.Sessions) != 1 || got.Sessions[0].Holder != "app-2" {
+		t.Errorf("%+v", got)
+	}
+	s.get("/api/sessions?after=nonsense").want(400, `"field":"after"`)
+}
+
+func TestTheOrderIsTheServers(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.many(20, "")
+	s.execute("UPDATE pglock.locks SET acquired_at = now() - make_interval(mins => slot + token::int), expires_at = now() + make_interval(mins => token::int)")
+	for order, first := range map[string]string{"name": "lock 00001", "age": "lock 00020", "expiry": "lock 00001", "waiting": "lock 00001"} {
+		got := decode[locks](t, s.get("/api/locks?limit=3&order="+order).want(200).body)
+		if len(got.Locks) != 3 || !got.More || got.Locks[0].Name != first && order != "waiting" {
+			t.Errorf("%s: %+v", order, got)
+		}
+		if got = decode[locks](t, s.get("/api/locks?limit=20&order="+order).want(200).body); len(got.Locks) != 20 || got.More {
+			t.Errorf("%s: %d locks, more: %v", order, len(got.Locks), got.More)
+		}
+		s.stream("/api/stream?order=" + order).next("locks")
+	}
+	s.get("/api/locks?order=age&after=x").want(400, `"field":"after"`)
+}
+
+func TestHoldersOfOneLockStayTogether(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for n := range 5 {
+		s.hold(fmt.Sprint("app-", n), "gpu", pglock.WithLimit(5))
+	}
+	s.hold("app-9", "last")
+	got := decode[locks](t, s.get("/api/locks?limit=2").want(200).body)
+	if len(got.Locks) != 5 || !got.More {
+		t.Errorf("%d holders, more: %v", len(got.Locks), got.More)
+	}
+	if got = decode[locks](t, s.get("/api/locks?after=gpu").want(200).body); len(got.Locks) != 1 || got.Locks[0].Name != "last" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestOneLockIsExplainedWithoutTheStatementsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := start(t, dashboard.WithOnError(func(err error) { t.Error(err) }))
+	s.hold("app-1", "nightly")
+	r := s.get("/api/lock?name=nightly").want(200, `"why":{"state":"held"`, `"verdicts":[{`)
+	if strings.Contains(r.body, "processes") || strings.Contains(r.body, "query") {
+		t.Errorf("%s", r.body)
+	}
+	if data := s.stream("/api/stream?name=nightly").next("lock"); !strings.Contains(data, `"verdicts":[{`) {
+		t.Errorf("%s", data)
+	}
+}
+
+func TestTheHistoryHasPages(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	for range 3 {
+		lease := s.hold("app-1", "nightly")
+		s.tryBreak(request{"nightly", fmt.Sprint(lease.Token()), "stuck"}).want(200)
+	}
+	type history struct {
+		Events []struct {
+			ID, Kind  string
+			GrantedAt time.Time `json:"granted_at"`
+			EndedAt   time.Time `json:"ended_at"`
+		}
+		More  bool
+		Level string
+	}
+	got := decode[history](t, s.get("/api/history?name=nightly&limit=2", asAlice).want(200).body)
+	if len(got.Events) != 2 || !got.More || got.Level != "losses" || got.Events[0].EndedAt.Before(got.Events[0].GrantedAt) || got.Events[0].GrantedAt.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	got = decode[history](t, s.get("/api/history?limit=2&before="+got.Events[1].ID, asAlice).want(200).body)
+	if len(got.Events) != 1 || got.More || got.Events[0].Kind != "break" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -136,16 +136,19 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 	return v, err
 }
 
-// readHistory reads what happened to one lock, or to all, newest first.
+// readHistory reads what happened to one lock, or to all, newest first, and what the history has at all.
 func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, limit int) (v historyView, err error) {
-	v = historyView{At: time.Now().UTC(), Level: "losses"}
+	v = historyView{At: time.Now().UTC()}
+	opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, pageRows)), lockadmin.WithLimit(limit + 1)}
+	if before > 0 {
+		opts = append(opts, lockadmin.WithBefore(before))
+	}
 	err = d.reading(ctx, func(ctx context.Context) error {
-		opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
-		if before > 0 {
-			opts = append(opts, lockadmin.WithBefore(before))
+		if v.Events, v.More, err = first(limit, d.admin.History(ctx, name, opts...), viewEvent); err != nil {
+			return err
 		}
-		events := d.admin.History(ctx, name, opts...)
-		v.Events, v.More, err = first(limit, events, viewEvent)
+		settings, err := d.admin.HistorySettings(ctx)
+		v.Level, v.Keep = settings.Level, settings.Keep.Milliseconds()
 		return err
 	})
 	return v, err

@@ -189,10 +189,11 @@ func viewEvent(e lockadmin.Event) eventView {
 
 // historyView is the answer of api/history.
 type historyView struct {
-	At     time.Time   `json:"at"`
-	Events []eventView `json:"events"`
-	More   bool        `json:"more"`
-	Level  string      `json:"level"`
+	At     time.Time              `json:"at"`
+	Events []eventView            `json:"events"`
+	More   bool                   `json:"more"`
+	Level  lockadmin.HistoryLevel `json:"level"`
+	Keep   int64                  `json:"keep_ms"`
 }
 
 type brokenView struct {
