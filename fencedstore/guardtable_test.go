@@ -558,7 +558,7 @@ func TestBypassReachesRowsWithoutAKey(t *testing.T) {
 	if err != nil || b.number(t, `SELECT count(*) FROM t WHERE k = 1`) != 1 {
 		t.Errorf("%v", err)
 	}
-	if n := b.number(t, `SELECT count(*) FROM pglock.list_events() WHERE kind = 'bypass' AND resource = 'public.t'`); n != 1 {
+	if n := b.number(t, `SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass' AND resource = 'public.t'`); n != 1 {
 		t.Error("the audit does not name the table")
 	}
 }

@@ -341,11 +341,11 @@ func TestABypassIsAuditedWithEveryTableThatItWroteTo(t *testing.T) {
 		SAVEPOINT s; INSERT INTO public."t u" VALUES (1); ROLLBACK TO s;
 		INSERT INTO xpublic.t VALUES (1); INSERT INTO public.t SELECT generate_series(1, 100); INSERT INTO public.t VALUES (1); INSERT INTO p VALUES (1); COMMIT`)
 	want := fmt.Sprintf(`bypass|alice|%s|the host is gone|xpublic.t public.t %s.p1`, one[string](t, p, `SELECT session_user::text`), v.schema)
-	if got := one[string](t, p, `SELECT concat_ws('|', kind, actor, db_user, reason, resource) FROM pglock.list_events() WHERE kind = 'bypass'`); got != want {
+	if got := one[string](t, p, `SELECT concat_ws('|', kind, actor, db_user, reason, resource) FROM pglock.list_history() WHERE kind = 'bypass'`); got != want {
 		t.Errorf("the audit has %q, want %q", got, want)
 	}
 	p.exec(t, `BEGIN; SELECT pglock.bypass_guards('nothing', 'bob'); TRUNCATE p; ROLLBACK`)
-	if n := one[int](t, p, `SELECT count(*) FROM pglock.list_events() WHERE kind = 'bypass'`); n != 1 {
+	if n := one[int](t, p, `SELECT count(*) FROM pglock.list_history() WHERE kind = 'bypass'`); n != 1 {
 		t.Errorf("%d bypasses in the audit, want the one that was committed", n)
 	}
 }

@@ -243,7 +243,7 @@ func (s pooled) watchAndBreak() {
 	if _, err := l.Check(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Errorf("check after the break: %v, want ErrLost", err)
 	}
-	if events, err := lockadmin.Collect(s.admin.Events(t.Context(), "seen")); err != nil || len(events) != 1 {
+	if events, err := lockadmin.Collect(s.admin.History(t.Context(), "seen")); err != nil || len(events) != 1 {
 		t.Errorf("events: %+v, %v", events, err)
 	}
 	if locks, err := lockadmin.Collect(s.admin.Locks(t.Context(), lockadmin.WithPrefix("seen"), lockadmin.WithFree())); err != nil || len(locks) != 1 {

@@ -143,7 +143,7 @@ func TestEveryFunctionReadsFewRowsBesideOneLongQueue(t *testing.T) {
 		"no fence":                         {`SELECT pglock.list_fences('nothing')`, 10},
 		"the processes of a lock":          {`SELECT pglock.list_backends('held')`, 20},
 		"those of one with many fences":    {`SELECT pglock.list_backends('dominant')`, 20},
-		"a page of the audit":              {`SELECT pglock.list_events('', 10)`, 20},
+		"a page of the audit":              {`SELECT pglock.list_history('', 10)`, 20},
 		"tickets that nobody waits for":    {`SELECT pglock.own_tickets('` + p.key.String() + `', ARRAY[1, 2, 3])`, 20},
 		"several fences":                   {`SELECT pglock.fence_all(ARRAY['held'], ARRAY[` + fmt.Sprint(held.token) + `], ARRAY['` + held.id.String() + `'::uuid])`, 20},
 		"a step of a prune":                {`SELECT pglock.prune_locks('0', 10)`, 300},

@@ -19,18 +19,23 @@ type BackendUse string
 const (
 	BackendHeartbeat BackendUse = "heartbeat" // it serves the connection over which a holder renews its leases
 	BackendWrite     BackendUse = "write"     // its transaction has passed a fence of the lock and is still open
+	BackendAtFence   BackendUse = "at fence"  // its transaction waits for such a one at the fence
+	BackendRow       BackendUse = "row"       // its transaction has locked the row of the lock itself
+	BackendAtRow     BackendUse = "at row"    // it waits for such a one
+	BackendBlocker   BackendUse = "blocker"   // it has nothing to do with the lock, and keeps one of the others from going on
 )
 
-// Backend is a process of the server that works for a lock, as pg_stat_activity shows it. The server shows PID, User
-// and Application to everybody; the rest it shows to members of User's role and of pg_read_all_stats, and Hidden says
-// that it did not.
+// Backend is a process of the server that works for a lock or stands in its way, as pg_stat_activity shows it, or a
+// prepared transaction. The server shows PID, User and Application to everybody; the rest it shows to members of User's
+// role and of pg_read_all_stats, and Hidden says that it did not.
 type Backend struct {
 	Use         BackendUse    `json:"use"`
 	Slot        int           `json:"slot,omitempty"`     // of BackendHeartbeat: the lease's, as in pglock.LockInfo
 	Token       pglock.Token  `json:"token,omitempty"`    // of BackendHeartbeat: the lease's
 	Holder      string        `json:"holder,omitempty"`   // of BackendHeartbeat: the lease's
-	Resource    string        `json:"resource,omitempty"` // of BackendWrite: the fence's
-	PID         int           `json:"pid"`
+	Resource    string        `json:"resource,omitempty"` // of BackendWrite and BackendAtFence: the fence's
+	PID         int           `json:"pid"`                // 0 of a prepared transaction
+	Prepared    string        `json:"prepared,omitempty"` // the identifier of a prepared transaction
 	User        string        `json:"user"`
 	Application string        `json:"application_name"`
 	Hidden      bool          `json:"hidden"`                // the server shows nothing of what follows but MayEnd
@@ -41,11 +46,17 @@ type Backend struct {
 	Transaction time.Duration `json:"-"`                     // the age of the open transaction; 0: there is none
 	Query       time.Duration `json:"-"`                     // since when the last statement began
 	WaitsFor    string        `json:"waits_for,omitempty"`   // the type and name of the event, as in "Lock: tuple"
-	MayEnd      bool          `json:"may_end"`               // this user may call pg_terminate_backend on it
+	MayEnd      bool          `json:"may_end"`               // this user may call pg_terminate_backend on it, or COMMIT PREPARED
+	Statement   string        `json:"statement,omitempty"`   // the last one; of BackendHeartbeat ""
+
+	BlockedBy         []int  `json:"blocked_by,omitempty"`          // the PIDs that it waits for
+	BlockedByPrepared string `json:"blocked_by_prepared,omitempty"` // the prepared transaction that it waits for
+	BlockedAt         string `json:"blocked_at,omitempty"`          // where, as in "a row of public.accounts"
 }
 
 // Backends tells which processes of the server work for a lock, so that people find the program that holds it: the
-// heartbeats of its holders first, by slot, then open fenced transactions.
+// heartbeats of its holders first, by slot, then open fenced transactions. After them come those that have locked the
+// lock's row or wait for it, and whoever keeps one of all these from going on.
 //
 // It does not find everything. A client opens the connection of its heartbeat when its first lease has lasted for a
 // third of its TTL. Behind a pooler such as PgBouncer a process serves many clients in turn, so Backends leaves out the
@@ -73,14 +84,21 @@ func scanBackend(rows pgx.Rows) (b Backend, err error) {
 	var holder, resource, user, application, client, state, waits *string
 	var startedAt, inState, transaction, query *int64
 	var mayEnd *bool
-	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &b.PID, &user, &application, &b.Hidden, &client, &startedAt,
-		&state, &inState, &transaction, &query, &waits, &mayEnd)
+	var pid *int
+	var statement, gid, blockedByGID, blockedAt *string
+	err = rows.Scan(&slot, &token, &holder, &b.Use, &resource, &pid, &user, &application, &b.Hidden, &client, &startedAt,
+		&state, &inState, &transaction, &query, &waits, &mayEnd, &statement, &gid, &b.BlockedBy, &blockedByGID, &blockedAt)
 	age := func(us *int64) time.Duration { return max(0, time.Duration(protocol.OrZero(us))*time.Microsecond) }
 	b.Slot, b.Token = protocol.OrZero(slot), protocol.OrZero(token)
 	b.Holder, b.Resource = protocol.OrZero(holder), protocol.OrZero(resource)
 	b.User, b.Application = protocol.OrZero(user), protocol.OrZero(application)
 	b.Client, b.State = protocol.OrZero(client), protocol.OrZero(state)
 	b.StartedAt, b.WaitsFor, b.MayEnd = protocol.Moment(startedAt), protocol.OrZero(waits), protocol.OrZero(mayEnd)
+	b.PID, b.Prepared = protocol.OrZero(pid), protocol.OrZero(gid)
+	b.BlockedByPrepared, b.BlockedAt = protocol.OrZero(blockedByGID), protocol.OrZero(blockedAt)
+	if b.Use != BackendHeartbeat { // that one holds nothing
+		b.Statement = protocol.OrZero(statement)
+	}
 	b.InState, b.Transaction, b.Query = age(inState), age(transaction), age(query)
 	return b, err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -199,7 +200,7 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 		b := backends(t, admin, "report", 1)[0]
 		want := lockadmin.Backend{Use: lockadmin.BackendHeartbeat, Token: all[0].Token, Holder: all[0].Holder, PID: all[0].PID,
 			User: all[0].User, Application: all[0].Application, Hidden: true}
-		if hidden && b != want {
+		if hidden && !reflect.DeepEqual(b, want) {
 			t.Errorf("%+v, want %+v", b, want)
 		}
 		if !hidden && (b.Hidden || b.State != "idle" || b.StartedAt != all[0].StartedAt || b.MayEnd) {

@@ -57,7 +57,7 @@ func Example() {
 		return
 	}
 	fmt.Println("broke the lease of", broken.Holder, broken.NewToken > broken.Token)
-	for event, err := range admin.Events(ctx, "jobs/report", lockadmin.WithPageSize(1)) {
+	for event, err := range admin.History(ctx, "jobs/report", lockadmin.WithPageSize(1)) {
 		if err != nil {
 			fmt.Println(err)
 			return

@@ -1,10 +1,11 @@
 package lockadmin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"fmt"
 	"iter"
+	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,12 +13,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/pglock"
-)
-
-// The limits of a page.
-const (
-	DefaultPageSize = 1000
-	MaxPageSize     = 10_000
 )
 
 // Waiter is one place in the queue of a lock. Times are the server's, in UTC.
@@ -38,32 +33,6 @@ type Waiter struct {
 	Metadata json.RawMessage `json:"metadata,omitempty"`
 }
 
-// EventKind says what happened in an Event.
-type EventKind string
-
-// The kinds of events.
-const (
-	EventBreak    EventKind = "break"    // an operator ended a lease
-	EventTakeover EventKind = "takeover" // a lease expired, and the lock was granted again
-	EventBypass   EventKind = "bypass"   // an operator wrote past the guards of tables
-	EventEpoch    EventKind = "epoch"    // every later token is greater than Token
-)
-
-// Event is an entry of the audit: something that the server has done. Times are the server's, in UTC.
-type Event struct {
-	ID       int64        `json:"id"`
-	At       time.Time    `json:"at"`
-	Kind     EventKind    `json:"kind"`
-	Lock     string       `json:"lock"`
-	Token    pglock.Token `json:"token"`               // of the lease that was ended
-	NewToken pglock.Token `json:"new_token,omitempty"` // the token that ended it
-	Holder   string       `json:"holder,omitempty"`    // of the lease with Token
-	Actor    string       `json:"actor,omitempty"`     // who did it, in their own words
-	DBUser   string       `json:"db_user"`             // who did it, in the database's words
-	Reason   string       `json:"reason,omitempty"`
-	Resource string       `json:"resource,omitempty"`
-}
-
 // FenceInfo describes a fence: the highest token that has written to a resource, and the lock that it belongs to.
 type FenceInfo struct {
 	Resource   string       `json:"resource"`
@@ -72,69 +41,21 @@ type FenceInfo struct {
 	AdvancedAt time.Time    `json:"advanced_at"`
 }
 
-// ListOption configures one list. A list refuses an option that does not apply to it, with pglock.ErrInvalid.
-type ListOption func(*listing) error
-
-type listing struct {
-	prefix string
-	free   bool
-	page   int
-}
-
-// WithPrefix chooses locks whose names begin with the text, 1 to pglock.MaxNameBytes bytes. Only Locks takes it.
-func WithPrefix(text string) ListOption {
-	return func(l *listing) error {
-		l.prefix = text
-		return checkText("prefix", text, pglock.MaxNameBytes)
-	}
-}
-
-// WithFree includes free locks. Only Locks takes it.
-func WithFree() ListOption {
-	return func(l *listing) error {
-		l.free = true
-		return nil
-	}
-}
-
-// WithPageSize sets how many entries one statement reads, from 1 to MaxPageSize. Defaults to DefaultPageSize. Use
-// fewer if the loop ends early; a page is the server's state at one moment.
-func WithPageSize(n int) ListOption {
-	return func(l *listing) error {
-		if n < 1 || n > MaxPageSize {
-			return &pglock.ArgumentError{Field: "page size", Value: fmt.Sprint(n), Rule: fmt.Sprintf("be from 1 to %d", MaxPageSize)}
-		}
-		l.page = n
-		return nil
-	}
-}
-
-// newListing reads the options of a list of locks, or of a list for the lock with this name; "" means all locks.
-func newListing(name string, locks bool, opts []ListOption) (listing, error) {
-	l := listing{page: DefaultPageSize}
-	if err := apply(&l, opts); err != nil {
-		return l, err
-	}
-	switch {
-	case !locks && l.prefix != "":
-		return l, &pglock.ArgumentError{Field: "WithPrefix", Value: "given", Rule: "be given to Locks only"}
-	case !locks && l.free:
-		return l, &pglock.ArgumentError{Field: "WithFree", Value: "given", Rule: "be given to Locks only"}
-	case name != "":
-		return l, checkText("name", name, pglock.MaxNameBytes)
-	}
-	return l, nil
-}
-
-// Locks yields the held locks in byte order of their names; of a lock with several holders all of them, by slot. It
-// reads each page when the loop comes to it: a lock that is granted or released meanwhile may or may not be in it.
+// Locks yields the leases of held locks in byte order of their names; of a lock with several holders all of them, by
+// slot. It reads each page when the loop comes to it: a lock that is granted or released meanwhile may or may not be in
+// it.
 //
 // Errors: pglock.ErrInvalid, ErrPermission, ErrReadOnly, ctx's error, or the connection's failure. An error ends the
 // loop.
 func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.LockInfo, error] {
-	l, err := newListing("", true, opts)
-	return pages(l.page, err, func(last pglock.LockInfo) ([]pglock.LockInfo, error) {
-		infos, err := server.Rows(ctx, a.db, a.db.Queries.List, []any{l.prefix, l.free, last.Name, l.page}, scanLock)
+	l, err := newListing(ofLocks, "", opts)
+	return pages(l, err, func(last pglock.LockInfo, size int) ([]pglock.LockInfo, error) {
+		statement, args := a.db.Queries.List, []any{l.prefix, l.free, cmp.Or(last.Name, l.after), size}
+		if l.ranked() {
+			statement, args = a.db.Queries.RankLocks, []any{string(l.order), size, l.prefix, l.free}
+		}
+		args = append(args, l.match, l.holder, l.session, string(l.mode), l.queued, l.older)
+		infos, err := server.List(ctx, a.db, statement, args, scanLock)
 		if err != nil {
 			return nil, failed("list locks", err)
 		}
@@ -145,9 +66,21 @@ func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.
 // Waiters yields the queue of one lock in the order of service; with name "" the queues of all locks, in byte order
 // of their names. Errors are those of Locks.
 func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Waiter, error] {
-	l, err := newListing(name, false, opts)
-	return pages(l.page, err, func(last Waiter) ([]Waiter, error) {
-		waiters, err := server.Rows(ctx, a.db, a.db.Queries.Waiters, []any{name, l.page, last.Lock, last.Ticket}, scanWaiter)
+	l, err := newListing(ofWaiters, name, opts)
+	return pages(l, err, func(last Waiter, size int) ([]Waiter, error) {
+		statement, args := a.db.Queries.RankWaiters, []any{size, name}
+		if !l.ranked() {
+			after, ticket, place := last.Lock, last.Ticket, &last.Place
+			if after == "" {
+				place = nil
+			}
+			if after == "" && l.after != "" {
+				after, ticket = l.after, math.MaxInt64
+			}
+			statement, args = a.db.Queries.Waiters, []any{name, size, after, ticket, place}
+		}
+		args = append(args, l.prefix, l.match, l.holder, l.session, string(l.mode), l.older)
+		waiters, err := server.List(ctx, a.db, statement, args, scanWaiter)
 		if err != nil {
 			return nil, failed("list waiters", err)
 		}
@@ -155,29 +88,16 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 	})
 }
 
-// Events yields the audit, newest first: of one lock, or with name "" of all. The database user needs the role
-// pglock_admin. Errors are those of Locks.
-func (a *Admin) Events(ctx context.Context, name string, opts ...ListOption) iter.Seq2[Event, error] {
-	l, err := newListing(name, false, opts)
-	return pages(l.page, err, func(last Event) ([]Event, error) {
-		var before *int64
-		if last.ID != 0 {
-			before = &last.ID
-		}
-		events, err := server.Rows(ctx, a.db, a.db.Queries.Events, []any{name, l.page, before}, scanEvent)
-		if err != nil {
-			return nil, failed("list events", err)
-		}
-		return events, nil
-	})
-}
-
 // Fences yields the fences that leases of the lock have passed, and the fence of the resource with the lock's name;
 // with name "" every fence. They come in byte order of the resources. Errors are those of Locks.
 func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) iter.Seq2[FenceInfo, error] {
-	l, err := newListing(name, false, opts)
-	return pages(l.page, err, func(last FenceInfo) ([]FenceInfo, error) {
-		fences, err := server.Rows(ctx, a.db, a.db.Queries.Fences, []any{name, l.page, last.Resource}, scanFence)
+	l, err := newListing(ofFences, name, opts)
+	return pages(l, err, func(last FenceInfo, size int) ([]FenceInfo, error) {
+		statement, args := a.db.Queries.Fences, []any{name, size, cmp.Or(last.Resource, l.after)}
+		if l.ranked() {
+			statement, args = a.db.Queries.RankFences, []any{size, name}
+		}
+		fences, err := server.List(ctx, a.db, statement, append(args, l.prefix, l.match, l.older), scanFence)
 		if err != nil {
 			return nil, failed("list fences", err)
 		}
@@ -185,16 +105,24 @@ func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) ite
 	})
 }
 
-// pages reads one page after another, until one is not full.
-func pages[T any](size int, refused error, read func(last T) ([]T, error)) iter.Seq2[T, error] {
+// pages reads one page after another, until one is not full or the list has reached its limit. read is told the last
+// entry before the page, zero for the first page, and how many entries the page may have; a page of locks may have more.
+func pages[T any](l listing, refused error, read func(last T, size int) ([]T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var last, none T
 		if refused != nil {
 			yield(none, refused)
 			return
 		}
-		for {
-			page, err := read(last)
+		for n := 0; ; {
+			size := l.page
+			switch {
+			case l.ranked():
+				size = l.rank()
+			case l.limit > 0:
+				size = min(l.page, l.limit-n)
+			}
+			page, err := read(last, size)
 			if err != nil {
 				yield(none, err)
 				return
@@ -204,7 +132,8 @@ func pages[T any](size int, refused error, read func(last T) ([]T, error)) iter.
 					return
 				}
 			}
-			if len(page) < size {
+			n += len(page)
+			if len(page) < size || l.ranked() || l.limit > 0 && n >= l.limit {
 				return
 			}
 		}
@@ -231,21 +160,33 @@ func scanWaiter(rows pgx.Rows) (w Waiter, err error) {
 	return w, err
 }
 
-func scanEvent(rows pgx.Rows) (e Event, err error) {
-	var at *int64
-	var newToken *pglock.Token
-	var holder, actor, reason, resource *string
-	err = rows.Scan(&e.ID, &at, &e.Kind, &e.Lock, &e.Token, &newToken, &holder, &actor, &e.DBUser, &reason, &resource)
-	e.At, e.NewToken = protocol.Moment(at), protocol.OrZero(newToken)
-	e.Holder, e.Actor, e.Reason, e.Resource = protocol.OrZero(holder), protocol.OrZero(actor), protocol.OrZero(reason), protocol.OrZero(resource)
-	return e, err
-}
-
 func scanFence(rows pgx.Rows) (f FenceInfo, err error) {
 	var at *int64
 	err = rows.Scan(&f.Resource, &f.LastToken, &f.Lock, &at)
 	f.AdvancedAt = protocol.Moment(at)
 	return f, err
+}
+
+// First reads the first n entries of a list, and reports whether there are more. It keeps the holders of a lock
+// together: of Locks it also reads the other holders of the last lock. 0 means all entries.
+func First[T any](n int, list iter.Seq2[T, error]) (some []T, more bool, err error) {
+	for one, err := range list {
+		switch {
+		case err != nil:
+			return nil, false, err
+		case n > 0 && len(some) >= n && !together(some[len(some)-1], one):
+			return some, true, nil
+		}
+		some = append(some, one)
+	}
+	return some, false, nil
+}
+
+// together says that two entries are holders of one lock.
+func together[T any](a, b T) bool {
+	one, are := any(a).(pglock.LockInfo)
+	other, _ := any(b).(pglock.LockInfo)
+	return are && one.Name == other.Name && one.Slot > 0 && other.Slot > one.Slot
 }
 
 // Collect reads a list to its end, or to its error.

@@ -76,10 +76,10 @@ func TestEveryListIsTheSameFromPagesOfAnySize(t *testing.T) {
 			return texts(t, admin.Waiters(t.Context(), "a", opts...), func(w lockadmin.Waiter) string { return fmt.Sprint(w.Ticket, w.Place) })
 		}},
 		"events": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Events(t.Context(), "", opts...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID, e.Kind, e.Reason) })
+			return texts(t, admin.History(t.Context(), "", opts...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID, e.Kind, e.Reason) })
 		}},
 		"events of a lock": {5, func(opts ...lockadmin.ListOption) []string {
-			return texts(t, admin.Events(t.Context(), "c", opts...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID, e.Kind, e.Reason) })
+			return texts(t, admin.History(t.Context(), "c", opts...), func(e lockadmin.Event) string { return fmt.Sprint(e.ID, e.Kind, e.Reason) })
 		}},
 		"fences": {5, func(opts ...lockadmin.ListOption) []string {
 			return texts(t, admin.Fences(t.Context(), "", opts...), func(f lockadmin.FenceInfo) string { return fmt.Sprint(f.Resource, f.LastToken, f.Lock) })
@@ -103,7 +103,7 @@ func TestEveryListIsTheSameFromPagesOfAnySize(t *testing.T) {
 	if want := []string{"a1", "a2", "a3", "a4", "b1", "b2", "b3"}; !slices.Equal(places, want) {
 		t.Errorf("places %q, want %q", places, want)
 	}
-	events := texts(t, admin.Events(t.Context(), "c"), func(e lockadmin.Event) string { return e.Reason })
+	events := texts(t, admin.History(t.Context(), "c"), func(e lockadmin.Event) string { return e.Reason })
 	if want := []string{"break 4", "break 3", "break 2", "break 1", "break 0"}; !slices.Equal(events, want) {
 		t.Errorf("events %q, want the newest first", events)
 	}

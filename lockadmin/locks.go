@@ -46,13 +46,15 @@ func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, er
 	return infos, nil
 }
 
-// Broken is the lease that Break ended.
+// Broken is the lease that Break ended; of BreakSession also a ticket, which has no tokens.
 type Broken struct {
 	Name      string       `json:"name"`
+	Slot      int          `json:"slot,omitempty"` // only of BreakSession
 	Holder    string       `json:"holder"`
-	Token     pglock.Token `json:"token"`
-	NewToken  pglock.Token `json:"new_token"` // it fences the old holder off
-	ExpiresAt time.Time    `json:"expires_at"`
+	Token     pglock.Token `json:"token,omitempty"`
+	NewToken  pglock.Token `json:"new_token,omitempty"` // it fences the old holder off
+	ExpiresAt time.Time    `json:"expires_at,omitzero"`
+	Ticket    int64        `json:"ticket,omitempty"` // of BreakSession: the place in the queue that it ended; 0 for a lease
 }
 
 // BreakOption configures one Break.
@@ -90,17 +92,11 @@ func WithActor(who string) BreakOption {
 //
 // Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission.
 func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOption) (Broken, error) {
-	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return Broken{}, err
 	}
-	if err := checkText("reason", reason, MaxReasonBytes); err != nil {
-		return Broken{}, err
-	}
-	if strings.TrimSpace(reason) == "" {
-		return Broken{}, &pglock.ArgumentError{Field: "reason", Value: argument.Shorten(reason), Rule: fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
-	}
-	if err := apply(&r, opts); err != nil {
+	r, err := newBreak(reason, opts)
+	if err != nil {
 		return Broken{}, err
 	}
 	var granted []int
@@ -119,24 +115,45 @@ func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOpt
 	if err != nil {
 		return Broken{}, failed(fmt.Sprintf("break lock %q", name), err)
 	}
-	a.tell(ctx, name, granted, watched)
+	var news news
+	news.add(name, granted, watched)
+	a.tell(ctx, news)
 	return rows[0], nil
 }
 
-// tell notifies the new holders, and the watchers.
-func (a *Admin) tell(ctx context.Context, name string, granted []int, watched bool) {
-	var names []string
-	var slots []*int
+// newBreak reads the reason and the options of a break.
+func newBreak(reason string, opts []BreakOption) (breakRequest, error) {
+	r := breakRequest{actor: argument.Process(pglock.MaxHolderBytes)}
+	if err := checkText("reason", reason, MaxReasonBytes); err != nil {
+		return r, err
+	}
+	if strings.TrimSpace(reason) == "" {
+		return r, &pglock.ArgumentError{Field: "reason", Value: argument.Shorten(reason), Rule: fmt.Sprintf("have 1 to %d bytes that are not all blank", MaxReasonBytes)}
+	}
+	return r, apply(&r, opts)
+}
+
+// news is what a break has to tell others: of each lock the slots that it granted; nil of a slot only tells the watchers.
+type news struct {
+	names []string
+	slots []*int
+}
+
+func (n *news) add(name string, granted []int, watched bool) {
 	for _, slot := range granted {
-		names, slots = append(names, name), append(slots, &slot)
+		n.names, n.slots = append(n.names, name), append(n.slots, &slot)
 	}
-	if len(names) == 0 && watched {
-		names, slots = []string{name}, []*int{nil}
+	if len(granted) == 0 && watched {
+		n.names, n.slots = append(n.names, name), append(n.slots, nil)
 	}
-	if len(names) == 0 {
+}
+
+// tell notifies the new holders, and the watchers.
+func (a *Admin) tell(ctx context.Context, n news) {
+	if len(n.names) == 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, announcing)
 	defer cancel()
-	_ = a.db.Query(ctx, a.db.Queries.Announce(names, slots, new(int64)))
+	_ = a.db.Query(ctx, a.db.Queries.Announce(n.names, n.slots, new(int64)))
 }

@@ -37,7 +37,10 @@ CREATE TABLE installation (
   epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
-  timeline_since timestamptz                 -- when a grant first noticed this timeline; NULL for the first
+  timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
+  history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
+  history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
+  history_pruned timestamptz                 -- what ended before may have been removed from the history; NULL: nothing
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -69,6 +72,8 @@ CREATE TABLE locks (
   ended_at      timestamptz,
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
+  grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
+  slowest       interval,                           -- the longest time between two renewals of the lease; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
@@ -84,7 +89,9 @@ CREATE TABLE locks (
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
-  alive_until timestamptz NOT NULL
+  alive_until timestamptz NOT NULL,
+  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
+  version     text                                  -- of the library; NULL until its heartbeat has told it
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
@@ -146,24 +153,40 @@ CREATE TABLE done_keys (
 );
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
--- The audit: what the server did, each entry in the transaction that did it.
+-- The history: what the server did, each entry in the transaction that did it. A tenure, the time for which a lease
+-- was held, has one entry, written when it ends:
+--   takeover   the lease ran out, and the lock was granted again       written always
+--   break      an operator ended it                                    written always
+--   expired    the lease ran out, and the lock's row was pruned        written always
+--   release    its holder ended it                                     written at level all, by a trigger
+--   handover   its holder ended it and chose the next                  written at level all, by a trigger
+--   overlap    the lock was granted again before it was over           at level all: this must never happen
+-- The other entries are acts of operators: bypass, epoch, and level, which changes what is written.
 CREATE TABLE events (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-  kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'bypass', 'epoch')),
+  kind      text        NOT NULL,                   -- of those above: see locks about CHECKs
   lock_name text COLLATE "C" NOT NULL,
-  token     bigint      NOT NULL,                   -- of the lease that ended
+  token     bigint      NOT NULL,                   -- of the tenure; of a block of tokens the last
   first_token bigint,                               -- of its block; NULL if it had one token
   new_token bigint,                                 -- the token that ended it
-  holder    text,                                   -- of the lease that ended
+  holder    text,                                   -- of the tenure
   actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
   resource  text,                                   -- of a bypass: the tables that it wrote
-  xact      xid8                                    -- of a bypass: the transaction that is allowed to
+  xact      xid8,                                   -- of a bypass: the transaction that is allowed to
+  -- of a tenure
+  session_id uuid,
+  slot       int,
+  mode       text,
+  capacity   int,                                   -- the limit of mode limit
+  granted_at timestamptz,
+  ended_at   timestamptz,                           -- of a lease that ran out: its expiry
+  number     bigint                                 -- the count of grants of the row: one more than its last tenure
 );
 CREATE INDEX events_lock_token ON events (lock_name, token);
-CREATE INDEX events_at ON events (at);
+CREATE INDEX events_lock ON events (lock_name, id);
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 
 
@@ -452,16 +475,41 @@ LANGUAGE sql IMMUTABLE
 AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::bigint $$;
 
 -- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
--- server drops with the connection. It answers false and notes nothing where the connection ends at a pooler:
--- p_backend_pid is the process that the client was told when it connected. Nothing depends on the lock, and it keeps
--- nobody from anything.
-CREATE FUNCTION mark_connection(p_session_key uuid, p_backend_pid int) RETURNS boolean
+-- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
+-- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
+-- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from anything.
+-- A session that is new here is not alive by that: its tickets make it so.
+CREATE FUNCTION mark_connection(
+  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  me uuid := session_of(p_session_key);
 BEGIN
+  IF p_version IS NOT NULL THEN
+    PERFORM has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
+      AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+    INSERT INTO sessions (session_id, holder, alive_until, version)
+      VALUES (me, p_holder, clock_timestamp(), p_version) ON CONFLICT (session_id) DO NOTHING;
+    IF NOT FOUND THEN
+      UPDATE sessions s SET version = p_version FROM (
+          SELECT o.session_id FROM sessions o WHERE o.session_id = me AND o.version IS DISTINCT FROM p_version
+          FOR NO KEY UPDATE SKIP LOCKED) mine
+        WHERE s.session_id = mine.session_id;
+    END IF;
+  END IF;
   RETURN p_session_key IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(session_mark(session_of(p_session_key)));
+    AND pg_try_advisory_lock_shared(session_mark(me));
 END $$;
+
+-- marked_pids tells the server processes of this database whose connections are marked.
+CREATE FUNCTION marked_pids() RETURNS TABLE (mark bigint, pid int)
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT k.classid::bigint << 32 | k.objid::bigint, k.pid FROM pg_locks k
+  WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
+    AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
 
 -- session_alive says whether a session has recently shown that it is alive. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
@@ -484,7 +532,7 @@ BEGIN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl FROM (
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() FROM (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
       WHERE s.session_id = mine.session_id;
   END IF;
@@ -508,10 +556,11 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute, notes of grant IDs given up an hour ago, receipts a week old, and keys
--- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
--- skips what somebody has locked, and waits for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
+-- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
+-- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
+-- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
+-- for nobody (I25).
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -524,7 +573,8 @@ BEGIN
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND NOT EXISTS (SELECT FROM sessions s
                        WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') $of$),
-    ('sessions', $of$ o.alive_until < $1 - interval '1 minute' $of$),
+    ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
+                       AND session_mark(o.session_id) NOT IN (SELECT m.mark FROM marked_pids() m) $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
     ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
     ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)
@@ -535,6 +585,9 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
+  IF p_history THEN
+    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+  END IF;
   RETURN total;
 END $$;
 
@@ -592,7 +645,7 @@ BEGIN
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
-      metadata = p_metadata,
+      metadata = p_metadata, grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -728,9 +781,9 @@ BEGIN
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
-      renewed_at, expires_at, metadata)
+      renewed_at, expires_at, metadata, grants)
       SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, CASE WHEN l.first_token < l.token
@@ -1023,10 +1076,12 @@ END $$;
 
 -- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
--- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
--- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+-- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
+-- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
+CREATE FUNCTION grant_head(
+  g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1035,8 +1090,10 @@ DECLARE
   t  record := draw_tokens(p_above, w.turns);
 BEGIN
   IF p_ran_out THEN
-    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
-      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode,
+        granted_at, ended_at, number)
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder, l.session_id, l.slot, l.mode,
+        l.acquired_at, l.expires_at, l.grants
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
@@ -1044,7 +1101,8 @@ BEGIN
     owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
-    metadata = w.metadata, queued = g.queued
+    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
+    metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -1099,14 +1157,16 @@ BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
   g.firsts := NULL;
-  INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
-    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
+      ended_at, number)
+    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
+      l.capacity, l.acquired_at, l.expires_at, l.grants
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-    acquired_at, renewed_at, expires_at, metadata)
+    acquired_at, renewed_at, expires_at, metadata, grants)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
       holder, ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
@@ -1114,7 +1174,8 @@ BEGIN
         owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
-      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
+      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
+      slowest = NULL;
   UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
     WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
   RETURN g;
@@ -1240,7 +1301,8 @@ DECLARE
   ok boolean := require_durable_commit();
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl,
+    slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at)
     WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
       AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN
@@ -1492,7 +1554,7 @@ BEGIN
     RETURN;
   END IF;
   g.queued := head.queued;
-  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
@@ -1614,6 +1676,7 @@ DECLARE
   head   locks;
   r      locks;
   tokens bigint[];
+  over   timestamptz;
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
   SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
@@ -1636,13 +1699,15 @@ BEGIN
   new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
   UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
     ended_at = clock_timestamp()
-    WHERE l.name = p_name AND l.slot = r.slot;
+    WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
-    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason);
+  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason, session_id, slot, mode,
+      capacity, granted_at, ended_at, number)
+    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;
@@ -1669,8 +1734,8 @@ BEGIN
 END $$;
 
 -- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
--- is. A grant over a lease that ran out leaves a takeover in the audit, and a break leaves a break; a lease with
--- neither was released.
+-- is. A grant over a lease that ran out leaves a takeover in the history, and a break leaves a break. A lease with
+-- neither was released, whether the history says so or not.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1687,10 +1752,10 @@ BEGIN
   END IF;
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token;
+      WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
+    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover', 'expired');
   IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+    RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
   END IF;
   PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
@@ -1740,7 +1805,7 @@ BEGIN
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(),
+      UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
         expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)
@@ -2558,33 +2623,20 @@ CREATE VIEW described AS
          microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (
            SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
-           ELSE 0 END AS waiting, watch_channel(l.name) AS channel
+           ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
+         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
--- list_locks lists locks in the byte order of their names, p_limit holders after p_after, and never only half of a
--- lock's holders; with p_free also free locks, by their last holder. It walks the index: a plan for a page of unknown
--- size would read and sort the whole table.
-CREATE FUNCTION list_locks(
-  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
-RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-AS $$
-  SELECT * FROM (
-    SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
-      AND (d.held OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
-    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
-  ORDER BY page.name, page.slot
-$$;
-
--- get_lock returns one lock: its holders, or its last one. It is the first of all locks whose names begin like this,
--- if any.
+-- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
-AS $$ SELECT l.* FROM list_locks(p_name, true, '', 1) l WHERE l.name = p_name ORDER BY l.slot $$;
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT * FROM described d WHERE d.name = p_name
+    AND (d.held OR NOT EXISTS (
+      SELECT FROM locks o WHERE o.name = p_name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+  ORDER BY d.slot
+$$;
 
 -- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
 -- with every slot that there ever was. It locks the head, and makes one if there is none. Asked again in the first
@@ -2604,29 +2656,128 @@ BEGIN
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
--- the ticket p_after_ticket. The first one whose session is alive waits for the holder, the others for the waiter
--- before them.
+CREATE INDEX fences_lock ON fences (lock_name, resource);
+
+
+-- ==== 12_lists
+
+-- Lists, for people. They lock nothing. A list in the order of names walks an index from p_after on, and stops after
+-- p_limit rows, however long the table is: so each page costs the same. Any other order reads the whole table once for
+-- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or a
+-- holder's label contains.
+
+-- is_listed says whether a row fits the filters that locks and waiters have in common.
+CREATE FUNCTION is_listed(
+  p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz,
+  p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT (p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
+    AND (p_holder = '' OR p_in_holder = p_holder)
+    AND (p_session_id IS NULL OR p_in_session = p_session_id)
+    AND (p_mode = '' OR p_in_mode = p_mode)
+    AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
+$$;
+
+-- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
+-- database's encoding has no such text.
+CREATE FUNCTION last_with(p_prefix text) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+
+-- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
+-- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
+-- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
+-- index: a plan for a page of unknown size would read and sort the whole table.
+CREATE FUNCTION list_locks(
+  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
+  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+RETURNS SETOF described
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+  SELECT * FROM (
+    SELECT d.* FROM described d
+    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+      AND starts_with(d.name, p_prefix)
+      AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+      AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
+      AND (d.held OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
+  ORDER BY page.name, page.slot
+$$;
+
+-- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by waiting,
+-- the longest queue first; by expiry, the lease that ends next first. It reads the whole table.
+CREATE FUNCTION rank_locks(
+  p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
+  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+RETURNS SETOF described
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
+AS $$
+DECLARE
+  ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be age, waiting or expiry'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+  k  record;
+BEGIN
+  FOR k IN
+    SELECT l.name, l.slot FROM locks l
+      LEFT JOIN (SELECT q.name, count(*) AS n FROM waiters q WHERE p_order = 'waiting' OR p_queued GROUP BY q.name) w
+        ON w.name = l.name
+    WHERE starts_with(l.name, p_prefix)
+      AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+      AND (NOT p_queued OR w.n > 0)
+      AND (l.expires_at > clock_timestamp() OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+    ORDER BY CASE p_order WHEN 'waiting' THEN -coalesce(w.n, 0) END,
+             CASE p_order WHEN 'age' THEN l.acquired_at
+                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END, l.name, l.slot
+    LIMIT p_limit
+  LOOP
+    RETURN QUERY SELECT d.* FROM described d WHERE d.name = k.name AND d.slot = k.slot;
+  END LOOP;
+END $$;
+
+-- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
+-- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session is
+-- alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more recently.
 CREATE FUNCTION list_waiters(
-  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
+  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
+  p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
-  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after
-           THEN (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket)
-           ELSE 0 END,
-         q.mode, q.capacity, q.holder, q.session_id,
+  SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
          b.ticket, coalesce(b.holder, (
            SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
-  FROM (SELECT * FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
-          AND (w.name, w.ticket) > (p_after, p_after_ticket)
-        ORDER BY w.name, w.ticket LIMIT p_limit) q
+  FROM (
+    SELECT * FROM (
+      SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
+               THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0
+                                               AND e.ticket <= p_after_ticket))
+               ELSE 0 END AS place
+      FROM waiters w
+      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+    WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+    ORDER BY a.name, a.ticket LIMIT p_limit) q
   LEFT JOIN LATERAL (
     SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
@@ -2634,84 +2785,314 @@ AS $$
   ORDER BY q.name, q.ticket
 $$;
 
-CREATE INDEX fences_lock ON fences (lock_name, resource);
-
--- backend_pids tells the server processes that list_backends describes. Of fences it reads which transaction has locked
--- the row: the row that this one has written is visible to nobody yet. A fence that nobody has passed before has no row
--- to see. It reads fences only while somebody writes under one, and goes by indexes, as list_fences does.
-CREATE FUNCTION backend_pids(p_name text)
-RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+-- rank_waiters gives the p_limit waiters of list_waiters that have waited longest, the longest first. It reads every
+-- waiter.
+CREATE FUNCTION rank_waiters(
+  p_limit int, p_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
+RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
+               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
+               behind_holder text, metadata jsonb)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
-  WITH k AS MATERIALIZED (
-      SELECT * FROM pg_locks o
-      WHERE o.granted AND o.pid IS NOT NULL AND o.locktype IN ('advisory', 'transactionid', 'relation')),
-    here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
-    writers AS MATERIALIZED (
-      SELECT t.transactionid, t.pid FROM k t
-      WHERE t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock' AND EXISTS (
-        SELECT FROM k r WHERE r.pid = t.pid AND r.locktype = 'relation' AND r.mode = 'RowExclusiveLock'
-          AND r.database = (SELECT h.oid FROM here h) AND r.relation = 'fences'::regclass))
-  SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid
-  FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.database = (SELECT h.oid FROM here h)
-    AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp()
-  UNION ALL
-  SELECT NULL, NULL, NULL, 'write', f.resource, w.pid
-  FROM (SELECT o.resource, o.xmax AS by FROM fences o WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers)
-        UNION
-        SELECT o.resource, o.xmax FROM fences o WHERE o.resource = p_name AND EXISTS (SELECT FROM writers)) f
-    JOIN writers w ON w.transactionid = f.by
-$$;
-
--- list_backends tells what pg_stat_activity knows of the server processes behind a lock: of the heartbeats of its
--- holders, and of open transactions that have passed a fence of the lock. It runs with the caller's rights: hidden says
--- that the caller sees no more than the name of the application, and may_end whether pg_terminate_backend is allowed.
--- A holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
-CREATE FUNCTION list_backends(p_name text)
-RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, db_user text,
-               application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
-               state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean)
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
-AS $$
-  SELECT b.slot, b.token, b.holder, b.use, b.resource, b.pid, a.usename::text, a.application_name,
-         a.backend_start IS NULL, host(a.client_addr), a.backend_start, a.state,
-         (extract(epoch FROM clock_timestamp() - a.state_change) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
-         a.wait_event_type || ': ' || a.wait_event,
-         (me.rolsuper OR NOT r.rolsuper) AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
-  FROM backend_pids(p_name) b JOIN pg_stat_activity a ON a.pid = b.pid
-    JOIN pg_roles r ON r.oid = a.usesysid JOIN pg_roles me ON me.rolname = current_user
-  ORDER BY b.use, b.slot, b.resource, b.pid
-$$;
+#variable_conflict use_column
+DECLARE
+  ok boolean := p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000');
+BEGIN
+  RETURN QUERY
+    SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
+           (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
+           (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
+           GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
+           b.ticket, coalesce(b.holder, (
+             SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+             ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+    FROM (
+      SELECT * FROM (
+        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM waiters w
+        WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND starts_with(w.name, p_prefix)) a
+      WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                      p_match, p_holder, p_session_id, p_mode, p_older)
+      ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q
+    LEFT JOIN LATERAL (
+      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+        AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
+      ORDER BY p.ticket DESC LIMIT 1) b ON true
+    ORDER BY q.enqueued_at, q.name, q.ticket;
+END $$;
 
 -- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
--- every fence. They come in byte order of the resources, p_limit of them after p_after. It uses indexes, as
--- list_locks does.
-CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
+-- every fence. They come in byte order of the resources, p_limit of them after p_after. p_match is contained in a
+-- resource or in the name of its lock; p_older leaves out fences that somebody has passed more recently.
+CREATE FUNCTION list_fences(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_prefix text DEFAULT '',
+  p_match text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
-    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)
+    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+     ORDER BY o.resource LIMIT p_limit)
     UNION
-    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after
+    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
+      AND starts_with(o.resource, p_prefix)
+      AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
-    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)) f
+    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+     ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
 $$;
 
--- list_events shows operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
--- every lock's.
-CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
-RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
-               actor text, db_user text, reason text, resource text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+-- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every fence.
+CREATE FUNCTION rank_fences(
+  p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
+  p_older interval DEFAULT NULL)
+RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
-  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
-  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
-  ORDER BY e.id DESC LIMIT p_limit
+  SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
+  WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
+    AND starts_with(o.resource, p_prefix)
+    AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+  ORDER BY o.advanced_at, o.resource LIMIT p_limit
+$$;
+
+-- session_rows tells what the tables know of each session: clients that hold or wait, and those whose heartbeat or
+-- wait is noted. A client that has only ever held leases has no row in sessions. No index leads from a session to its
+-- leases, because a grant would have to change it; so this reads all locks and all waiters, once. Its order is by
+-- label, or with p_order by age (the longest silent first), leases or waiting (the most first). p_after is the session
+-- to continue after, in the order of labels.
+CREATE FUNCTION session_rows(
+  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
+RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
+               leases bigint, tickets bigint, pid int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be name, age, leases or waiting'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+BEGIN
+  RETURN QUERY
+    WITH every AS MATERIALIZED (
+      SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
+             GREATEST(max(a.until), max(s.alive_until)) AS alive_until, GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+             sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
+      FROM (
+        SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
+               count(*) AS leases, 0 AS tickets
+        FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
+        UNION ALL
+        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM waiters q GROUP BY q.session_id
+        UNION ALL
+        SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
+        LEFT JOIN sessions s ON s.session_id = a.session_id
+      WHERE p_session_id IS NULL OR a.session_id = p_session_id
+      GROUP BY a.session_id)
+    SELECT e.session_id, e.holder, e.version, e.alive_until, e.seen_at, e.leases, e.tickets, k.pid
+    FROM (
+      SELECT * FROM every o
+      WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
+        AND (p_after IS NULL OR (o.holder, o.session_id) > (
+          SELECT t.holder, t.session_id FROM every t WHERE t.session_id = p_after))
+      ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
+               CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
+      LIMIT p_limit) e
+      LEFT JOIN (SELECT m.mark, min(m.pid) AS pid FROM marked_pids() m GROUP BY m.mark) k
+        ON k.mark = session_mark(e.session_id)
+    ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
+             CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
+END $$;
+
+-- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until without
+-- another sign of life: while its tickets count, or a lease still has a third of its TTL.
+CREATE FUNCTION list_sessions(
+  p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
+  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
+RETURNS TABLE (session_id uuid, holder text, version text, alive boolean, alive_until timestamptz, seen_at timestamptz,
+               silent_us bigint, leases bigint, tickets bigint, pid int, db_user text, application_name text,
+               client_addr text, state text)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  SELECT r.session_id, r.holder, r.version, r.alive_until > clock_timestamp(), r.alive_until, r.seen_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
+         r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
+  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r
+    LEFT JOIN pg_stat_activity a ON a.pid = r.pid
+  ORDER BY r.ordinality
+$$;
+
+
+-- ==== 12_processes
+
+-- The server's processes behind a lock, and what they wait for. Nothing here locks a row or waits for one.
+
+-- lockers gives the transactions that may have locked a row with this xmax: its number is that of a transaction, or of
+-- a group of them. The number alone does not say which, so the caller looks at what each of them has locked.
+CREATE FUNCTION lockers(p_xmax xid) RETURNS SETOF xid
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN NEXT p_xmax;
+  RETURN QUERY SELECT m.xid FROM pg_get_multixact_members(p_xmax) m;
+EXCEPTION
+  WHEN OTHERS THEN   -- there is no group of this number
+    RETURN;
+END $$;
+
+-- backend_pids tells the server processes and prepared transactions that list_backends describes. It reads which
+-- transactions have locked the rows of the lock and of its fences: a row that they have written is visible to nobody
+-- yet. A fence that nobody has passed before has no row to see. It reads these rows only while somebody has locked or
+-- written rows of their tables, and goes by indexes, as list_fences does.
+CREATE FUNCTION backend_pids(p_name text)
+RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, gid text)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+  WITH k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE o.locktype IN ('advisory', 'transactionid', 'relation', 'tuple')),
+    here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+    writers AS MATERIALIZED (   -- a prepared transaction has no process, but locks like one
+      SELECT DISTINCT t.transactionid, t.pid, t.virtualtransaction, r.relation FROM k t
+        JOIN k r ON r.virtualtransaction = t.virtualtransaction AND r.pid IS NOT DISTINCT FROM t.pid
+      WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock'
+        AND r.locktype = 'relation' AND r.granted AND r.mode IN ('RowShareLock', 'RowExclusiveLock')
+        AND r.database = (SELECT h.oid FROM here h) AND r.relation IN ('locks'::regclass, 'fences'::regclass)),
+    ours AS MATERIALIZED (
+      SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
+      FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)
+      UNION ALL
+      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
+      WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)
+      UNION ALL
+      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
+      WHERE o.resource = p_name AND o.lock_name <> p_name
+        AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
+  SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
+  FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
+    AND k.database = (SELECT h.oid FROM here h)
+    AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
+  WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+  UNION
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
+  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
+    JOIN writers w ON w.transactionid = x.xid AND w.relation = o.relation
+    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.locktype = 'transactionid'
+      AND u.virtualtransaction = w.virtualtransaction
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
+  WHERE o.by <> '0'::xid AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
+  UNION
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, n.pid, NULL
+  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
+    JOIN k n ON NOT n.granted AND (n.locktype = 'transactionid' AND n.transactionid = x.xid
+      OR n.locktype = 'tuple' AND n.relation = o.relation)
+  WHERE o.by <> '0'::xid
+    AND EXISTS (SELECT FROM k r WHERE r.pid = n.pid AND r.locktype = 'relation' AND r.relation = o.relation
+                AND r.mode IN ('RowShareLock', 'RowExclusiveLock'))
+    AND NOT EXISTS (   -- it waits for another row
+      SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
+        AND (t.database, t.relation, t.page, t.tuple)
+            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int))
+$$;
+
+-- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
+-- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those that
+-- have locked the lock's row (row) or wait for it (at row), and of whoever keeps one of them from going on (blocker). A
+-- prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
+-- more than the name of the application, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A
+-- holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
+CREATE FUNCTION list_backends(p_name text)
+RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, db_user text,
+               application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
+               state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean,
+               query text, gid text, blocked_by int[], blocked_by_gid text, blocked_at text)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM backend_pids(p_name)),
+    chain AS (
+      SELECT o.pid, pg_blocking_pids(o.pid) AS by FROM (SELECT DISTINCT s.pid FROM ours s WHERE s.pid IS NOT NULL) o
+      UNION
+      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL unnest(c.by) b (pid) WHERE b.pid > 0),
+    stuck AS MATERIALIZED (SELECT DISTINCT ON (c.pid) c.pid, c.by FROM chain c ORDER BY c.pid),
+    k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM stuck s WHERE cardinality(s.by) > 0)),
+    at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
+      SELECT DISTINCT ON (s.pid) s.pid, CASE
+          WHEN w.locktype = 'advisory' THEN 'an advisory lock'
+          WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
+          WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
+          ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
+            SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
+        (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
+           JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
+         WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
+         LIMIT 1) AS gid
+      FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
+        LEFT JOIN k r ON r.pid = s.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
+      ORDER BY s.pid, r.relation),
+    everybody AS (
+      SELECT o.slot, o.token, o.holder, o.use, o.resource, o.pid, o.gid FROM ours o
+      UNION ALL
+      SELECT NULL, NULL, NULL, 'blocker', NULL, s.pid, NULL FROM stuck s WHERE s.pid NOT IN (
+        SELECT o.pid FROM ours o WHERE o.pid IS NOT NULL)
+      UNION ALL
+      SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
+      WHERE a.gid IS NOT NULL AND a.gid NOT IN (SELECT o.gid FROM ours o WHERE o.gid IS NOT NULL))
+  SELECT e.slot, e.token, e.holder, e.use, e.resource, e.pid, coalesce(a.usename, p.owner)::text, a.application_name,
+         e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
+         CASE WHEN e.gid IS NULL THEN a.state ELSE 'prepared' END,
+         (extract(epoch FROM clock_timestamp() - coalesce(a.state_change, p.prepared)) * 1000000)::bigint,
+         (extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) * 1000000)::bigint,
+         (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
+         a.wait_event_type || ': ' || a.wait_event,
+         CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname
+           ELSE (me.rolsuper OR NOT r.rolsuper)
+             AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
+         CASE WHEN a.backend_start IS NOT NULL THEN left(a.query, 1000) END, e.gid,
+         nullif(array_remove(ARRAY(SELECT DISTINCT b FROM unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
+  FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
+    LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
+    JOIN pg_roles me ON me.rolname = current_user
+  WHERE a.pid IS NOT NULL OR p.gid IS NOT NULL
+  ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
+             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
+$$;
+
+-- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
+-- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that holds is the one that waits; otherwise
+-- another one of the same session does.
+CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
+RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
+               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+  WITH RECURSIVE w AS (
+    SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
+           q.name AS wanted, q.enqueued_at
+    FROM locks l JOIN waiters q ON q.session_id = l.session_id
+    WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
+    UNION
+    SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name, q.enqueued_at
+    FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
+      JOIN waiters q ON q.session_id = l.session_id
+    WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
+  SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
+         h.token
+  FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
+    SELECT * FROM locks l WHERE l.name = n.wanted AND l.expires_at > clock_timestamp()
+    ORDER BY l.expires_at DESC LIMIT 5) h ON true
+  ORDER BY n.depth, NOT n.same, n.ticket
 $$;
 
 
@@ -2788,7 +3169,7 @@ $$;
 -- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
 -- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
 -- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
--- the epoch takes it over.
+-- the epoch takes it over. The history gets the leases that have run out.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -2823,7 +3204,13 @@ BEGIN
           AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
           AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
         FOR UPDATE OF i SKIP LOCKED) f),
-    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.slot, l.token)
+    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
+    noted AS (
+      INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
+          ended_at, number)
+        SELECT 'expired', g.name, g.token, g.first_token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
+          g.acquired_at, g.expires_at, g.grants
+        FROM gone g WHERE g.expires_at > '-infinity')
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
   UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)
     WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);
@@ -2832,13 +3219,365 @@ BEGIN
   END IF;
 END $$;
 
--- prune_events removes older events, and returns how many. It locks only them.
-CREATE FUNCTION prune_events(p_older interval DEFAULT '90 days') RETURNS bigint
+
+-- ==== 13_session
+
+-- What operators do about a client.
+
+-- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases, as
+-- break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
+-- session's row goes first (I25), so that its other tickets do not count any more. A client that is still alive loses
+-- its leases, and its waiting calls queue again, at the end. All of it is one transaction.
+CREATE FUNCTION break_session(
+  p_session_id uuid, p_reason text, p_actor text, p_limit int DEFAULT 1000, p_after text DEFAULT '')
+RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
+               expires_at timestamptz, handed int[], watched boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := require_read_committed() AND require_durable_commit() AND is_operator(p_reason, p_actor)
+    AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+  head locks;
+  n    text;
+  r    record;
+  b    record;
+  left_queue boolean;
+BEGIN
+  DELETE FROM sessions s WHERE s.session_id = p_session_id;
+  FOR n IN
+    SELECT a.name FROM (
+      SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND l.expires_at > clock_timestamp()
+      UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
+    WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
+  LOOP
+    SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0 FOR NO KEY UPDATE;
+    left_queue := false;
+    name := n;
+    FOR r IN DELETE FROM waiters q WHERE q.name = n AND q.session_id = p_session_id RETURNING q.ticket, q.holder LOOP
+      left_queue := true;
+      slot := NULL; ticket := r.ticket; holder := r.holder;
+      token := NULL; new_token := NULL; expires_at := NULL; handed := NULL; watched := NULL;
+      RETURN NEXT;
+    END LOOP;
+    FOR r IN
+      SELECT l.slot, l.token FROM locks l
+      WHERE l.name = n AND l.session_id = p_session_id AND l.expires_at > clock_timestamp() ORDER BY l.slot
+    LOOP
+      BEGIN
+        b := break_lock(n, p_reason, p_actor, r.token);
+      EXCEPTION WHEN SQLSTATE 'LK006' THEN
+        CONTINUE;                                               -- it has just ended by itself
+      END;
+      left_queue := false;
+      slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
+      expires_at := b.expires_at; handed := b.handed; watched := b.watched;
+      RETURN NEXT;
+    END LOOP;
+    IF left_queue THEN                                          -- those behind it may have their turn
+      SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0;
+      slot := NULL; ticket := NULL; holder := NULL; token := NULL; new_token := NULL; expires_at := NULL;
+      handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
+      watched := head.watched_until > clock_timestamp();
+      RETURN NEXT;                                              -- only what is to be announced
+    END IF;
+  END LOOP;
+END $$;
+
+
+-- ==== 14_history
+
+-- The history: who held what, from when until when, and how it ended.
+
+-- note_tenure writes the history of what its own holder has ended, at level all. It also writes what must never happen:
+-- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
+--
+-- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
+-- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
+-- show the gap.
+CREATE FUNCTION note_tenure() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
+AS $$
+DECLARE
+  granted boolean := NEW.grants <> OLD.grants;
+  handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
+BEGIN
+  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode, capacity,
+      granted_at, ended_at, number)
+    VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
+      OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
+      OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+  RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+  RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
+  RETURN NULL;
+END $$;
+
+-- The trigger is disabled at level losses. Its condition names the ends that no function has written: a break draws a
+-- new token, and a takeover follows a lease whose end is settled.
+CREATE TRIGGER note_tenure AFTER UPDATE ON locks FOR EACH ROW WHEN (
+    OLD.expires_at > '-infinity' AND (
+      NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'
+      OR NEW.grants <> OLD.grants AND OLD.ended_at IS DISTINCT FROM OLD.expires_at))
+  EXECUTE FUNCTION note_tenure();
+ALTER TABLE locks DISABLE TRIGGER note_tenure;
+
+-- history_settings tells the level; for how long the history is kept, in microseconds; since when it has every tenure,
+-- NULL if it has not; and when what pruning may have removed had ended, NULL if it has removed nothing.
+CREATE FUNCTION history_settings(OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT CASE WHEN t.tgenabled IN ('O', 'A') THEN 'all' ELSE 'losses' END,
+    (extract(epoch FROM i.history_keep) * 1000000)::bigint,
+    CASE WHEN t.tgenabled IN ('O', 'A') THEN i.history_since END, i.history_pruned
+  FROM installation i, pg_trigger t WHERE t.tgrelid = 'locks'::regclass AND t.tgname = 'note_tenure'
+$$;
+
+-- set_history sets the level and how long the history is kept; NULL leaves it as it is. A change of the level locks the
+-- table of locks for a moment, and waits for its writers for at most a tenth of a second: 55P03, and nothing was done.
+-- Nobody else waits for longer than that.
+CREATE FUNCTION set_history(
+  p_actor text, p_level text DEFAULT NULL, p_keep interval DEFAULT NULL, OUT level text, OUT keep_us bigint,
+  OUT since timestamptz, OUT pruned timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms'
+AS $$
+DECLARE
+  ok  boolean := require_read_committed() AND has_bytes('actor', p_actor, 256)
+    AND (p_level IS NULL OR p_level IN ('losses', 'all') OR refuse('level', quote_literal(left(p_level, 40)),
+      'be losses or all'))
+    AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', p_keep::text,
+      'be from 1 day to 36525 days'));
+  was record;
+BEGIN
+  SELECT * INTO was FROM history_settings() h;
+  IF p_level <> was.level THEN
+    EXECUTE 'ALTER TABLE locks ' || CASE p_level WHEN 'all' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END
+      || ' TRIGGER note_tenure';
+    UPDATE installation i SET history_since = CASE p_level WHEN 'all' THEN clock_timestamp() END;
+  END IF;
+  UPDATE installation i SET history_keep = p_keep WHERE i.history_keep <> p_keep;
+  SELECT * INTO level, keep_us, since, pruned FROM history_settings() h;
+  IF (level, keep_us) <> (was.level, was.keep_us) THEN
+    INSERT INTO events (kind, lock_name, token, actor, reason)
+      VALUES ('level', '', 0, p_actor, 'level ' || level || ', kept for ' || keep_us / 1000000 || ' s');
+  END IF;
+END $$;
+
+-- list_history shows operators the history, newest first: p_limit entries before the one with the id p_before; ''
+-- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written.
+CREATE FUNCTION list_history(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
+  p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
+RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, first_token bigint,
+               new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
+               slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  upto bigint := coalesce(p_before, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+    SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.first_token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
+      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
+    FROM (
+      (SELECT * FROM events a WHERE p_lock_name = '' AND a.id < upto AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
+         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
+       ORDER BY a.id DESC LIMIT p_limit)
+      UNION ALL
+      (SELECT * FROM events a WHERE p_lock_name <> '' AND a.lock_name = p_lock_name AND a.id < upto
+         AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
+         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
+       ORDER BY a.lock_name, a.id DESC LIMIT p_limit)) e
+    ORDER BY e.id DESC;
+END $$;
+
+-- What replay_history lists.
+CREATE TYPE tenure AS (
+  lock_name text, token bigint, id bigint, at timestamptz, kind text, first_token bigint, new_token bigint,
+  holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint);
+
+-- present_tenure is what a row of locks says now.
+CREATE FUNCTION present_tenure(l locks) RETURNS tenure
+LANGUAGE sql STABLE
+AS $$
+  SELECT ROW(l.name, l.token, 9223372036854775807, now(),
+    CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END,
+    l.first_token, NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
+    CASE WHEN l.expires_at = '-infinity' THEN NULL WHEN l.expires_at <= now() THEN l.expires_at
+         ELSE GREATEST(l.acquired_at, now()) END, l.grants)::tenure
+$$;
+
+-- replay_history lists tenures for a check: those of the history, and after them what the rows of locks say now, in the
+-- order of lock_name, token and id; p_limit of them after the given ones. A row of locks has the greatest id and the
+-- kind held, over (it has run out) or free. A lease that is held has lasted until now at least: ended_at. Every page is
+-- of one moment.
+CREATE FUNCTION replay_history(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_token bigint DEFAULT 0,
+  p_after_id bigint DEFAULT 0)
+RETURNS SETOF tenure
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  IF p_lock_name = '' THEN
+    RETURN QUERY
+      SELECT * FROM (
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+           e.capacity, e.granted_at, e.ended_at, e.number
+         FROM events e WHERE (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name > ''
+         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
+        UNION ALL
+        (SELECT (present_tenure(l)).* FROM locks l
+         WHERE l.name >= p_after AND (l.name, l.token, 9223372036854775807) > (p_after, p_after_token, p_after_id)
+         ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES)) u
+      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
+  ELSE
+    RETURN QUERY
+      SELECT * FROM (
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+           e.capacity, e.granted_at, e.ended_at, e.number
+         FROM events e WHERE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id)
+         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
+        UNION ALL
+        (SELECT (present_tenure(l)).* FROM locks l
+         WHERE l.name = p_lock_name AND (l.token, 9223372036854775807) > (p_after_token, p_after_id))) u
+      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
+  END IF;
+END $$;
+
+-- clock_steps finds where the server's clock was set back by more than a tenth of a second between two entries of the
+-- history: id is of the second, before and after are their times. It looks at p_limit entries after p_after; last is
+-- the id of the last of them, for the next call, and NULL if there are none. There is one row without a step.
+CREATE FUNCTION clock_steps(p_after bigint DEFAULT 0, p_limit int DEFAULT 100000)
+RETURNS TABLE (id bigint, before timestamptz, after timestamptz, last bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+AS $$
+  WITH page AS MATERIALIZED (
+    SELECT e.id, e.at, lag(e.at) OVER (ORDER BY e.id) AS before
+    FROM (SELECT o.id, o.at FROM events o WHERE o.id >= p_after ORDER BY o.id LIMIT p_limit) e)
+  SELECT s.id, s.before, s.at, m.last
+  FROM (SELECT nullif(max(p.id), p_after) AS last FROM page p) m
+    LEFT JOIN page s ON s.at < s.before - interval '0.1 s'
+  ORDER BY s.id
+$$;
+
+-- prune_history removes entries that are older than p_older; NULL: older than the history is kept. A call is one step:
+-- it looks at no more than p_limit entries after the one with the id p_after, the oldest first. It returns how many
+-- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It locks only
+-- what it removes, and waits for nobody.
+CREATE FUNCTION prune_history(
+  p_older interval DEFAULT NULL, p_limit int DEFAULT 1000, p_after bigint DEFAULT 0, OUT removed bigint,
+  OUT next bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+  ok   boolean := require_read_committed()
+    AND (p_older IS NULL OR p_older >= interval '0' OR refuse('older', p_older::text, 'not be negative'))
+    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+  upto timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
+BEGIN
+  WITH page AS MATERIALIZED (
+      SELECT e.id, e.at < upto AS old FROM events e WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit),
+    gone AS (
+      DELETE FROM events e WHERE e.id = ANY (ARRAY(
+        SELECT o.id FROM events o JOIN page p ON p.id = o.id WHERE p.old FOR UPDATE OF o SKIP LOCKED)) RETURNING e.id)
+    SELECT (SELECT count(*) FROM gone), CASE WHEN count(*) = p_limit AND bool_or(p.old) THEN max(p.id) END
+      INTO removed, next FROM page p;
+  IF removed > 0 THEN
+    UPDATE installation i SET history_pruned = upto FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+      WHERE i.one = mine.one AND (i.history_pruned IS NULL OR i.history_pruned < upto);
+  END IF;
+END $$;
+
+
+-- ==== 14_statistics
+
+-- Numbers for monitoring. They name locks at most: whoever may use locks may read them. Nothing here locks anything.
+
+-- statistics counts what there is at this moment. item says what value counts; lock_name is NULL for all locks
+-- together. With p_top > 0 it also tells the numbers of single locks: of the p_top locks whose queue has waited for
+-- longest or that are held for longest, in turns, and with lock_name '' of all others together. It reads the whole
+-- table of locks once. blocked counts transactions that use tables of this schema and wait for others; the age of those
+-- is missing if the owner may not see it, and of prepared ones.
+CREATE FUNCTION statistics(p_top int DEFAULT 0)
+RETURNS TABLE (item text, lock_name text, value double precision)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
-  WITH gone AS (DELETE FROM events e WHERE e.at < (SELECT clock_timestamp() - p_older) RETURNING e.id)
-  SELECT CASE WHEN p_older >= interval '0' THEN (SELECT count(*) FROM gone)
-              ELSE refuse('older', p_older::text, 'not be negative')::int END
+  WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+    leases AS MATERIALIZED (
+      SELECT l.name, l.session_id, l.acquired_at, l.expires_at - m.now < l.ttl / 3 AS ending,
+             l.renewed_at < m.now - l.ttl / 2 OR s.alive_until <= m.now AS dead
+      FROM moment m JOIN locks l ON l.expires_at > m.now LEFT JOIN sessions s ON s.session_id = l.session_id),
+    held AS (
+      SELECT h.name, count(*) AS leases, count(*) FILTER (WHERE h.ending) AS ending, min(h.acquired_at) AS since
+      FROM leases h GROUP BY h.name),
+    queued AS (
+      SELECT q.name, count(*) FILTER (WHERE s.alive_until > m.now) AS waiting,
+             count(*) FILTER (WHERE (s.alive_until > m.now) IS NOT TRUE) AS dead,
+             min(q.enqueued_at) FILTER (WHERE s.alive_until > m.now) AS since
+      FROM moment m JOIN waiters q ON q.ticket > 0 LEFT JOIN sessions s ON s.session_id = q.session_id GROUP BY q.name),
+    known AS (
+      SELECT h.name, coalesce(h.leases, 0) AS leases, coalesce(h.ending, 0) AS ending, h.since AS held_since,
+             coalesce(q.waiting, 0) AS waiting, coalesce(q.dead, 0) AS dead, q.since AS waiting_since,
+             LEAST(row_number() OVER (ORDER BY q.since, h.since, h.name),
+                   row_number() OVER (ORDER BY h.since, q.since, h.name)) AS place
+      FROM (SELECT h.name, h.leases, h.ending, h.since FROM held h
+            UNION ALL
+            SELECT q.name, NULL, NULL, NULL FROM queued q WHERE NOT EXISTS (SELECT FROM held o WHERE o.name = q.name)) h
+        LEFT JOIN queued q ON q.name = h.name),
+    ranked AS (
+      SELECT CASE WHEN row_number() OVER (ORDER BY k.place, k.waiting_since, k.name) <= p_top THEN k.name ELSE '' END AS label, k.*
+      FROM known k),
+    sums AS (
+      SELECT r.label, count(*) FILTER (WHERE r.leases > 0) AS locks, sum(r.leases) AS leases, sum(r.ending) AS ending,
+             min(r.held_since) AS held_since, sum(r.waiting) AS waiting, sum(r.dead) AS dead,
+             min(r.waiting_since) AS waiting_since
+      FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1),
+    ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
+    blocked AS MATERIALIZED (
+      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
+          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
+          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
+            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+      LIMIT 1000),
+    blockers AS MATERIALIZED (
+      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
+      WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
+  SELECT v.item, s.label, v.value FROM sums s CROSS JOIN moment m CROSS JOIN LATERAL (VALUES
+      ('locks', s.locks), ('leases', coalesce(s.leases, 0)), ('ending', coalesce(s.ending, 0)),
+      ('held_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.held_since)), 0)),
+      ('waiters', coalesce(s.waiting, 0)), ('dead_waiters', coalesce(s.dead, 0)),
+      ('waiting_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.waiting_since)), 0))) AS v (item, value)
+  UNION ALL
+  SELECT v.item, NULL, v.value FROM moment m CROSS JOIN LATERAL (VALUES
+      ('sessions', (SELECT count(*) FROM sessions s WHERE s.alive_until > m.now)),
+      ('dead_holders', (SELECT count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
+      ('tokens', (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM fencing_token_seq q)),
+      ('blocked', (SELECT count(*) FROM blocked b)),
+      ('blocked_seconds', (SELECT coalesce(GREATEST(0, extract(epoch FROM m.now - min(b.waitstart))), 0) FROM blocked b)),
+      ('blockers', (SELECT count(*) FROM blockers b)),
+      ('blocking_seconds', (SELECT extract(epoch FROM m.now - min(a.xact_start))
+                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid)),
+      ('notification_queue', pg_notification_queue_usage()::numeric)) AS v (item, value)
+  WHERE v.value IS NOT NULL
+$$;
+
+-- recent_events tells the IDs and kinds of events above p_after that somebody should know of, at most 100,000, and
+-- with kind NULL the greatest ID that was drawn. Events become visible when their transactions commit, and so not in
+-- the order of their IDs.
+CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id bigint, kind text)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  (SELECT e.id, e.kind FROM events e
+   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'overlap', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
+  UNION ALL
+  SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
 $$;
 
 
@@ -2855,8 +3594,10 @@ DECLARE
     acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
     own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
-    list_locks, get_lock, list_waiters, list_fences, backend_pids, list_backends}';
-  admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
+    list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
+    list_waits, backend_pids, list_backends, statistics, recent_events}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history,
+    set_history, history_settings, replay_history, clock_steps}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[

@@ -24,4 +24,9 @@ type LockInfo struct {
 	Limit      int             `json:"limit,omitempty"` // of ModeLimit
 	Slot       int             `json:"slot,omitempty"`  // from 1, of ModeShared and ModeLimit; 0 for ModeExclusive
 	Waiting    int             `json:"waiting"`         // the number of requests in the queue
+	Grants     int64           `json:"grants"`          // how often this lock, or this slot, was granted since its row was made
+
+	// SlowestRenewal is the longest time between two renewals of this lease; the grant counts as the first. 0: the lease
+	// has not been renewed yet. A gap that comes near to TTL nearly cost the lease.
+	SlowestRenewal time.Duration `json:"-"`
 }

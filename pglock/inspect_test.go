@@ -249,7 +249,7 @@ func TestI10_BreakEndsALeaseForGoodAndIsNoted(t *testing.T) {
 	if next := mustAcquire(t, c, "report"); next.Token() <= broken.NewToken {
 		t.Errorf("token %d after the break's %d", next.Token(), broken.NewToken)
 	}
-	events, err := lockadmin.Collect(operator.Events(t.Context(), "report"))
+	events, err := lockadmin.Collect(operator.History(t.Context(), "report"))
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%+v, %v; want the break", events, err)
 	}
@@ -267,7 +267,7 @@ func TestTakeoverOfAnExpiredLeaseIsNoted(t *testing.T) {
 	old := mustAcquire(t, c, "report", pglock.WithTTL(time.Hour))
 	execute(t, db.Conn(t), "UPDATE pglock.locks SET expires_at = clock_timestamp()")
 	next := mustAcquire(t, c, "report", pglock.WithHolder("next"))
-	events, err := lockadmin.Collect(newAdmin(t, db.Pool(t)).Events(t.Context(), ""))
+	events, err := lockadmin.Collect(newAdmin(t, db.Pool(t)).History(t.Context(), ""))
 	if err != nil || len(events) != 1 || events[0].Kind != lockadmin.EventTakeover || events[0].Token != old.Token() || events[0].NewToken != next.Token() || events[0].Actor != "next" {
 		t.Errorf("%+v, %v; want the takeover of token %d by %d", events, err, old.Token(), next.Token())
 	}

@@ -173,7 +173,7 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			all = append(all,
 				argument("Fences name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Fences(ctx, b.name))) }),
 				argument("Waiters name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Waiters(ctx, b.name))) }),
-				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.Events(ctx, b.name))) }),
+				argument("Events name "+b.what, "name", b.value, b.rule, func(ctx context.Context) error { return ignore(lockadmin.Collect(admin.History(ctx, b.name))) }),
 				argument("List prefix "+b.what, "prefix", b.value, b.rule,
 					func(ctx context.Context) error {
 						return ignore(lockadmin.Collect(admin.Locks(ctx, lockadmin.WithPrefix(b.name))))
@@ -221,11 +221,11 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			}),
 		argument("Events page size", "page size", "0", "10000",
 			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.Events(ctx, "", lockadmin.WithPageSize(0))))
+				return ignore(lockadmin.Collect(admin.History(ctx, "", lockadmin.WithPageSize(0))))
 			}),
 		argument("Events with a prefix", "WithPrefix", "given", "Locks only",
 			func(ctx context.Context) error {
-				return ignore(lockadmin.Collect(admin.Events(ctx, "", lockadmin.WithPrefix("a"))))
+				return ignore(lockadmin.Collect(admin.History(ctx, "", lockadmin.WithPrefix("a"))))
 			}),
 		argument("Fences with free locks", "WithFree", "given", "Locks only",
 			func(ctx context.Context) error {

@@ -89,14 +89,14 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 
 	checkRefusals(t, conn, []refusal{
 		{"Break", func(ctx context.Context) error { return ignore(newAdmin(t, pool).Break(ctx, "report", "stuck")) }, pglock.ErrPermission, []string{"pglock_admin"}},
-		{"Events", func(ctx context.Context) error { return ignore(lockadmin.Collect(newAdmin(t, pool).Events(ctx, ""))) }, pglock.ErrPermission, []string{"pglock_admin"}},
+		{"Events", func(ctx context.Context) error { return ignore(lockadmin.Collect(newAdmin(t, pool).History(ctx, ""))) }, pglock.ErrPermission, []string{"pglock_admin"}},
 	})
 	for _, sql := range []string{
 		"SELECT * FROM pglock.locks", "SELECT grant_id FROM pglock.fences", "SELECT * FROM pglock.events", "SELECT * FROM pglock.installation",
 		"UPDATE pglock.locks SET expires_at = '-infinity'", "DELETE FROM pglock.fences", "TRUNCATE pglock.locks",
 		"SELECT nextval('pglock.fencing_token_seq')", "SELECT setval('pglock.fencing_token_seq', 1)", "SELECT last_value FROM pglock.fencing_token_seq",
 		"SELECT * FROM pglock.pglock_schema_migrations", "CREATE TABLE pglock.mine ()", "CREATE FUNCTION pglock.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-		"SELECT pglock.prune_locks()", "SELECT pglock.prune_events()", "SELECT pglock.list_events()", "SELECT pglock.break_lock('report', 'r', 'a')",
+		"SELECT pglock.prune_locks()", "SELECT pglock.prune_history()", "SELECT pglock.list_history()", "SELECT pglock.break_lock('report', 'r', 'a')",
 		"SELECT pglock.lost_reason('report', 1, NULL, 0)", "SELECT pglock.check_request(NULL, '1 s')", "SELECT pglock.require_durable_commit()", "SELECT pglock.require_read_committed()",
 		"SELECT pglock.draw_tokens(0, 1)", "SELECT pglock.epoch_now()", "SELECT pglock.advance_epoch('r', 'a')",
 		"SELECT pglock.raise_lost('report', 1, 'broken')", "SELECT pglock.raise_stale('report', 1, 2)", "SELECT pglock.refuse_lease(NULL, 1, NULL)", "SELECT pglock.write_receipt(gen_random_uuid(), gen_random_uuid())",
@@ -153,9 +153,10 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
 		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "hand_over", "key_column", "list_backends", "list_fences", "list_guards", "list_locks",
-		"list_waiters", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
-		"release_lease", "release_leases", "renew_leases", "schema_version", "seal", "start_client", "sweep", "timeline", "unguard_table", "watch"}
-	admin := append([]string{"advance_epoch", "break_lock", "bypass_guards", "list_events", "prune_events", "prune_locks"}, user...)
+		"list_sessions", "list_waiters", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
+		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
+		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch"}
+	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "list_history", "prune_history", "prune_locks"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
 		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace
@@ -218,11 +219,11 @@ func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
 	if _, err := admin.Break(t.Context(), "report", "stuck"); err != nil {
 		t.Error(err)
 	}
-	if events, err := lockadmin.Collect(admin.Events(t.Context(), "")); err != nil || len(events) != 1 || !strings.HasPrefix(events[0].DBUser, "pglock_test_") {
+	if events, err := lockadmin.Collect(admin.History(t.Context(), "")); err != nil || len(events) != 1 || !strings.HasPrefix(events[0].DBUser, "pglock_test_") {
 		t.Errorf("Events = %+v, %v; want the break by the login user", events, err)
 	}
 	pool := db.Pool(t, login(t, db, "pglock_admin"))
-	if _, err := pool.Exec(t.Context(), "SELECT pglock.prune_locks(), pglock.prune_events()"); err != nil {
+	if _, err := pool.Exec(t.Context(), "SELECT pglock.prune_locks(), pglock.prune_history()"); err != nil {
 		t.Error(err)
 	}
 	if _, err := pool.Exec(t.Context(), "SELECT * FROM pglock.locks"); !denied(err) {
@@ -317,10 +318,11 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 		queued, owned)
 	for _, sql := range []string{
 		"SELECT x::text FROM pglock.list_locks('', true) x", "SELECT x::text FROM pglock.get_lock('report') x",
+		"SELECT x::text FROM pglock.rank_locks('age', 10) x", "SELECT x::text FROM pglock.rank_waiters(10) x", "SELECT x::text FROM pglock.list_sessions() x",
 		"SELECT x::text FROM pglock.list_waiters() x", "SELECT x::text FROM pglock.watch('report', '1 s') x",
 		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s', p_wait => true) x",
 		"SELECT x::text FROM pglock.give_up(gen_random_uuid(), '{report}', ARRAY[gen_random_uuid()]) x",
-		"SELECT x::text FROM pglock.list_fences('report') x", "SELECT x::text FROM pglock.list_events() x",
+		"SELECT x::text FROM pglock.list_fences('report') x", "SELECT x::text FROM pglock.list_history() x",
 		"SELECT x::text FROM pg_stat_activity x", "SELECT x::text FROM pg_locks x", "SELECT x::text FROM pg_stats x WHERE schemaname = 'pglock'",
 		"SELECT x::text FROM pglock.acquire_lease('report', gen_random_uuid(), gen_random_uuid(), 'h', '1 s') x",
 	} {

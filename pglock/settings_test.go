@@ -100,7 +100,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	if _, err := admin.Break(t.Context(), "broken", "stuck"); err != nil {
 		t.Errorf("Break: %v", err)
 	}
-	if events, err := lockadmin.Collect(admin.Events(t.Context(), "broken")); err != nil || len(events) != 1 || time.Since(events[0].At) > time.Minute {
+	if events, err := lockadmin.Collect(admin.History(t.Context(), "broken")); err != nil || len(events) != 1 || time.Since(events[0].At) > time.Minute {
 		t.Errorf("Events = %+v, %v", events, err)
 	}
 	if infos, err := lockadmin.Collect(admin.Locks(t.Context(), lockadmin.WithFree())); err != nil || len(infos) != 2 {

@@ -45,7 +45,7 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))") // while its connection is open
-	in(t, db.URL(), "migrate", "up", "--timeout", "300ms").want(t, exitUnreachable, "another program is migrating this schema: no answer within 300ms (--timeout)", "a longer --timeout")
+	in(t, db.URL(), "migrate", "up", "--timeout", "2s").want(t, exitUnreachable, "another program is migrating this schema: no answer within 2s (--timeout)", "a longer --timeout")
 }
 
 // A step that waits ends with the time of the command, and is rolled back.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
@@ -106,4 +107,17 @@ func (o *options) withPool(ctx context.Context, f func(context.Context, *pgxpool
 	}
 	defer pool.Close()
 	return because(ctx, o.withRights(ctx, pool, f(ctx, pool)))
+}
+
+// closeSoon closes the pool. It waits for a silent server no longer than a second: the connections end with this process.
+func closeSoon(pool *pgxpool.Pool) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(time.Second):
+	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // durationFlag is a flag that understands days and weeks too.
@@ -72,23 +74,4 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 // durationText writes a duration as parseDuration reads it.
-func durationText(d time.Duration) string {
-	if d < 24*time.Hour {
-		return shortened(d.String())
-	}
-	days := strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
-	if rest := d % (24 * time.Hour); rest > 0 {
-		days += shortened(rest.String())
-	}
-	return days
-}
-
-// shortened leaves out minutes and seconds that are 0.
-func shortened(s string) string {
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(s, zero) {
-			s = s[:len(s)-2]
-		}
-	}
-	return s
-}
+func durationText(d time.Duration) string { return shown.Duration(d) }

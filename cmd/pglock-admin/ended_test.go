@@ -201,7 +201,7 @@ func TestAServerThatIsGoneInTheMiddleIsToldApart(t *testing.T) {
 		{"guard list", "list_guards", "once the server is back"},
 		{"guard add jobs", "guard_table", "guard list, to see whether it was done"},
 		{"guard add jobs -o json", "commit", "guard list, to see whether it was done"},
-		{"prune", "prune_events", "once the server is back"},
+		{"prune", "prune_history", "once the server is back"},
 		{"break a --reason r", "break_lock", "show a, to see whether it was broken"},
 		{"migrate version", "schema_version", "once the server is back"},
 	} {

@@ -363,7 +363,7 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := lockadmin.Collect(admin.Events(t.Context(), ""))
+	events, err := lockadmin.Collect(admin.History(t.Context(), ""))
 	if err != nil || len(events) != 5 {
 		t.Fatalf("%+v, %v", events, err)
 	}

@@ -8,24 +8,28 @@ import (
 	"strings"
 	"time"
 	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // The values of --output.
 const (
 	outputTable = "table"
 	outputJSON  = "json"
+	outputYAML  = "yaml"
 )
 
-// show writes the answer of a command: first the server and database, then v as JSON or what draw draws.
+var outputs = []string{outputTable, outputJSON, outputYAML}
+
+// show writes the answer of a command: first the server and database, then v as JSON or YAML, or what draw draws.
 func (o *options) show(cmd *cobra.Command, v any, draw func(*page)) error {
 	w := cmd.OutOrStdout()
-	if o.output == outputJSON {
-		return o.showJSON(w, v)
+	if o.output != outputTable {
+		return o.showData(w, v)
 	}
 	p := &page{width: columns(w)}
 	if o.at != nil {
@@ -42,10 +46,10 @@ type page struct {
 	width int // of the terminal, 0 when it is not known
 }
 
-// showJSON adds the server and database to the fields of v, which is an object.
-func (o *options) showJSON(w io.Writer, v any) error {
+// showData adds the server and database to the fields of v, which is an object.
+func (o *options) showData(w io.Writer, v any) error {
 	if o.at == nil {
-		return writeJSON(w, v)
+		return writeData(w, o.output, v)
 	}
 	at, err := json.Marshal(o.at.now())
 	if err != nil {
@@ -55,7 +59,7 @@ func (o *options) showJSON(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
+	return writeData(w, o.output, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
 }
 
 // changed is show for a command that has changed something. If the answer cannot be written, the error says that the
@@ -133,34 +137,13 @@ func drawFields(w *page, fields [][2]string) {
 	}
 }
 
-// printable makes a text from outside safe to show: it quotes and escapes a text that does not print, or that looks
-// quoted.
-func printable(s string) string {
-	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !allPrint(s) {
-		return strconv.Quote(s)
-	}
-	return s
-}
+// printable makes a text from outside safe to show.
+func printable(s string) string { return shown.Text(s) }
 
 // named writes a name within a sentence, in quotes if it could be read as a part of the sentence.
-func named(s string) string {
-	if s == "" || shellQuote(s) != s {
-		return strconv.Quote(s)
-	}
-	return s
-}
+func named(s string) string { return shown.Word(s) }
 
-func allPrint(s string) bool {
-	if !utf8.ValidString(s) {
-		return false
-	}
-	for _, r := range s {
-		if !strconv.IsPrint(r) {
-			return false
-		}
-	}
-	return true
-}
+func allPrint(s string) bool { return shown.AllPrint(s) }
 
 // escapeText escapes what does not print in a text, line by line.
 func escapeText(s string) string {
@@ -202,17 +185,7 @@ func leaseBar(remaining, ttl time.Duration) string {
 }
 
 // age rounds a duration for people.
-func age(d time.Duration) string {
-	switch {
-	case d < 0:
-		return "0s"
-	case d < 10*time.Second:
-		return d.Round(100 * time.Millisecond).String()
-	case d < 24*time.Hour:
-		return durationText(d.Round(time.Second))
-	}
-	return durationText(d.Round(time.Hour))
-}
+func age(d time.Duration) string { return shown.Age(d) }
 
 // moment writes a time of the server; empty for zero.
 func moment(t time.Time) string {

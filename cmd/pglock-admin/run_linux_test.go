@@ -23,8 +23,8 @@ type session struct {
 	cmd      *exec.Cmd
 }
 
-// atTerminal lets a shell run a script in which pglock-admin is this program.
-func atTerminal(t *testing.T, url, script string) *session {
+// pseudoTerminal makes a terminal. Both ends are files with deadlines; the master is closed with the test.
+func pseudoTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -47,10 +47,17 @@ func atTerminal(t *testing.T, url, script string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("no terminal to be had: %v", err)
 	}
+	return master, slave
+}
+
+// atTerminal lets a shell run a script in which pglock-admin is this program.
+func atTerminal(t *testing.T, url, script string) *session {
+	t.Helper()
+	master, slave := pseudoTerminal(t)
 	defer slave.Close()
 	file, err := os.Executable()
 	if err != nil {

@@ -78,19 +78,6 @@ func (o *options) runUnderLock(cmd *cobra.Command, e *errand) (err error) {
 // goodbye is how long the client may take to end its session when the lock has been released.
 const goodbye = 2 * time.Second
 
-// closeSoon closes the pool. It waits for a silent server no longer than a second: the connections end with this process.
-func closeSoon(pool *pgxpool.Pool) {
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		pool.Close()
-	}()
-	select {
-	case <-closed:
-	case <-time.After(time.Second):
-	}
-}
-
 // lookUp finds the file of a command, before a lock is taken for it.
 func (o *options) lookUp(command string) (string, error) {
 	path, err := exec.LookPath(command)
@@ -152,14 +139,18 @@ func (o *options) acquire(ctx context.Context, pool *pgxpool.Pool, e *errand, si
 	if err != nil {
 		return nil, nil, because(short, o.withRights(short, pool, err))
 	}
-	if e.try || e.waits && e.wait == 0 {
+	if e.try || e.waits { // first, and with time enough: a short wait may end before the server has said who holds it
 		lease, err = client.TryAcquire(short, e.name, e.opts...)
 		err = because(short, err)
-	} else {
+	}
+	if held := err; !e.try && (!e.waits || errors.Is(held, pglock.ErrHeld) && e.wait > 0) {
 		if e.waits {
 			e.opts = append(e.opts, pglock.WithMaxWait(e.wait))
 		}
 		lease, err = client.Acquire(ctx, e.name, e.opts...)
+		if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pglock.ErrHeld) && e.wait < o.timeout {
+			err = held
+		}
 	}
 	switch {
 	case errors.Is(err, pglock.ErrHeld) && !errors.Is(err, context.Canceled):

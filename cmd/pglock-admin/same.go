@@ -23,6 +23,46 @@ func (o *options) same() string {
 	return s
 }
 
+// sameBut is same for another database of the server.
+func (o *options) sameBut(database string) string {
+	if o.config == nil {
+		return ""
+	}
+	c := *o.config.ConnConfig
+	c.Database = database
+	there := options{schema: o.schema, config: o.config}
+	s := there.same()
+	if o.url() == "" {
+		return s + " --database-url " + shellQuote("dbname="+valueText(database))
+	}
+	if u, err := url.Parse(withoutPassword(o.url(), o.config.ConnConfig)); err == nil && strings.HasPrefix(u.Scheme, "postgres") {
+		u.Path, u.RawPath = "/"+database, ""
+		query := u.Query()
+		query.Del("dbname")
+		query.Del("database")
+		u.RawQuery = query.Encode()
+		return s + " --database-url " + shellQuote(u.String())
+	}
+	return s + " --database-url " + shellQuote(plainest(&c))
+}
+
+// psql is the command that leads to the same database.
+func (o *options) psql() string {
+	given := o.url()
+	if given == "" || o.config == nil {
+		return "psql"
+	}
+	for _, own := range []string{"pool_", "default_query_exec_mode", "statement_cache_capacity", "description_cache_capacity"} {
+		if strings.Contains(given, own) { // of this library alone: psql refuses it
+			return "psql " + shellQuote(plainest(o.config.ConnConfig))
+		}
+	}
+	if o.databaseURL == "" {
+		return `psql "$DATABASE_URL"`
+	}
+	return "psql " + shellQuote(withoutPassword(o.databaseURL, o.config.ConnConfig))
+}
+
 // passwords matches the passwords in a connection string of keywords and values.
 var passwords = regexp.MustCompile(`(?i)\b(ssl)?password\s*=\s*('(\\.|[^'\\])*'|(\\.|[^'\s\\])*)\s*`)
 
@@ -50,8 +90,10 @@ func withoutPassword(connString string, c *pgx.ConnConfig) string {
 }
 
 func plainest(c *pgx.ConnConfig) string {
-	quote := func(s string) string {
-		return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
-	}
-	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s", quote(c.Host), c.Port, quote(c.User), quote(databaseOf(&c.Config)))
+	return fmt.Sprintf("host=%s port=%d user=%s dbname=%s", valueText(c.Host), c.Port, valueText(c.User), valueText(databaseOf(&c.Config)))
+}
+
+// valueText quotes a value of a connection string of keywords and values.
+func valueText(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(s) + "'"
 }

@@ -57,6 +57,7 @@ type worker struct {
 	client *pglock.Client
 	store  *fencedstore.Store
 	lease  *pglock.Lease
+	grant  pglock.Grant // of lease
 	read   int64
 }
 
@@ -95,6 +96,9 @@ func (w *worker) do(ctx context.Context, c command) (err error) {
 	switch c.Do {
 	case doAcquire:
 		if w.lease, err = w.client.Acquire(ctx, w.Account); err != nil {
+			return err
+		}
+		if w.grant, err = w.lease.Export(); err != nil { // now: a lease that has ended cannot be exported
 			return err
 		}
 		w.tell(report{Says: saysGranted, Token: int64(w.lease.Token())})
@@ -147,12 +151,8 @@ func (w *worker) write(ctx context.Context, c command) error {
 // writeRegardless is the fenced write of a program in any language: three statements, and no look at any clock.
 func (w *worker) writeRegardless(ctx context.Context, update func(context.Context, pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
-		grant, err := w.lease.Export()
-		if err != nil {
-			return err
-		}
 		fence := "SELECT " + pgx.Identifier{w.Schema, "fence"}.Sanitize() + "($1, $2, $3::text::uuid)"
-		if _, err := tx.Exec(ctx, fence, grant.Lock, int64(grant.Token), grant.ID.String()); err != nil {
+		if _, err := tx.Exec(ctx, fence, w.grant.Lock, int64(w.grant.Token), w.grant.ID.String()); err != nil {
 			return err
 		}
 		return update(ctx, tx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,26 @@ type Step struct {
 	SQL  string
 	Args []any
 	Scan func(pgx.Rows) error // gets each row; nil ignores the rows
+
+	// Limit is how long the server may work on it: it also ends what its caller has left. A lower statement_timeout of
+	// the session stays. 0: no limit of this step's own.
+	Limit time.Duration
+}
+
+// limit lowers statement_timeout until the transaction ends.
+const limit = `SELECT pg_catalog.set_config('statement_timeout', '%[1]d', true) FROM pg_catalog.pg_settings
+	WHERE name OPERATOR(pg_catalog.=) 'statement_timeout'
+		AND (setting OPERATOR(pg_catalog.=) '0' OR setting::pg_catalog.int8 OPERATOR(pg_catalog.>) %[1]d)`
+
+// before are the statements that go before the step's own, in its transaction; none if it is a transaction by itself.
+func (s Step) before(explicit bool) (all []string) {
+	if explicit || s.Limit > 0 {
+		all = append(all, "begin isolation level read committed")
+	}
+	if s.Limit > 0 {
+		all = append(all, fmt.Sprintf(limit, max(1, s.Limit.Milliseconds())))
+	}
+	return all
 }
 
 // Executor runs steps on connections, each at READ COMMITTED whatever the session's default. It is safe for
@@ -102,15 +123,16 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 	defer rollBack(ctx, conn)
 	p := conn.PgConn().StartPipeline(ctx)
 	for i, s := range steps {
-		if explicit {
-			p.SendQueryParams("begin isolation level read committed", nil, nil, nil, nil)
+		before := s.before(explicit)
+		for _, sql := range before {
+			p.SendQueryParams(sql, nil, nil, nil, nil)
 		}
 		if b := &built[i]; named {
 			p.SendQueryPrepared(prepared[i].Name, b.ParamValues, b.ParamFormats, b.ResultFormats)
 		} else {
 			p.SendQueryParams(s.SQL, b.ParamValues, nil, b.ParamFormats, b.ResultFormats)
 		}
-		if explicit {
+		if len(before) > 0 {
 			p.SendQueryParams("commit", nil, nil, nil, nil)
 		}
 		p.SendPipelineSync()
@@ -129,6 +151,7 @@ func send(ctx context.Context, conn *pgx.Conn, explicit, named bool, steps []Ste
 
 // receive reads the rows of one step, and the end of its transaction.
 func (s Step) receive(conn *pgx.Conn, p *pgconn.Pipeline, explicit bool) (failed error) {
+	own := len(s.before(explicit))
 	for at := 0; ; at++ {
 		results, err := p.GetResults()
 		if err != nil {
@@ -139,7 +162,7 @@ func (s Step) receive(conn *pgx.Conn, p *pgconn.Pipeline, explicit bool) (failed
 			return failed
 		}
 		scan := s.Scan
-		if explicit && at != 1 || scan == nil { // BEGIN and COMMIT have no rows
+		if at != own || scan == nil { // what surrounds it has no rows
 			scan = func(pgx.Rows) error { return nil }
 		}
 		if err := readAll(pgx.RowsFromResultReader(conn.TypeMap(), reader), scan); err != nil && failed == nil {

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // text is a step that reads one text.
 func text(sql string, into *[]string, args ...any) Step {
-	return Step{sql, args, func(rows pgx.Rows) error {
+	return Step{SQL: sql, Args: args, Scan: func(rows pgx.Rows) error {
 		var s string
 		err := rows.Scan(&s)
 		*into = append(*into, s)

@@ -19,7 +19,12 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, Waiters, BreakLock, Events, Fences, Backends, Diagnose string
+	Start, Watch, Get, Diagnose, Statistics, RecentEvents string
+	List, RankLocks, Waiters, RankWaiters                 string
+	Fences, RankFences, Sessions, Backends, Waits         string
+	BreakLock, BreakSession                               string
+	History, HistorySettings, SetHistory, Replay          string
+	ClockSteps                                            string
 }
 
 // times finds {{at column}} in a query.
@@ -29,7 +34,9 @@ var times = regexp.MustCompile(`\{\{at ([\w.()]+)\}\}`)
 func NewQueries(schema string) *Queries {
 	in := func(q string) string {
 		q = strings.ReplaceAll(q, "{{info}}", `name, held, holder, session_id::pg_catalog.text, token, ttl_us, {{at acquired_at}}, {{at renewed_at}},
-				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting`)
+				{{at expires_at}}, {{at ended_at}}, remaining_us, metadata::pg_catalog.text, slot, mode, capacity, waiting, grants, slowest_us`)
+		q = strings.ReplaceAll(q, "{{waiter}}", `name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}},
+				waiting_us, behind_ticket, behind_holder, metadata::pg_catalog.text`)
 		return times.ReplaceAllString(strings.ReplaceAll(q, "{{schema}}", pgx.Identifier{schema}.Sanitize()),
 			"(EXTRACT(epoch FROM $1) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8")
 	}
@@ -87,7 +94,9 @@ func NewQueries(schema string) *Queries {
 		giveUp: in(`SELECT n, ended, place, token, more::pg_catalog.text
 			FROM {{schema}}.give_up($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text[], $3::pg_catalog.text[]::pg_catalog.uuid[],
 				$4::pg_catalog.bool, true)`),
-		mark:       in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4)`),
+		// The note need not wait for the disk: a crash that loses it has also ended the connection.
+		mark: in(`SELECT {{schema}}.mark_connection($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text)
+			WHERE ` + async + ` IS NOT NULL`),
 		endSession: in(`SELECT {{schema}}.end_session($1::pg_catalog.text::pg_catalog.uuid), ` + async),
 		sweep:      in(`SELECT {{schema}}.sweep(), ` + async),
 		// NOTIFY holds a lock of the whole cluster until its transaction ends, so that transaction must not wait for
@@ -97,20 +106,52 @@ func NewQueries(schema string) *Queries {
 		notify: in(`SELECT pg_catalog.pg_notify($1::pg_catalog.text, $2::pg_catalog.text)::pg_catalog.text, ` + async),
 		Watch: in(`SELECT {{info}}, w.channel, ` + async + `
 			FROM {{schema}}.watch($1::pg_catalog.text, $2::pg_catalog.text::pg_catalog.interval) w`),
-		Get:  in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
-		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4)`),
-		Waiters: in(`SELECT name, ticket, place, mode, capacity, holder, session_id::pg_catalog.text, alive, ttl_us, {{at enqueued_at}}, waiting_us,
-				behind_ticket, behind_holder, metadata::pg_catalog.text
-			FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8)`),
+		Get: in(`SELECT {{info}} FROM {{schema}}.get_lock($1::pg_catalog.text)`),
+		List: in(`SELECT {{info}} FROM {{schema}}.list_locks($1::pg_catalog.text, $2::pg_catalog.bool, $3::pg_catalog.text, $4::pg_catalog.int4,
+				$5::pg_catalog.text, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text, $9::pg_catalog.bool,
+				$10::pg_catalog.text::pg_catalog.interval)`),
+		RankLocks: in(`SELECT {{info}} FROM {{schema}}.rank_locks($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.bool,
+				$5::pg_catalog.text, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid, $8::pg_catalog.text, $9::pg_catalog.bool,
+				$10::pg_catalog.text::pg_catalog.interval)`),
+		Waiters: in(`SELECT {{waiter}} FROM {{schema}}.list_waiters($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8,
+				$5::pg_catalog.int8, $6::pg_catalog.text, $7::pg_catalog.text, $8::pg_catalog.text, $9::pg_catalog.text::pg_catalog.uuid,
+				$10::pg_catalog.text, $11::pg_catalog.text::pg_catalog.interval)`),
+		RankWaiters: in(`SELECT {{waiter}} FROM {{schema}}.rank_waiters($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text,
+				$5::pg_catalog.text, $6::pg_catalog.text::pg_catalog.uuid, $7::pg_catalog.text, $8::pg_catalog.text::pg_catalog.interval)`),
+		Sessions: in(`SELECT session_id::pg_catalog.text, holder, version, alive, {{at alive_until}}, {{at seen_at}}, silent_us, leases, tickets, pid,
+				db_user, application_name, client_addr, state
+			FROM {{schema}}.list_sessions($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text::pg_catalog.uuid,
+				$5::pg_catalog.text::pg_catalog.interval, $6::pg_catalog.text, $7::pg_catalog.text::pg_catalog.uuid)`),
 		BreakLock: in(`SELECT holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_lock($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int8)`),
-		Events: in(`SELECT id, {{at at}}, kind, lock_name, token, new_token, holder, actor, db_user, reason, resource
-			FROM {{schema}}.list_events($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8)`),
+		History: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, actor, db_user, reason, resource,
+				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
+			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
+				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
+		HistorySettings: in(`SELECT level, keep_us, {{at since}}, {{at pruned}} FROM {{schema}}.history_settings()`),
+		SetHistory: in(`SELECT level, keep_us, {{at since}}, {{at pruned}}
+			FROM {{schema}}.set_history($1::pg_catalog.text, $2::pg_catalog.text, pg_catalog.make_interval(secs => $3::pg_catalog.float8))`),
+		Replay: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, slot, mode, capacity,
+				{{at granted_at}}, {{at ended_at}}, number
+			FROM {{schema}}.replay_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.int8)`),
+		ClockSteps: in(`SELECT id, {{at before}}, {{at after}}, last FROM {{schema}}.clock_steps($1::pg_catalog.int8)`),
+		BreakSession: in(`SELECT name, slot, ticket, holder, token, new_token, {{at expires_at}}, handed, watched
+			FROM {{schema}}.break_session($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int4,
+				$5::pg_catalog.text)`),
 		Fences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
-			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text)`),
+			FROM {{schema}}.list_fences($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.text, $5::pg_catalog.text,
+				$6::pg_catalog.text::pg_catalog.interval)`),
+		RankFences: in(`SELECT resource, last_token, lock_name, {{at advanced_at}}
+			FROM {{schema}}.rank_fences($1::pg_catalog.int4, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.text,
+				$5::pg_catalog.text::pg_catalog.interval)`),
 		Backends: in(`SELECT slot, token, holder, use, resource, pid, db_user, application_name, hidden, client_addr, {{at started_at}}, state,
-				state_us, transaction_us, query_us, waits_for, may_end
+				state_us, transaction_us, query_us, waits_for, may_end, query, gid, blocked_by, blocked_by_gid, blocked_at
 			FROM {{schema}}.list_backends($1::pg_catalog.text)`),
-		Diagnose: in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
+				holder_session_id::pg_catalog.text, holder_token
+			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
+		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
+		Statistics:   in(`SELECT item, lock_name, value FROM {{schema}}.statistics($1::pg_catalog.int4)`),
+		RecentEvents: in(`SELECT id, kind FROM {{schema}}.recent_events($1::pg_catalog.int8)`),
 	}
 }

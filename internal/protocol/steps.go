@@ -16,9 +16,9 @@ import (
 func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 	if len(requests) == 1 {
 		a := requests[0]
-		return Step{q.acquire, []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
+		return Step{SQL: q.acquire, Args: []any{a.Name, a.GrantID.String(), a.Session.Key.String(), a.Holder, Interval(a.TTL + a.Grace), a.metadata(), a.Retry,
 			a.Mode, a.capacity(), a.Wait, Interval(a.Session.TTL), a.Owner.String(), a.Nested, max(1, a.Turns)},
-			func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
+			Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 	}
 	n := len(requests)
 	names, grantIDs, holders, ttls, modes, owners := make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
@@ -30,9 +30,9 @@ func (q *Queries) Acquire(requests []Request, answers []Answer) Step {
 		retries[i], waits[i], nested[i] = a.Retry, a.Wait, a.Nested
 	}
 	session := requests[0].Session
-	return Step{q.acquireMany, []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
+	return Step{SQL: q.acquireMany, Args: []any{names, grantIDs, session.Key.String(), holders, ttls, metadata, retries, modes, capacities, waits,
 		Interval(session.TTL), owners, nested, turns},
-		func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
+		Scan: func(rows pgx.Rows) error { return scanAnswer(rows, requests, answers) }}
 }
 
 func (a Request) capacity() *int {
@@ -119,7 +119,7 @@ func (q *Queries) Release(claims []Claim, endings []Ending) Step {
 
 // ReleaseAll ends leases, all of them or none, and waits only briefly for each row.
 func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
-	return Step{q.releaseMany, columns(claims), func(rows pgx.Rows) error {
+	return Step{SQL: q.releaseMany, Args: columns(claims), Scan: func(rows pgx.Rows) error {
 		var n *int64
 		var released bool
 		var text *string
@@ -134,7 +134,7 @@ func (q *Queries) ReleaseAll(claims []Claim, endings []Ending) Step {
 
 // HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
 func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
-	return Step{q.handOver, []any{c.Name, c.Token, c.GrantID.String(), to, look}, func(rows pgx.Rows) error {
+	return Step{SQL: q.handOver, Args: []any{c.Name, c.Token, c.GrantID.String(), to, look}, Scan: func(rows pgx.Rows) error {
 		var text *string
 		if err := rows.Scan(&s.Outcome, &text); err != nil {
 			return err
@@ -147,7 +147,7 @@ func (q *Queries) HandOver(c Claim, to string, look bool, s *Succession) Step {
 
 // Check asks what became of leases.
 func (q *Queries) Check(claims []Claim, all []Remains) Step {
-	return Step{q.checkMany, columns(claims), func(rows pgx.Rows) error {
+	return Step{SQL: q.checkMany, Args: columns(claims), Scan: func(rows pgx.Rows) error {
 		var n int64
 		var reason *string
 		var us *int64
@@ -164,7 +164,7 @@ func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings 
 	look := []any{s.Key.String(), s.Holder, Interval(s.TTL), b.Nested}
 	lasting, noLonger := extensions(b.Claims)
 	renewals := append(columns(b.Claims), lasting, noLonger)
-	step := Step{q.beat, append(look, renewals...), func(rows pgx.Rows) error {
+	step := Step{SQL: q.beat, Args: append(look, renewals...), Scan: func(rows pgx.Rows) error {
 		var n, ticket, remaining, expiresAt *int64
 		var outcome, circle *string
 		var first *bool
@@ -197,7 +197,7 @@ func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings 
 // Renew renews one lease, and waits at most so long for its row. A lost lease is an error, as from a fence.
 func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
 	lasting, noLonger := extensions([]Claim{c})
-	return Step{q.renew, append(c.args(), Interval(wait), lasting, noLonger), func(rows pgx.Rows) error {
+	return Step{SQL: q.renew, Args: append(c.args(), Interval(wait), lasting, noLonger), Scan: func(rows pgx.Rows) error {
 		var us int64
 		var expiresAt *int64
 		err := rows.Scan(&v.Outcome, &us, &expiresAt)
@@ -214,7 +214,7 @@ func (q *Queries) Renew(c Claim, wait time.Duration, v *Verdict) Step {
 
 // OwnTickets asks for the requests behind tickets of the session.
 func (q *Queries) OwnTickets(s Session, tickets []int64, all *[]RequestID) Step {
-	return Step{q.ownTickets, []any{s.Key.String(), tickets}, func(rows pgx.Rows) error {
+	return Step{SQL: q.ownTickets, Args: []any{s.Key.String(), tickets}, Scan: func(rows pgx.Rows) error {
 		var r RequestID
 		var id string
 		err := rows.Scan(&r.Name, &id)
@@ -232,7 +232,7 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 	for i, r := range requests {
 		names[i], grantIDs[i] = r.Name, r.GrantID.String()
 	}
-	return Step{q.giveUp, []any{s.Key.String(), names, grantIDs, spend}, func(rows pgx.Rows) error {
+	return Step{SQL: q.giveUp, Args: []any{s.Key.String(), names, grantIDs, spend}, Scan: func(rows pgx.Rows) error {
 		var n int64
 		var ended bool
 		var place *int
@@ -247,9 +247,10 @@ func (q *Queries) TakeBack(s Session, spend bool, requests []RequestID, backs []
 	}}
 }
 
-// Mark notes that the connection to the server process with this ID is that of the session's heartbeat.
-func (q *Queries) Mark(s Session, pid uint32) Step {
-	return Step{SQL: q.mark, Args: []any{s.Key.String(), int32(pid)}}
+// Mark notes that the connection to the server process with this ID is that of the session's heartbeat, and the version
+// of this library.
+func (q *Queries) Mark(s Session, pid uint32, version string) Step {
+	return Step{SQL: q.mark, Args: []any{s.Key.String(), int32(pid), s.Holder, version}}
 }
 
 // EndSession ends the session, with all its tickets.
@@ -272,7 +273,7 @@ func (q *Queries) Own(c Claim, owner uuid.UUID) Step {
 
 // Announce notifies the new holders of a slot of these locks, and the watchers; told is the number of hints.
 func (q *Queries) Announce(names []string, slots []*int, told *int64) Step {
-	return Step{q.announce, []any{names, slots}, func(rows pgx.Rows) error { return rows.Scan(told, nil) }}
+	return Step{SQL: q.announce, Args: []any{names, slots}, Scan: func(rows pgx.Rows) error { return rows.Scan(told, nil) }}
 }
 
 // Notify notifies a channel.

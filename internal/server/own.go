@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/build"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -118,7 +119,7 @@ func (o *ownConn) mark(ctx context.Context, who protocol.Session) {
 		return
 	}
 	o.marked = o.conn
-	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID()))
+	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID(), build.Version()))
 }
 
 // RenewWaiting renews a lease, and waits at most so long for its row.

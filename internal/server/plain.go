@@ -35,16 +35,31 @@ func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
 }
 
 // Rows returns a statement's rows, each as scan reads it.
-func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) (all []T, err error) {
+func Rows[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
+	return collect(ctx, p, protocol.Patience, protocol.Step{SQL: sql, Args: args}, scan)
+}
+
+// List is Rows for a statement that may have to read whole tables. It may take as long as ctx allows, or as Patience
+// does if ctx has no deadline. The server ends it then, also when nobody waits for it any more.
+func List[T any](ctx context.Context, p *Plain, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
+	limit := protocol.Patience
+	if deadline, bounded := ctx.Deadline(); bounded {
+		limit = time.Until(deadline)
+	}
+	return collect(ctx, p, limit, protocol.Step{SQL: sql, Args: args, Limit: max(limit, time.Millisecond)}, scan)
+}
+
+func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step protocol.Step, scan func(pgx.Rows) (T, error)) (all []T, err error) {
+	step.Scan = func(rows pgx.Rows) error {
+		one, err := scan(rows)
+		all = append(all, one)
+		return err
+	}
 	err = lend(ctx, p.pool, func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
+		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		all = nil
-		return p.executor.Run(ctx, conn, protocol.Step{SQL: sql, Args: args, Scan: func(rows pgx.Rows) error {
-			one, err := scan(rows)
-			all = append(all, one)
-			return err
-		}})
+		return p.executor.Run(ctx, conn, step)
 	})
 	if err != nil {
 		return nil, err

@@ -32,7 +32,10 @@ CREATE TABLE installation (
   epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
-  timeline_since timestamptz                 -- when a grant first noticed this timeline; NULL for the first
+  timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
+  history_keep   interval NOT NULL DEFAULT '90 days',  -- for how long the history is kept
+  history_since  timestamptz,                -- since when the history has every tenure; NULL: it has not
+  history_pruned timestamptz                 -- what ended before may have been removed from the history; NULL: nothing
 );
 INSERT INTO installation DEFAULT VALUES;
 
@@ -64,6 +67,8 @@ CREATE TABLE locks (
   ended_at      timestamptz,
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
+  grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
+  slowest       interval,                           -- the longest time between two renewals of the lease; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
@@ -79,7 +84,9 @@ CREATE TABLE locks (
 CREATE TABLE sessions (
   session_id  uuid        PRIMARY KEY,
   holder      text        NOT NULL,
-  alive_until timestamptz NOT NULL
+  alive_until timestamptz NOT NULL,
+  seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
+  version     text                                  -- of the library; NULL until its heartbeat has told it
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
 -- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
@@ -141,22 +148,38 @@ CREATE TABLE done_keys (
 );
 CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS NOT NULL;
 
--- The audit: what the server did, each entry in the transaction that did it.
+-- The history: what the server did, each entry in the transaction that did it. A tenure, the time for which a lease
+-- was held, has one entry, written when it ends:
+--   takeover   the lease ran out, and the lock was granted again       written always
+--   break      an operator ended it                                    written always
+--   expired    the lease ran out, and the lock's row was pruned        written always
+--   release    its holder ended it                                     written at level all, by a trigger
+--   handover   its holder ended it and chose the next                  written at level all, by a trigger
+--   overlap    the lock was granted again before it was over           at level all: this must never happen
+-- The other entries are acts of operators: bypass, epoch, and level, which changes what is written.
 CREATE TABLE events (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-  kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN ('break', 'takeover', 'bypass', 'epoch')),
+  kind      text        NOT NULL,                   -- of those above: see locks about CHECKs
   lock_name text COLLATE "C" NOT NULL,
-  token     bigint      NOT NULL,                   -- of the lease that ended
+  token     bigint      NOT NULL,                   -- of the tenure; of a block of tokens the last
   first_token bigint,                               -- of its block; NULL if it had one token
   new_token bigint,                                 -- the token that ended it
-  holder    text,                                   -- of the lease that ended
+  holder    text,                                   -- of the tenure
   actor     text,                                   -- who did it, in their own words
   db_user   text        NOT NULL DEFAULT session_user,
   reason    text,
   resource  text,                                   -- of a bypass: the tables that it wrote
-  xact      xid8                                    -- of a bypass: the transaction that is allowed to
+  xact      xid8,                                   -- of a bypass: the transaction that is allowed to
+  -- of a tenure
+  session_id uuid,
+  slot       int,
+  mode       text,
+  capacity   int,                                   -- the limit of mode limit
+  granted_at timestamptz,
+  ended_at   timestamptz,                           -- of a lease that ran out: its expiry
+  number     bigint                                 -- the count of grants of the row: one more than its last tenure
 );
 CREATE INDEX events_lock_token ON events (lock_name, token);
-CREATE INDEX events_at ON events (at);
+CREATE INDEX events_lock ON events (lock_name, id);
 CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;

@@ -13,16 +13,41 @@ LANGUAGE sql IMMUTABLE
 AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::bigint $$;
 
 -- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
--- server drops with the connection. It answers false and notes nothing where the connection ends at a pooler:
--- p_backend_pid is the process that the client was told when it connected. Nothing depends on the lock, and it keeps
--- nobody from anything.
-CREATE FUNCTION mark_connection(p_session_key uuid, p_backend_pid int) RETURNS boolean
+-- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
+-- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
+-- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from anything.
+-- A session that is new here is not alive by that: its tickets make it so.
+CREATE FUNCTION mark_connection(
+  p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+DECLARE
+  me uuid := session_of(p_session_key);
 BEGIN
+  IF p_version IS NOT NULL THEN
+    PERFORM has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
+      AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+    INSERT INTO sessions (session_id, holder, alive_until, version)
+      VALUES (me, p_holder, clock_timestamp(), p_version) ON CONFLICT (session_id) DO NOTHING;
+    IF NOT FOUND THEN
+      UPDATE sessions s SET version = p_version FROM (
+          SELECT o.session_id FROM sessions o WHERE o.session_id = me AND o.version IS DISTINCT FROM p_version
+          FOR NO KEY UPDATE SKIP LOCKED) mine
+        WHERE s.session_id = mine.session_id;
+    END IF;
+  END IF;
   RETURN p_session_key IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(session_mark(session_of(p_session_key)));
+    AND pg_try_advisory_lock_shared(session_mark(me));
 END $$;
+
+-- marked_pids tells the server processes of this database whose connections are marked.
+CREATE FUNCTION marked_pids() RETURNS TABLE (mark bigint, pid int)
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT k.classid::bigint << 32 | k.objid::bigint, k.pid FROM pg_locks k
+  WHERE k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
+    AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
 
 -- session_alive says whether a session has recently shown that it is alive. It locks nothing.
 CREATE FUNCTION session_alive(p_session_id uuid) RETURNS boolean
@@ -45,7 +70,7 @@ BEGIN
     INSERT INTO sessions (session_id, holder, alive_until)
       VALUES (p_session_id, p_holder, clock_timestamp() + p_session_ttl) ON CONFLICT (session_id) DO NOTHING;
   ELSIF until < clock_timestamp() + p_session_ttl * 0.7 THEN
-    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl FROM (
+    UPDATE sessions s SET alive_until = clock_timestamp() + p_session_ttl, seen_at = clock_timestamp() FROM (
         SELECT o.session_id FROM sessions o WHERE o.session_id = p_session_id FOR NO KEY UPDATE SKIP LOCKED) mine
       WHERE s.session_id = mine.session_id;
   END IF;
@@ -69,10 +94,11 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute, notes of grant IDs given up an hour ago, receipts a week old, and keys
--- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
--- skips what somebody has locked, and waits for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
+-- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
+-- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
+-- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
+-- for nobody (I25).
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -85,7 +111,8 @@ BEGIN
   FOR dead IN SELECT * FROM (VALUES
     ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND NOT EXISTS (SELECT FROM sessions s
                        WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') $of$),
-    ('sessions', $of$ o.alive_until < $1 - interval '1 minute' $of$),
+    ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
+                       AND session_mark(o.session_id) NOT IN (SELECT m.mark FROM marked_pids() m) $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
     ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
     ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)
@@ -96,5 +123,8 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
+  IF p_history THEN
+    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+  END IF;
   RETURN total;
 END $$;

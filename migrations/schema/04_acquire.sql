@@ -46,7 +46,7 @@ BEGIN
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
-      metadata = p_metadata,
+      metadata = p_metadata, grants = l.grants OPERATOR(pg_catalog.+) 1, slowest = NULL,
     session_id = pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(pg_catalog.uuid_send(p_session_key)), 1, 16),
                                    'hex')::pg_catalog.uuid,                            -- session_of, written out
     acquired_at = pg_catalog.clock_timestamp(), renewed_at = pg_catalog.clock_timestamp(),
@@ -179,9 +179,9 @@ BEGIN
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
-      renewed_at, expires_at, metadata)
+      renewed_at, expires_at, metadata, grants)
       SELECT w.name, t.last, nullif(t.first, t.last), w.grant_id, w.session_id, w.owner_id, w.holder, w.ttl,
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, CASE WHEN l.first_token < l.token

@@ -262,10 +262,12 @@ END $$;
 
 -- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
--- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
--- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+-- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
+-- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
+CREATE FUNCTION grant_head(
+  g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -274,8 +276,10 @@ DECLARE
   t  record := draw_tokens(p_above, w.turns);
 BEGIN
   IF p_ran_out THEN
-    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor)
-      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder
+    INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode,
+        granted_at, ended_at, number)
+      SELECT 'takeover', l.name, l.token, l.first_token, t.last, l.holder, w.holder, l.session_id, l.slot, l.mode,
+        l.acquired_at, l.expires_at, l.grants
       FROM locks l WHERE l.ctid = p_at;
   END IF;
   UPDATE locks l SET
@@ -283,7 +287,8 @@ BEGIN
     owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
-    metadata = w.metadata, queued = g.queued
+    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
+    metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -338,14 +343,16 @@ BEGIN
   g.slots := p_slots;
   g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
   g.firsts := NULL;
-  INSERT INTO events (kind, lock_name, token, new_token, holder, actor)
-    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder
+  INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
+      ended_at, number)
+    SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
+      l.capacity, l.acquired_at, l.expires_at, l.grants
     FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
-    acquired_at, renewed_at, expires_at, metadata)
+    acquired_at, renewed_at, expires_at, metadata, grants)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
-      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata
+      w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
     FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
       holder, ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
@@ -353,7 +360,8 @@ BEGIN
         owner_id = EXCLUDED.owner_id,
       holder = EXCLUDED.holder, mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket = EXCLUDED.ticket,
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
-      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata;
+      expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
+      slowest = NULL;
   UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
     WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
   RETURN g;
@@ -479,7 +487,8 @@ DECLARE
   ok boolean := require_durable_commit();
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl
+  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl,
+    slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at)
     WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
       AND l.expires_at > clock_timestamp();
   IF NOT FOUND THEN

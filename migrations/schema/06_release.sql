@@ -155,7 +155,7 @@ BEGIN
     RETURN;
   END IF;
   g.queued := head.queued;
-  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
@@ -277,6 +277,7 @@ DECLARE
   head   locks;
   r      locks;
   tokens bigint[];
+  over   timestamptz;
 BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
   SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
@@ -299,13 +300,15 @@ BEGIN
   new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
   UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
     ended_at = clock_timestamp()
-    WHERE l.name = p_name AND l.slot = r.slot;
+    WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
   holder := r.holder;
   token := r.token;
   expires_at := r.expires_at;
   watched := head.watched_until > clock_timestamp();
-  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason)
-    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason);
+  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, reason, session_id, slot, mode,
+      capacity, granted_at, ended_at, number)
+    VALUES ('break', p_name, r.token, r.first_token, break_lock.new_token, r.holder, p_actor, p_reason, r.session_id,
+      r.slot, r.mode, r.capacity, r.acquired_at, over, r.grants);
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   handed := (serve(head, NULL, NULL, gen_random_uuid(), NULL)).handed;
 END $$;

@@ -17,8 +17,8 @@ BEGIN
 END $$;
 
 -- lost_reason says why the lease (p_name, p_token, p_grant_id, and p_slot, if known) is no longer held; NULL while it
--- is. A grant over a lease that ran out leaves a takeover in the audit, and a break leaves a break; a lease with
--- neither was released.
+-- is. A grant over a lease that ran out leaves a takeover in the history, and a break leaves a break. A lease with
+-- neither was released, whether the history says so or not.
 CREATE FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int) RETURNS text
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -35,10 +35,10 @@ BEGIN
   END IF;
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
-      WHERE o.lock_name = p_name AND o.token >= p_token AND o.kind IN ('break', 'takeover') ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token;
+      WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
+    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover', 'expired');
   IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+    RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
   END IF;
   PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
@@ -88,7 +88,7 @@ BEGIN
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(),
+      UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
         expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)

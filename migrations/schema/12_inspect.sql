@@ -10,33 +10,20 @@ CREATE VIEW described AS
          microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
          CASE WHEN l.queued OR l.slot > 0 THEN (
            SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
-           ELSE 0 END AS waiting, watch_channel(l.name) AS channel
+           ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
+         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
--- list_locks lists locks in the byte order of their names, p_limit holders after p_after, and never only half of a
--- lock's holders; with p_free also free locks, by their last holder. It walks the index: a plan for a page of unknown
--- size would read and sort the whole table.
-CREATE FUNCTION list_locks(
-  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000)
-RETURNS SETOF described
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
-AS $$
-  SELECT * FROM (
-    SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
-      AND (d.held OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
-    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
-  ORDER BY page.name, page.slot
-$$;
-
--- get_lock returns one lock: its holders, or its last one. It is the first of all locks whose names begin like this,
--- if any.
+-- get_lock returns one lock: its holders, or its last one.
 CREATE FUNCTION get_lock(p_name text) RETURNS SETOF described
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
-AS $$ SELECT l.* FROM list_locks(p_name, true, '', 1) l WHERE l.name = p_name ORDER BY l.slot $$;
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT * FROM described d WHERE d.name = p_name
+    AND (d.held OR NOT EXISTS (
+      SELECT FROM locks o WHERE o.name = p_name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+  ORDER BY d.slot
+$$;
 
 -- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
 -- with every slot that there ever was. It locks the head, and makes one if there is none. Asked again in the first
@@ -56,112 +43,4 @@ BEGIN
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
 
--- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with
--- the ticket p_after_ticket. The first one whose session is alive waits for the holder, the others for the waiter
--- before them.
-CREATE FUNCTION list_waiters(
-  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0)
-RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
-               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
-               behind_holder text, metadata jsonb)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  SELECT q.name, q.ticket, row_number() OVER (PARTITION BY q.name ORDER BY q.ticket) + CASE WHEN q.name = p_after
-           THEN (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0 AND e.ticket <= p_after_ticket)
-           ELSE 0 END,
-         q.mode, q.capacity, q.holder, q.session_id,
-         (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
-         (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
-         GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
-         b.ticket, coalesce(b.holder, (
-           SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
-           ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
-  FROM (SELECT * FROM waiters w WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0
-          AND (w.name, w.ticket) > (p_after, p_after_ticket)
-        ORDER BY w.name, w.ticket LIMIT p_limit) q
-  LEFT JOIN LATERAL (
-    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
-      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
-    ORDER BY p.ticket DESC LIMIT 1) b ON true
-  ORDER BY q.name, q.ticket
-$$;
-
 CREATE INDEX fences_lock ON fences (lock_name, resource);
-
--- backend_pids tells the server processes that list_backends describes. Of fences it reads which transaction has locked
--- the row: the row that this one has written is visible to nobody yet. A fence that nobody has passed before has no row
--- to see. It reads fences only while somebody writes under one, and goes by indexes, as list_fences does.
-CREATE FUNCTION backend_pids(p_name text)
-RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
-AS $$
-  WITH k AS MATERIALIZED (
-      SELECT * FROM pg_locks o
-      WHERE o.granted AND o.pid IS NOT NULL AND o.locktype IN ('advisory', 'transactionid', 'relation')),
-    here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
-    writers AS MATERIALIZED (
-      SELECT t.transactionid, t.pid FROM k t
-      WHERE t.locktype = 'transactionid' AND t.mode = 'ExclusiveLock' AND EXISTS (
-        SELECT FROM k r WHERE r.pid = t.pid AND r.locktype = 'relation' AND r.mode = 'RowExclusiveLock'
-          AND r.database = (SELECT h.oid FROM here h) AND r.relation = 'fences'::regclass))
-  SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid
-  FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.database = (SELECT h.oid FROM here h)
-    AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp()
-  UNION ALL
-  SELECT NULL, NULL, NULL, 'write', f.resource, w.pid
-  FROM (SELECT o.resource, o.xmax AS by FROM fences o WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers)
-        UNION
-        SELECT o.resource, o.xmax FROM fences o WHERE o.resource = p_name AND EXISTS (SELECT FROM writers)) f
-    JOIN writers w ON w.transactionid = f.by
-$$;
-
--- list_backends tells what pg_stat_activity knows of the server processes behind a lock: of the heartbeats of its
--- holders, and of open transactions that have passed a fence of the lock. It runs with the caller's rights: hidden says
--- that the caller sees no more than the name of the application, and may_end whether pg_terminate_backend is allowed.
--- A holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
-CREATE FUNCTION list_backends(p_name text)
-RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, db_user text,
-               application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
-               state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean)
-LANGUAGE sql VOLATILE SET search_path FROM CURRENT
-AS $$
-  SELECT b.slot, b.token, b.holder, b.use, b.resource, b.pid, a.usename::text, a.application_name,
-         a.backend_start IS NULL, host(a.client_addr), a.backend_start, a.state,
-         (extract(epoch FROM clock_timestamp() - a.state_change) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint,
-         (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
-         a.wait_event_type || ': ' || a.wait_event,
-         (me.rolsuper OR NOT r.rolsuper) AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE'))
-  FROM backend_pids(p_name) b JOIN pg_stat_activity a ON a.pid = b.pid
-    JOIN pg_roles r ON r.oid = a.usesysid JOIN pg_roles me ON me.rolname = current_user
-  ORDER BY b.use, b.slot, b.resource, b.pid
-$$;
-
--- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
--- every fence. They come in byte order of the resources, p_limit of them after p_after. It uses indexes, as
--- list_locks does.
-CREATE FUNCTION list_fences(p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '')
-RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
-AS $$
-  SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
-    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)
-    UNION
-    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after
-    UNION
-    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after ORDER BY o.resource LIMIT p_limit)) f
-  ORDER BY f.resource LIMIT p_limit
-$$;
-
--- list_events shows operators the audit, newest first, p_limit events before the one with the id p_before; '' lists
--- every lock's.
-CREATE FUNCTION list_events(p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL)
-RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, new_token bigint, holder text,
-               actor text, db_user text, reason text, resource text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
-AS $$
-  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.new_token, e.holder, e.actor, e.db_user, e.reason, e.resource
-  FROM events e WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
-  ORDER BY e.id DESC LIMIT p_limit
-$$;

@@ -9,8 +9,10 @@ DECLARE
     acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
     own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
-    list_locks, get_lock, list_waiters, list_fences, backend_pids, list_backends}';
-  admins text[] := '{break_lock, bypass_guards, advance_epoch, list_events, prune_locks, prune_events}';
+    list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
+    list_waits, backend_pids, list_backends, statistics, recent_events}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history,
+    set_history, history_settings, replay_history, clock_steps}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// How much of the database a screen reads at once.
+const (
+	liveLocks   = 500
+	liveWaiters = 100
+	liveEvents  = 50
+)
+
+// liveOrder is how top sorts.
+type liveOrder string
+
+const (
+	byWait liveOrder = "wait"
+	byAge  liveOrder = "age"
+	byRate liveOrder = "rate"
+)
+
+// liveWish is what the screen wants to show.
+type liveWish struct {
+	name  string // of one lock; "" for a list
+	order liveOrder
+	match string
+}
+
+// liveShot is what one refresh has read, or why it could not.
+type liveShot struct {
+	wish  liveWish
+	at    time.Time // by this machine's clock
+	next  time.Time // when the next one is due
+	locks []pglock.LockInfo
+	more  bool // there are more than liveLocks
+	lock  showView
+	gone  bool // there is no lock of that name
+
+	err     error
+	trouble *problem // err for people
+}
+
+// liveReader asks the database again and again, never twice at once. Its goroutine belongs to whoever calls run.
+type liveReader struct {
+	o        *options
+	pool     *pgxpool.Pool
+	admin    *lockadmin.Admin
+	interval time.Duration
+
+	mu     sync.Mutex
+	wish   liveWish
+	wished chan struct{} // holds one: the wish has changed
+}
+
+// ask changes what the next refresh reads, and hurries it.
+func (r *liveReader) ask(w liveWish) {
+	r.mu.Lock()
+	r.wish = w
+	r.mu.Unlock()
+	select {
+	case r.wished <- struct{}{}:
+	default:
+	}
+}
+
+func (r *liveReader) now() liveWish {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.wish
+}
+
+// run reads until ctx ends.
+func (r *liveReader) run(ctx context.Context, send func(liveShot)) {
+	timer := time.NewTimer(r.interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-r.wished:
+		}
+		shot := r.read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		send(shot)
+		timer.Reset(time.Until(shot.next))
+	}
+}
+
+// liveShare says how long a refresh pauses: so many times as long as it took. A list that is hard to read, of a million
+// locks, takes a fifth of one of the server's processors at most.
+const liveShare = 4
+
+func pauseAfter(took, interval time.Duration) time.Duration {
+	return max(interval-took, liveShare*took)
+}
+
+// read refreshes once.
+func (r *liveReader) read(ctx context.Context) liveShot {
+	began := time.Now()
+	bounded, cancel := r.o.bounded(ctx)
+	defer cancel()
+	shot := liveShot{wish: r.now()}
+	if shot.wish.name == "" {
+		shot.locks, shot.more, shot.err = liveList(bounded, r.admin, shot.wish)
+	} else {
+		shot.lock, shot.err = look(bounded, r.admin, shot.wish.name, liveEvents, liveWaiters)
+		if shot.gone = errors.Is(shot.err, lockadmin.ErrNotFound); shot.gone {
+			shot.err = nil
+		}
+	}
+	shot.err = because(bounded, r.o.withRights(bounded, r.pool, shot.err))
+	shot.at = time.Now()
+	shot.next = shot.at.Add(pauseAfter(shot.at.Sub(began), r.interval))
+	if shot.err != nil {
+		p := r.o.diagnose(ctx, shot.err)
+		shot.trouble, shot.next = &p, shot.at.Add(r.interval)
+	}
+	return shot
+}
+
+// liveList reads the first locks of an order with one statement.
+func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock.LockInfo, bool, error) {
+	opts := []lockadmin.ListOption{lockadmin.WithLimit(liveLocks + 1)}
+	switch w.order {
+	case byWait:
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderWaiting))
+	case byAge:
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge))
+	case byRate: // a lock that is granted often may be free at this moment
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithFree())
+	}
+	if w.match != "" {
+		opts = append(opts, lockadmin.WithMatch(w.match))
+	}
+	return lockadmin.First(liveLocks, admin.Locks(ctx, opts...))
+}

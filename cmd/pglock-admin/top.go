@@ -1,0 +1,73 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const liveHelp = `The screen is read again every --interval, with one statement at a time. If that takes long, top pauses four times as
+long, so that it never loads the server. If the server does not answer, the screen says so, marks what it shows as old,
+and tries again.
+
+It needs a terminal. It leaves with exit code 0 on q, and with 130 on Ctrl-C or a signal. Ctrl-Z suspends it. The
+terminal is left as it was.`
+
+func newTop(o *options) *cobra.Command {
+	interval := liveInterval
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show the locks live on a full screen",
+		Long: `Show the locks live: those with the longest queue first (w), the longest held (a), or those granted most often (r).
+Type / and a text to see only locks whose name or holder contains it. Enter opens a lock: its holders, its queue, its
+history, and the server's processes that work for it. There b breaks a lease, after it has asked for the reason. It
+breaks the lease with the token that it shows, and never one that was granted meanwhile. That needs the role
+pglock_admin.
+
+` + liveHelp,
+		Example:     `  pglock-admin top`,
+		Args:        noArguments,
+		Annotations: usesDatabase,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.checkLive(cmd, interval, "pglock-admin list"+o.same()); err != nil {
+				return err
+			}
+			return o.live(cmd, liveWish{order: byWait}, interval)
+		},
+	}
+	intervalVar(cmd, &interval)
+	return cmd
+}
+
+func newWatch(o *options) *cobra.Command {
+	interval := liveWatchInterval
+	cmd := &cobra.Command{
+		Use:   "watch NAME",
+		Short: "Show one lock live on a full screen",
+		Long: `Show one lock live: its holders, its queue, its history, and the server's processes that work for it. The screen moves
+when the lock changes. b breaks a lease, after it has asked for the reason. It breaks the lease with the token that it
+shows, and never one that was granted meanwhile. That needs the role pglock_admin. With several holders, Tab chooses
+one.
+
+` + liveHelp,
+		Example:     `  pglock-admin watch nightly-report`,
+		Args:        oneName,
+		Annotations: usesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := nameOf(cmd, args, 0)
+			if err != nil {
+				return err
+			}
+			if err := o.checkLive(cmd, interval, "pglock-admin show "+shellName(name)+o.same()); err != nil {
+				return err
+			}
+			return o.live(cmd, liveWish{name: name, order: byWait}, interval)
+		},
+	}
+	intervalVar(cmd, &interval)
+	return cmd
+}
+
+func intervalVar(cmd *cobra.Command, interval *time.Duration) {
+	durationVar(cmd.Flags(), interval, "interval", "`duration` from one look to the next, from 100ms to 1m")
+}

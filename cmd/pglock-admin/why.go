@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func newWhy(o *options) *cobra.Command {
+	return &cobra.Command{
+		Use:   "why NAME",
+		Short: "Say what is wrong with a lock, and what to do next",
+		Long: `Explain one lock in plain words: who holds it and whether that program is alive, who waits and for how long, what the
+holder itself waits for, what blocks it in PostgreSQL, and what happened to the lock before. At the end it says what to do
+next, as commands to paste, and what each of them does and does not do.
+
+It changes nothing and waits for no row. It exits with 0 whatever it finds, also if nobody has used the lock: then it names
+similar locks, and other databases of the server in which pglock is in use.
+
+Everything needs the role pglock_user. The audit needs pglock_admin. To see what other users' connections do,
+a user needs pg_read_all_stats.`,
+		Example:     `  pglock-admin why nightly-report`,
+		Args:        oneName,
+		Annotations: usesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := nameOf(cmd, args, 0)
+			if err != nil {
+				return err
+			}
+			return o.withPool(cmd.Context(), func(ctx context.Context, pool *pgxpool.Pool) error {
+				var e lockadmin.Explanation
+				err := o.onPool(ctx, pool, func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+					e, err = admin.Explain(ctx, name)
+					return err
+				})
+				if err != nil {
+					return o.perhapsElsewhere(ctx, pool, name, err)
+				}
+				return o.show(cmd, o.pasteable(e), func(w *page) { drawWhy(w, o, e) })
+			})
+		},
+	}
+}
+
+// perhapsElsewhere adds to the error about a missing schema where pglock is in use instead: otherwise somebody who looks
+// into the wrong database would hear that they should make the schema there.
+func (o *options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, name string, err error) error {
+	var schema *pglock.SchemaError
+	if !errors.As(err, &schema) || schema.Have != 0 {
+		return err
+	}
+	places, placesErr := lockadmin.Places(ctx, pool, lockadmin.WithSchema(o.schema))
+	if placesErr != nil || len(places) == 0 {
+		return err
+	}
+	p := places[0]
+	step := lockadmin.Step{Run: lockadmin.RunAdmin, Command: "why " + shellName(name), Schema: p.Schema}
+	text := fmt.Sprintf("this database has no pglock in schema %s, but schema %s has it", named(o.schema), named(p.Schema))
+	if p.Schema == "" {
+		step.Database = p.Database
+		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are connected to database %s of the same server", named(p.Database))
+	}
+	return &advised{text: text, code: exitSchema, hint: o.command(step)}
+}
+
+// command writes what a step runs, so that somebody can paste it into a shell.
+func (o *options) command(s lockadmin.Step) string {
+	switch s.Run {
+	case lockadmin.RunAdmin:
+		there := *o
+		if s.Schema != "" {
+			there.schema = s.Schema
+		}
+		if s.Database != "" {
+			return "pglock-admin " + s.Command + there.sameBut(s.Database)
+		}
+		return "pglock-admin " + s.Command + there.same()
+	case lockadmin.RunSQL:
+		return o.psql() + " -c " + quotedSQL(s.Command)
+	}
+	return s.Command
+}
+
+// quotedSQL is in double quotes if that reads better: a statement often has single quotes.
+func quotedSQL(sql string) string {
+	if strings.Contains(sql, "'") && !strings.ContainsAny(sql, "\"$`\\!") {
+		return `"` + sql + `"`
+	}
+	return shellQuote(sql)
+}
+
+// whyView is an explanation in JSON, with the commands as they are pasted.
+type whyView struct {
+	lockadmin.Explanation
+	Verdicts []whyVerdict `json:"verdicts"`
+}
+
+type whyVerdict struct {
+	lockadmin.Verdict
+	Steps []whyStep `json:"steps"`
+}
+
+type whyStep struct {
+	lockadmin.Step
+	Paste string `json:"paste,omitempty"` // the whole command, for a shell
+}
+
+func (o *options) pasteable(e lockadmin.Explanation) whyView {
+	v := whyView{Explanation: e, Verdicts: []whyVerdict{}}
+	for _, verdict := range e.Verdicts {
+		w := whyVerdict{Verdict: verdict, Steps: []whyStep{}}
+		for _, s := range verdict.Steps {
+			w.Steps = append(w.Steps, whyStep{s, o.command(s)})
+		}
+		v.Verdicts = append(v.Verdicts, w)
+	}
+	return v
+}
+
+// The screen. It shows the verdicts in full, the facts in a line or two each, and the steps of the gravest verdict.
+
+// marks stand before the verdict, for a person who has no time to read.
+var marks = map[lockadmin.Severity]string{lockadmin.SeverityOK: "OK", lockadmin.SeverityNote: "NOTE", lockadmin.SeverityWarning: "WARNING", lockadmin.SeverityCritical: "STUCK"}
+
+const whyWidth = 100
+
+func drawWhy(w *page, o *options, e lockadmin.Explanation) {
+	width := whyWidth
+	if w.width > 0 {
+		width = max(min(whyWidth, w.width), leastWidth)
+	}
+	first := e.Verdicts[0]
+	fmt.Fprintf(w, "\n%s\n", behind(marks[first.Severity]+"  ", first.Text, width))
+	for _, more := range [][2]string{{"How sure: ", first.Because}, {"If you do nothing: ", first.IfNothing}} {
+		if more[1] != "" {
+			fmt.Fprintln(w, behind("  ", more[0]+more[1], width))
+		}
+	}
+	for _, v := range e.Verdicts[1:] {
+		fmt.Fprintln(w, behind("  ", "Also: "+v.Text, width))
+	}
+	if facts := whyFacts(e); len(facts) > 0 {
+		fmt.Fprintln(w)
+		for _, f := range facts {
+			fmt.Fprintln(w, behind(fmt.Sprintf("  %-9s ", f[0]), f[1], width))
+		}
+	}
+	fmt.Fprintf(w, "\nWHAT TO DO NEXT\n")
+	for n, s := range whySteps(e) {
+		fmt.Fprintln(w, behind(fmt.Sprintf("  %d. ", n+1), s.Do, width))
+		if s.Command != "" {
+			fmt.Fprintf(w, "       %s\n", o.command(s))
+		}
+		effect := s.Effect
+		if s.Needs != "" {
+			effect = strings.TrimSpace(effect + " Needs " + s.Needs + ".")
+		}
+		if effect != "" {
+			fmt.Fprintln(w, behind("     ", effect, width))
+		}
+	}
+}
+
+// behind wraps a text behind a mark, and indents its other lines as far.
+func behind(mark, text string, width int) string {
+	n := len([]rune(mark))
+	if width-n < leastWidth {
+		n = min(n, 4)
+		return strings.TrimRight(mark, " ") + "\n" + strings.Repeat(" ", n) + strings.ReplaceAll(wrapped(text, max(width-n, 10)), "\n", "\n"+strings.Repeat(" ", n))
+	}
+	return mark + strings.ReplaceAll(wrapped(text, width-n), "\n", "\n"+strings.Repeat(" ", n))
+}
+
+// whySteps are those of the gravest verdict, and of others that are as grave.
+func whySteps(e lockadmin.Explanation) []lockadmin.Step {
+	steps := e.Verdicts[0].Steps
+	const most = 5
+	for _, v := range e.Verdicts[1:] {
+		if v.Severity == e.Severity && e.Severity == lockadmin.SeverityCritical && len(steps)+len(v.Steps) <= most {
+			steps = slices.Concat(steps, v.Steps)
+		}
+	}
+	return steps
+}
+
+// whyFacts are the facts, in the order in which one asks for them.
+func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
+	add := func(name, text string) { facts = append(facts, [2]string{name, text}) }
+	const most = 3
+	for n, h := range e.Holders {
+		if n == most {
+			add("", fmt.Sprintf("and %d more holders", len(e.Holders)-most))
+			break
+		}
+		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", printable(h.Holder), slotText(h.LockInfo), int64(h.Token), age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
+		add("lease", leaseText(h))
+	}
+	if l := e.Last; l != nil {
+		add("last", fmt.Sprintf("%s, %s, token %d", printable(l.Holder), slotText(l.LockInfo), int64(l.Token)))
+	}
+	if q := e.Queue; q.Waiting > 0 {
+		add("queue", queueText(q))
+	} else if e.State != lockadmin.LockUnknown {
+		add("queue", "nobody waits")
+	}
+	for n, w := range e.Waits {
+		if n == most {
+			break
+		}
+		if len(e.Circle) == 0 && w.Holds == e.Lock {
+			whose := ""
+			if !w.SameOwner {
+				whose = " (another line of work of the same program)"
+			}
+			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For), printable(w.Holder), age(w.Waiting), whose))
+		}
+	}
+	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Heartbeat == 0 && h.Renewed && h.SinceRenewal < h.TTL/2 }); hidden >= 0 {
+		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer", printable(e.Holders[hidden].Holder)))
+	}
+	for n, b := range e.Processes {
+		if n == most+1 {
+			add("", fmt.Sprintf("and %d more: pglock-admin show", len(e.Processes)-n))
+			break
+		}
+		add("server", processText(b.Backend))
+	}
+	for n, ev := range e.Events {
+		if n == most {
+			break
+		}
+		add("before", age(e.At.Sub(ev.At))+" ago: "+tell(ev))
+	}
+	for _, u := range e.Unseen {
+		add("unseen", u)
+	}
+	return facts
+}
+
+// leaseText tells how much of a lease is left, and how it is renewed.
+func leaseText(h lockadmin.HolderFacts) string {
+	text := fmt.Sprintf("%s %s of %s left", leaseBar(h.LockInfo.Remaining, h.TTL), age(h.LockInfo.Remaining), durationText(h.TTL))
+	if h.LockInfo.Remaining > h.TTL {
+		text = fmt.Sprintf("%s %s left (extended for a long write)", leaseBar(1, 1), age(h.LockInfo.Remaining))
+	}
+	if !h.Renewed {
+		return fmt.Sprintf("%s; not renewed yet, due every %s", text, age(h.TTL/3))
+	}
+	text += fmt.Sprintf("; renewed %s ago, due every %s", age(h.SinceRenewal), age(h.TTL/3))
+	if h.SlowestRenewal > h.SinceRenewal {
+		text += fmt.Sprintf(", longest gap %s", age(h.SlowestRenewal))
+	}
+	return text
+}
+
+func queueText(q lockadmin.QueueFacts) string {
+	text := fmt.Sprintf("%d wait", q.Waiting)
+	if q.Waiting == 1 {
+		text = "1 waits"
+	}
+	if q.Dead > 0 {
+		text += fmt.Sprintf(", %d of them dead", q.Dead)
+	}
+	var first []string
+	for _, w := range q.First {
+		who := printable(w.Holder) + " " + age(w.Waiter.Waiting)
+		if !w.Alive {
+			who += " (dead)"
+		}
+		if first = append(first, who); len(first) == 3 {
+			break
+		}
+	}
+	return text + "; next: " + strings.Join(first, ", ")
+}
+
+// processText describes a process of the server in a line.
+func processText(b lockadmin.Backend) string {
+	who := "process " + strconv.Itoa(b.PID)
+	if b.Prepared != "" {
+		return fmt.Sprintf("prepared transaction %s of user %s, %s old: %s", printable(b.Prepared), printable(b.User), age(b.Transaction), useText(b))
+	}
+	if b.Application != "" {
+		who += " " + printable(b.Application)
+	}
+	text := who + ", user " + printable(b.User) + ": " + useText(b)
+	switch {
+	case b.Hidden:
+		text += "; hidden"
+	case b.State != "" && (b.Use != lockadmin.BackendHeartbeat || b.State != "idle"):
+		text += "; " + printable(b.State) + " for " + age(b.InState)
+		if b.Transaction > 0 && b.Transaction > b.InState {
+			text += ", transaction open for " + age(b.Transaction)
+		}
+	}
+	if len(b.BlockedBy) > 0 {
+		var pids []string
+		for _, p := range b.BlockedBy[:min(3, len(b.BlockedBy))] {
+			pids = append(pids, strconv.Itoa(p))
+		}
+		text += "; waits for process " + strings.Join(pids, ", ")
+	}
+	if b.BlockedByPrepared != "" {
+		text += "; waits for prepared transaction " + printable(b.BlockedByPrepared)
+	}
+	return text
+}
+
+func useText(b lockadmin.Backend) string {
+	switch b.Use {
+	case lockadmin.BackendHeartbeat:
+		return "the holder's heartbeat"
+	case lockadmin.BackendWrite:
+		return "has passed the fence of " + printable(b.Resource)
+	case lockadmin.BackendAtFence:
+		return "waits at the fence of " + printable(b.Resource)
+	case lockadmin.BackendRow:
+		return "has locked the lock's row"
+	case lockadmin.BackendAtRow:
+		return "waits for the lock's row"
+	}
+	return "blocks another"
+}

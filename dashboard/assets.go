@@ -1,0 +1,129 @@
+package dashboard
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed assets
+var embedded embed.FS
+
+const index = "index.html"
+
+// files has everything that a browser loads besides data.
+type files struct {
+	page *template.Template
+	all  map[string]file // by the name below assets/
+}
+
+type file struct {
+	body []byte
+	kind string // its Content-Type
+	etag string
+}
+
+// kinds has the types of the files; those of the system may differ.
+var kinds = map[string]string{
+	".css": "text/css; charset=utf-8",
+	".js":  "text/javascript; charset=utf-8",
+	".svg": "image/svg+xml",
+	".png": "image/png",
+	".ico": "image/x-icon",
+}
+
+func readFiles() (*files, error) {
+	f := &files{all: make(map[string]file)}
+	err := fs.WalkDir(embedded, "assets", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		body, err := embedded.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		short := strings.TrimPrefix(name, "assets/")
+		if short == index {
+			f.page, err = template.New(index).Parse(string(body))
+			return err
+		}
+		kind := kinds[path.Ext(name)]
+		if kind == "" {
+			return nil // notes and sources
+		}
+		sum := sha256.Sum256(body)
+		f.all[short] = file{body, kind, `"` + hex.EncodeToString(sum[:12]) + `"`}
+		return nil
+	})
+	if err == nil && f.page == nil {
+		err = fmt.Errorf("dashboard: assets has no %s", index)
+	}
+	return f, err
+}
+
+// settings is what the template of the page gets.
+type settings struct {
+	Title    string // of WithTitle, or ""
+	User     string // the person's name, or ""
+	CSRF     string // the token for X-CSRF-Token; "" if this person may break nothing
+	CanBreak bool
+}
+
+// servePage writes the page, which has the token of its reader.
+func (d *Dashboard) servePage(w http.ResponseWriter, _ *http.Request, who Identity) {
+	s := settings{Title: d.title, User: who.Name, CanBreak: who.MayBreak}
+	if who.MayBreak {
+		s.CSRF = d.csrfToken(who, time.Now())
+	}
+	var page bytes.Buffer
+	if err := d.files.page.Execute(&page, s); err != nil {
+		d.onError(err)
+		refusal{Status: http.StatusInternalServerError, Error: "The page cannot be made."}.write(w)
+		return
+	}
+	writeBody(w, http.StatusOK, "text/html; charset=utf-8", page.Bytes())
+}
+
+// serveFile writes a file. A browser keeps it, and asks each time whether it is still the same.
+func (d *Dashboard) serveFile(w http.ResponseWriter, r *http.Request, name string) {
+	f, found := d.files.all[name]
+	if !found {
+		notFound.write(w)
+		return
+	}
+	h := w.Header()
+	h.Set("Cache-Control", "private, no-cache")
+	h.Set("ETag", f.etag)
+	for known := range strings.SplitSeq(r.Header.Get("If-None-Match"), ",") {
+		if known = strings.TrimPrefix(strings.TrimSpace(known), "W/"); known == f.etag || known == "*" {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
+	writeBody(w, http.StatusOK, f.kind, f.body)
+}
+
+// writeBody writes an answer, for which a client that reads slowly has a limited time.
+func writeBody(w http.ResponseWriter, status int, kind string, parts ...[]byte) {
+	size := 0
+	for _, part := range parts {
+		size += len(part)
+	}
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	h.Set("Content-Length", strconv.Itoa(size))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerWithin)) // the host's server may not know how
+	w.WriteHeader(status)
+	for _, part := range parts {
+		_, _ = w.Write(part) // a client that is gone does not read it; to HEAD the server sends nothing
+	}
+}

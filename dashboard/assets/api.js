@@ -1,0 +1,177 @@
+// Talks to the server: requests, and streams that stay open and come back.
+
+const base = new URL('.', document.baseURI);
+base.username = base.password = ''; // fetch refuses an address with credentials; the browser sends them anyway
+
+// Large is a number as it was written. A token has up to 63 bits, and JavaScript's numbers have 53.
+class Large {
+  constructor(source) {
+    this.source = source;
+  }
+  toString() {
+    return this.source;
+  }
+  toJSON() {
+    return JSON.rawJSON ? JSON.rawJSON(this.source) : this.source;
+  }
+}
+
+export function parse(text) {
+  return JSON.parse(text, (_, value, context) =>
+    typeof value === 'number' && context?.source && String(value) !== context.source
+      ? new Large(context.source)
+      : value,
+  );
+}
+
+// Refused is an answer that is no success: its status, and the server's words.
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+function address(path, query = {}) {
+  const url = new URL(path, base);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== '' && value !== null && value !== undefined && value !== false) {
+      url.searchParams.set(name, value === true ? '1' : value);
+    }
+  }
+  return url;
+}
+
+async function refused(response) {
+  let words = '';
+  const text = await response.text().catch(() => '');
+  try {
+    words = JSON.parse(text).error;
+  } catch {
+    words = response.headers.get('Content-Type')?.startsWith('text/plain') ? text.trim() : '';
+  }
+  return new Refused(response.status, words || `the server answered ${response.status} ${response.statusText}`.trim());
+}
+
+// get asks once.
+export async function get(path, query, signal) {
+  const response = await fetch(address(path, query), { signal, headers: { Accept: 'application/json' } });
+  if (!response.ok) throw await refused(response);
+  return parse(await response.text());
+}
+
+// breakLease ends the lease with this token, and no other.
+export async function breakLease(name, token, reason) {
+  const digits = String(token);
+  if (!/^[0-9]+$/.test(digits)) throw new Refused(400, `token is ${digits}: it must be a number`);
+  const csrf = document.querySelector('meta[name="pglock-csrf"]')?.content ?? '';
+  const response = await fetch(address('api/break'), {
+    method: 'POST',
+    headers: { 'Content-Type': 'application/json', 'X-CSRF-Token': csrf },
+    body: `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)}}`,
+  });
+  if (!response.ok) throw await refused(response);
+  return parse(await response.text());
+}
+
+const QUIET = 45_000; // the server says something, if only a comment, well within this time
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 5_000;
+
+// stream reads server-sent events until close is called, and connects again whenever it ends. It does not use
+// EventSource, which tells neither the status of a refusal nor that a connection is only silent.
+//   event(type, data)   for each event
+//   state(name, words)  'connecting', 'lost' with the reason, or 'refused' with the server's words and status
+export function stream(query, { event, state }) {
+  let closed = false;
+  let pause = FIRST_PAUSE;
+  let wake = () => {};
+  let current = new AbortController();
+
+  async function once() {
+    const own = (current = new AbortController());
+    let watchdog;
+    let heard = false;
+    const alive = () => {
+      clearTimeout(watchdog);
+      watchdog = setTimeout(() => own.abort(new Error('the server has been silent for too long')), QUIET);
+    };
+    try {
+      alive();
+      const response = await fetch(address('api/stream', query), {
+        signal: own.signal,
+        cache: 'no-store',
+        headers: { Accept: 'text/event-stream' },
+      });
+      if (!response.ok) throw await refused(response);
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = '';
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) {
+          if (heard) return; // its time was up: connect again, and say nothing
+          throw new Error('the server closed the connection');
+        }
+        heard = true;
+        alive();
+        const blocks = (rest + value).split('\n\n');
+        rest = blocks.pop();
+        for (const block of blocks) tell(block);
+      }
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
+  function tell(block) {
+    let type = 'message';
+    const data = [];
+    for (const line of block.split('\n')) {
+      if (line.startsWith('event:')) type = line.slice(6).trim();
+      else if (line.startsWith('data:')) data.push(line.slice(5).replace(/^ /, ''));
+    }
+    if (closed || data.length === 0) return;
+    pause = FIRST_PAUSE;
+    event(type, parse(data.join('\n')));
+  }
+
+  async function run() {
+    while (!closed) {
+      try {
+        await once();
+        await new Promise((resolve) => {
+          setTimeout(resolve, FIRST_PAUSE);
+        });
+      } catch (err) {
+        if (closed) return;
+        const wait = pause * (0.75 + Math.random() / 2);
+        pause = Math.min(pause * 2, LONGEST_PAUSE);
+        if (err instanceof Refused) state('refused', err.message, err.status);
+        else state('lost', current.signal.reason?.message ?? 'the server cannot be reached');
+        await new Promise((resolve) => {
+          const timer = setTimeout(resolve, wait);
+          wake = () => {
+            clearTimeout(timer);
+            resolve();
+          };
+        });
+        if (!closed) state('connecting');
+      }
+    }
+  }
+
+  state('connecting');
+  run();
+  return {
+    // retry connects now instead of after the pause.
+    retry() {
+      pause = FIRST_PAUSE;
+      wake();
+    },
+    close() {
+      closed = true;
+      current.abort();
+      wake();
+    },
+  };
+}

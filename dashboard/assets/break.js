@@ -1,0 +1,128 @@
+// Breaks a lease: a dialog with what is about to end, the reason for the audit, and the server's answer in plain words.
+
+import { breakLease } from './api.js';
+import { h, put } from './dom.js';
+import { heldFor } from './lease.js';
+import { open } from './keys.js';
+import { note } from './notes.js';
+import { escaped, seconds, shown } from './text.js';
+
+const MOST = 1024; // bytes of a reason
+const bytes = (text) => new TextEncoder().encode(text).length;
+
+// breakDialog asks for the reason, and breaks the lease that `lock` was when the dialog opened, and no other.
+// It returns moved(lock), to call with the present state of the lock, or null when nobody holds it.
+export function breakDialog(lock, waiters) {
+  const token = String(lock.token);
+  const next = waiters.find((w) => w.alive);
+  const reason = h('textarea', {
+    id: 'reason',
+    rows: 2,
+    required: true,
+    'aria-describedby': 'reason-help',
+    autocomplete: 'off',
+    placeholder: 'Host is down, ticket OPS-17',
+    input: () => problem(''),
+  });
+  const refusal = h('p', { class: 'refusal', role: 'alert', hidden: true });
+  const cancel = h('button', { type: 'button', click: () => dialog.close() }, 'Cancel');
+  const confirm = h('button', { type: 'submit', class: 'danger' }, `Break token ${token}`);
+  const fact = (term, ...content) => [h('dt', {}, term), h('dd', {}, ...content)];
+  const dialog = h(
+    'dialog',
+    { class: 'dialog break', 'aria-labelledby': 'break-title', 'aria-describedby': 'break-what' },
+    h('h2', { id: 'break-title' }, 'Break this lease?'),
+    h(
+      'form',
+      {
+        novalidate: true,
+        submit: (e) => {
+          e.preventDefault();
+          send();
+        },
+      },
+      h(
+        'dl',
+        { class: 'facts' },
+        fact('Lock', shown(lock.name)),
+        fact('Holder', shown(lock.holder)),
+        fact('Token', token),
+        fact('Held for', seconds(heldFor(lock))),
+        fact('Next', next ? shown(next.holder) : 'nobody waits'),
+      ),
+      h(
+        'p',
+        { id: 'break-what' },
+        'The server takes the lock away at once, and refuses this holder’s later renewals and fenced writes. ' +
+          'It stops no program: end the process too, if it writes anywhere without a fence.',
+      ),
+      h('label', { class: 'field' }, h('span', {}, 'Reason, for the audit'), reason),
+      h('p', { class: 'hint', id: 'reason-help' }, 'Whoever looks at the history of this lock will read it.'),
+      refusal,
+      h('div', { class: 'buttons' }, cancel, confirm),
+    ),
+  );
+
+  let over = false; // nothing more can be broken here
+
+  function problem(...words) {
+    refusal.hidden = words.join('') === '';
+    put(refusal, ...words);
+  }
+
+  function end(...words) {
+    over = true;
+    problem(...words);
+    confirm.disabled = true;
+    cancel.textContent = 'Close';
+    cancel.focus();
+  }
+
+  async function send() {
+    const text = reason.value.trim();
+    const n = bytes(text);
+    if (n === 0 || n > MOST) {
+      problem(
+        n === 0 ? 'Give a reason: the audit needs one.' : `The reason has ${n} bytes: it must have at most ${MOST}.`,
+      );
+      reason.focus();
+      return;
+    }
+    problem('');
+    confirm.disabled = true;
+    confirm.textContent = 'Breaking…';
+    try {
+      const { broken } = await breakLease(lock.name, token, text);
+      dialog.close();
+      note(`Broken: token ${broken?.token ?? token} of ${escaped(lock.holder)} on ${escaped(lock.name)}.`);
+    } catch (err) {
+      confirm.textContent = `Break token ${token}`;
+      if (err.status === 409) {
+        end(err.message);
+        return;
+      }
+      confirm.disabled = over;
+      problem(
+        err.status
+          ? err.message
+          : 'The server cannot be reached, so it is unknown whether the lease was broken. Look at the lock before you try again.',
+      );
+    }
+  }
+
+  open(dialog);
+  reason.focus();
+  return {
+    moved(present) {
+      if (over || !dialog.open || confirm.textContent === 'Breaking…') return;
+      if (!present) end('Nobody holds this lease any more. There is nothing to break.');
+      else if (String(present.token) !== token) {
+        end(
+          'The lock has moved on: ',
+          shown(present.holder),
+          ` holds it now, with token ${present.token}. Nothing was broken.`,
+        );
+      }
+    },
+  };
+}

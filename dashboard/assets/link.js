@@ -1,0 +1,175 @@
+// Says whether what the page shows is true now: the sign in the header, the banner, and the mark on old data.
+
+import { stream } from './api.js';
+import { write } from './dom.js';
+import { say } from './notes.js';
+import { clock, seconds } from './text.js';
+
+const PATIENCE = 2_000; // how long a view waits for its first data before the header says so
+const REST = 60_000; // how long a hidden page keeps its connection, of which a browser has few
+
+const $ = (id) => document.getElementById(id);
+const WORDS = {
+  connecting: 'connecting',
+  live: 'live',
+  lost: 'not connected',
+  problem: 'database away',
+  refused: 'refused',
+  resting: 'paused',
+};
+
+let open = null; // the stream of the view
+let subject = null; // what the view asked for, to ask again
+let now = 'connecting';
+let fresh = 0; // when the last data came, by performance.now()
+let freshAt = null; // the same, by the clock
+let trouble = '';
+let slow;
+const listeners = new Set();
+
+// live says whether the data on the page is of this moment.
+export const live = () => now === 'live';
+
+// onState calls f whenever the state changes.
+export function onState(f) {
+  listeners.add(f);
+  return () => listeners.delete(f);
+}
+
+// follow opens the stream of a view; the one before ends. missing(words) is called if the server has no such thing.
+export function follow(query, event, missing = null) {
+  leave();
+  subject = { query, event, missing };
+  connect();
+}
+
+// leave ends the stream of a view that goes away.
+export function leave() {
+  open?.close();
+  open = null;
+  subject = null;
+  again = null;
+}
+
+// touched notes that data has come, by a stream or by a request.
+export function touched() {
+  fresh = performance.now();
+  freshAt = new Date();
+  change('live');
+}
+
+// failed notes that a request without a stream had no answer, or was refused.
+export function failed(err) {
+  change(err.status ? (err.status >= 500 ? 'problem' : 'refused') : 'lost', err.message);
+}
+
+function connect() {
+  const { query, event, missing } = subject;
+  const since = performance.now();
+  open = stream(query, {
+    event(type, data) {
+      if (type === 'problem' && data.status === 404 && missing) {
+        touched();
+        missing(data.error);
+        return;
+      }
+      if (type === 'problem') {
+        change('problem', data.error);
+        return;
+      }
+      touched();
+      event(type, data);
+    },
+    state(name, words, status) {
+      if (name === 'refused' && status === 404 && missing) {
+        touched();
+        missing(words);
+      } else if (name === 'refused' && status >= 500) change('problem', words);
+      else if (name === 'lost' || name === 'refused' || (name === 'connecting' && now === 'resting'))
+        change(name, words);
+    },
+  });
+  clearTimeout(slow);
+  slow = setTimeout(() => {
+    if (now === 'live' && fresh < since) change('connecting');
+  }, PATIENCE);
+}
+
+function change(name, words = '') {
+  if (name === now && words === trouble) return;
+  now = name;
+  trouble = words;
+  draw();
+  for (const f of listeners) f(name);
+}
+
+function sentence() {
+  const age = freshAt ? ` Below is what was true at ${clock(freshAt)}, ${seconds(performance.now() - fresh)} ago.` : '';
+  switch (now) {
+    case 'lost':
+      return `The connection is lost: ${ended(trouble)}${age} The page keeps trying.`;
+    case 'problem':
+      return `${ended(trouble)}${age} The page keeps trying.`;
+    case 'refused':
+      return `The server refuses: ${ended(trouble)}${age}`;
+    default:
+      return '';
+  }
+}
+
+const ended = (words) => (/[.!?]$/.test(words) ? words : words + '.');
+
+let drawn = '';
+
+function draw() {
+  document.documentElement.dataset.link = now;
+  write($('link-text'), WORDS[now]);
+  const bad = now === 'lost' || now === 'problem' || now === 'refused';
+  document.documentElement.classList.toggle('old', bad);
+  $('banner').hidden = !bad;
+  if (!bad) {
+    if (drawn) say('Connected again. The data is live.');
+    drawn = '';
+  } else if (drawn !== now + trouble) {
+    drawn = now + trouble;
+    write($('banner-text'), sentence());
+    say(sentence());
+  }
+}
+
+// tick lets the age of old data grow, every second.
+export function tick() {
+  if (drawn) write($('banner-text'), sentence());
+}
+
+let resting;
+document.addEventListener('visibilitychange', () => {
+  clearTimeout(resting);
+  if (document.hidden) {
+    resting = setTimeout(() => {
+      if (!open) return;
+      open.close();
+      open = null;
+      change('resting');
+    }, REST);
+  } else if (!open && subject) connect();
+});
+window.addEventListener('online', () => open?.retry());
+window.addEventListener('pageshow', (e) => {
+  if (e.persisted && subject) {
+    open?.close();
+    connect();
+  }
+});
+
+let again = null; // of a view without a stream
+
+// retryWith has f called when somebody does not want to wait for the next try.
+export function retryWith(f) {
+  again = f;
+}
+
+$('retry').addEventListener('click', () => {
+  if (open) open.retry();
+  else again?.();
+});

@@ -1,0 +1,332 @@
+// The view of all locks: a live table, with search, orders and pages. The server searches and sorts, so that a million
+// locks are as quick as ten.
+
+import { h, mark, put, Rows, write } from './dom.js';
+import { condition, heldFor, leaseBar, received } from './lease.js';
+import * as connection from './link.js';
+import { say, title } from './notes.js';
+import { go, link, setHome } from './route.js';
+import { count, escaped, modeOf, seconds, shown } from './text.js';
+
+const PAGE = 100;
+const COLUMNS = [
+  { title: 'Lock', order: 'name', sort: 'ascending' },
+  { title: 'Holder' },
+  { title: 'Token' },
+  { title: 'Held for', order: 'age', sort: 'descending' },
+  { title: 'Lease', order: 'expiry', sort: 'ascending' },
+  { title: 'Waiting', order: 'waiting', sort: 'descending' },
+];
+const ORDERS = {
+  name: 'name',
+  age: 'age, oldest first',
+  waiting: 'waiting, most first',
+  expiry: 'expiry, soonest first',
+};
+const TYPING = 150; // ms without a key before the server is asked
+
+const keyOf = (lock) => `${lock.slot ?? 0}\u0000${lock.name}`;
+
+export function locksView(root, first, place) {
+  let params = first;
+  let address = link('locks', first);
+  let locks = [];
+  let more = false;
+  let restore = place; // where the list was when it was left
+  let asked = false; // whether to speak the number of results
+  let timer;
+
+  const search = h('input', {
+    type: 'search',
+    id: 'search',
+    placeholder: 'Name or holder contains…',
+    autocomplete: 'off',
+    spellcheck: 'false',
+    'aria-keyshortcuts': '/',
+    maxlength: 512,
+    input: () => typed(),
+  });
+  const order = h(
+    'select',
+    { id: 'order', change: () => sortBy(order.value) },
+    Object.entries(ORDERS).map(([value, words]) => h('option', { value }, words)),
+  );
+  const free = h('input', { type: 'checkbox', id: 'free', change: () => to({ free: free.checked }) });
+  const size = h(
+    'select',
+    { id: 'size', change: () => to({ limit: Number(size.value) === PAGE ? '' : size.value }) },
+    [100, 500, 1000].map((n) => h('option', { value: n }, n)),
+  );
+  const summary = h('p', { class: 'summary', id: 'summary' });
+  const heads = COLUMNS.map((c) =>
+    h(
+      'th',
+      { scope: 'col', role: 'columnheader' },
+      c.order
+        ? h(
+            'button',
+            { type: 'button', click: () => sortBy(c.order) },
+            c.title,
+            h('span', { class: 'arrow', 'aria-hidden': 'true' }),
+          )
+        : c.title,
+    ),
+  );
+  const body = h('tbody', { role: 'rowgroup' });
+  const table = h(
+    'table',
+    { class: 'locks', role: 'table', 'aria-labelledby': 'title', 'aria-describedby': 'summary', 'aria-busy': 'true' },
+    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)),
+    body,
+  );
+  const empty = h('p', { class: 'empty', hidden: true });
+  const start = h('a', { class: 'button' }, 'First page');
+  const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
+  const rest = h('p', { class: 'hint' });
+  const pager = h('nav', { class: 'pager', 'aria-label': 'Pages' }, start, next, rest);
+  const rows = new Rows(body, keyOf, makeRow);
+
+  put(
+    root,
+    h('div', { class: 'head' }, h('h1', { id: 'title', tabindex: '-1' }, 'Locks'), summary),
+    h(
+      'form',
+      {
+        class: 'tools',
+        role: 'search',
+        submit: (e) => {
+          e.preventDefault();
+          typed(0);
+        },
+      },
+      h('label', { class: 'field wide' }, h('span', {}, 'Search'), search),
+      h('label', { class: 'field' }, h('span', {}, 'Sort by'), order),
+      h('label', { class: 'field' }, h('span', {}, 'Page'), size),
+      h('label', { class: 'check' }, free, 'also free locks'),
+    ),
+    table,
+    empty,
+    pager,
+  );
+
+  function to(change, replace = false) {
+    const { after, page, ...rest } = params;
+    go('locks', { ...rest, ...change }, { replace });
+  }
+
+  function sortBy(name) {
+    asked = true;
+    to({ order: name === 'name' ? '' : name });
+  }
+
+  function typed(wait = TYPING) {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      asked = true;
+      to({ match: search.value }, true);
+    }, wait);
+  }
+
+  function settings() {
+    setHome(address);
+    const by = params.order in ORDERS ? params.order : 'name';
+    if (document.activeElement !== search) search.value = params.match ?? '';
+    order.value = by;
+    free.checked = params.free === '1';
+    size.value = params.limit ?? PAGE;
+    COLUMNS.forEach((c, i) => {
+      if (c.order) mark(heads[i], 'aria-sort', c.order === by ? c.sort : 'none');
+    });
+    start.hidden = !params.after;
+    start.href = link('locks', { ...params, after: '', page: '' });
+  }
+
+  function follow() {
+    mark(table, 'aria-busy', 'true');
+    const query = {
+      match: params.match,
+      order: params.order ?? 'name',
+      free: params.free === '1',
+      limit: params.limit ?? PAGE,
+      after: params.after,
+    };
+    connection.follow(query, (type, data) => {
+      if (type === 'locks') draw(data);
+    });
+  }
+
+  function draw(data) {
+    locks = received(data.locks ?? []);
+    more = data.more;
+    rows.show(locks);
+    locks.forEach((lock, i) =>
+      mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null),
+    );
+    table.hidden = locks.length === 0;
+    empty.hidden = locks.length > 0;
+    if (locks.length === 0) put(empty, nothing());
+    const byName = order.value === 'name'; // the other orders have a beginning, and no pages
+    next.hidden = !more || !byName;
+    write(
+      rest,
+      more && !byName ? `These are the first ${locks.length}. Search, sort by name, or choose a longer page.` : '',
+    );
+    if (more)
+      next.href = link('locks', {
+        ...params,
+        after: data.next ?? locks.at(-1).name,
+        page: Number(params.page ?? 1) + 1,
+      });
+    pager.hidden = start.hidden && !more;
+    mark(table, 'aria-busy', 'false');
+    summarize();
+    if (asked) say(spoken());
+    asked = false;
+    if (restore) back();
+  }
+
+  // back returns to the place where the list was left, and to the lock that was opened there.
+  function back() {
+    const key = restore.focus;
+    window.scrollTo(0, restore.scroll);
+    if (key) rows.rows.get(key)?.element.querySelector('a')?.focus({ preventScroll: true });
+    restore = null;
+  }
+
+  function nothing() {
+    if (params.match) return ['No lock, and no holder, contains ', shown(params.match), '.'];
+    if (params.after) return 'There are no further locks.';
+    return params.free === '1' ? 'No lock was ever used here.' : 'No lock is held.';
+  }
+
+  function numbers() {
+    const names = new Map();
+    for (const lock of locks) names.set(lock.name, lock.waiting);
+    return {
+      held: locks.filter((l) => l.held).length,
+      waiting: [...names.values()].reduce((sum, n) => sum + n, 0),
+      late: locks.filter((l) => ['late', 'over'].includes(condition(l))).length,
+    };
+  }
+
+  function spoken() {
+    const n = numbers();
+    return `${more ? 'The first ' : ''}${count(locks.length, 'lock')}${params.match ? ' found' : ''}, ${n.waiting} waiting`;
+  }
+
+  function summarize() {
+    const n = numbers();
+    const page = Number(params.page ?? 1);
+    const which = more || page > 1 ? `page ${page}: ` : '';
+    write(
+      summary,
+      `${which}${count(n.held, 'lease')} held${more ? ', and more' : ''} · ${n.waiting} waiting` +
+        (n.late > 0 ? ` · ${n.late} late` : ''),
+    );
+    title(`${n.late > 0 ? `${n.late} late, ` : ''}${n.held}${more ? '+' : ''} held, ${n.waiting} waiting`);
+  }
+
+  function move(step) {
+    const links = [...body.querySelectorAll('a')];
+    const at = links.indexOf(document.activeElement);
+    const to = links[at < 0 ? (step > 0 ? 0 : links.length - 1) : Math.max(0, Math.min(links.length - 1, at + step))];
+    to?.focus();
+  }
+
+  settings();
+  follow();
+  return {
+    update(changed) {
+      params = changed;
+      address = link('locks', changed);
+      settings();
+      follow();
+      if (!asked) window.scrollTo(0, 0);
+      return true;
+    },
+    tick() {
+      for (const row of rows.rows.values()) row.tick();
+      summarize();
+    },
+    address: () => address,
+    focus: () => [...rows.rows].find(([, row]) => row.opened || row.element.contains(document.activeElement))?.[0],
+    keys: {
+      '/': () => search.select(),
+      ArrowDown: () => move(1),
+      j: () => move(1),
+      ArrowUp: () => move(-1),
+      k: () => move(-1),
+      n: () => sortBy('name'),
+      a: () => sortBy('age'),
+      w: () => sortBy('waiting'),
+      e: () => sortBy('expiry'),
+      Escape: () => {
+        if (search.value) {
+          search.value = '';
+          typed(0);
+        }
+      },
+    },
+    close() {
+      clearTimeout(timer);
+    },
+  };
+}
+
+function makeRow(lock) {
+  const mode = h('span', { class: 'mode' });
+  const name = h('a', { href: link('lock', { name: lock.name }), title: escaped(lock.name) }, shown(lock.name));
+  const holder = h('span', { class: 'holder' });
+  const token = h('span', { class: 'number' });
+  const held = h('span', { class: 'number' });
+  const lease = leaseBar();
+  const waiting = h('span', { class: 'queue' });
+  const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
+  const element = h(
+    'tr',
+    { role: 'row', click: open },
+    h('th', { scope: 'row', role: 'rowheader', class: 'lock' }, name, mode),
+    cell('Holder', holder),
+    cell('Token', token),
+    cell('Held for', held),
+    cell('Lease', lease.element),
+    cell('Waiting', waiting),
+  );
+  const row = {
+    element,
+    opened: false,
+    update(changed) {
+      const before = lock;
+      lock = changed;
+      if (holder.dataset.of !== lock.holder) {
+        holder.dataset.of = lock.holder;
+        put(holder, lock.holder ? shown(lock.holder, { title: escaped(lock.holder) }) : '–');
+      }
+      write(mode, modeOf(lock));
+      write(token, String(lock.token));
+      write(waiting, lock.waiting > 0 ? String(lock.waiting) : '–');
+      mark(waiting, 'data-some', lock.waiting > 0 ? '' : null);
+      if (String(before.token) !== String(lock.token)) flash(element);
+      this.tick();
+    },
+    tick() {
+      const is = condition(lock);
+      mark(element, 'data-is', is);
+      write(held, is === 'free' ? '–' : seconds(heldFor(lock)));
+      lease.update(lock);
+    },
+  };
+  function open(e) {
+    row.opened = true;
+    if (e.target.closest('a') || String(getSelection())) return;
+    go('lock', { name: lock.name });
+  }
+  return row;
+}
+
+// flash draws the eye to a row that somebody else holds now, without moving anything.
+function flash(element) {
+  element.classList.remove('flash');
+  void element.offsetWidth;
+  element.classList.add('flash');
+}

@@ -1,0 +1,135 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
+const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
+
+// breakRequest is the body of such a request.
+type breakRequest struct {
+	Name   string    `json:"name"`
+	Token  tokenText `json:"token"`
+	Reason string    `json:"reason"`
+}
+
+// tokenText is a token as somebody has sent it: a text, or a number.
+type tokenText string
+
+func (t *tokenText) UnmarshalJSON(value []byte) error {
+	if value[0] != '"' {
+		*t = tokenText(value)
+		return nil
+	}
+	return json.Unmarshal(value, (*string)(t))
+}
+
+// serveBreak ends a lease for somebody who may do that.
+func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Identity) {
+	switch {
+	case !d.mayBreak:
+		refusal{Status: http.StatusForbidden, Error: "This page is read-only."}.write(w)
+		return
+	case !who.MayBreak:
+		refusal{Status: http.StatusForbidden, Error: "You may not break locks."}.write(w)
+		return
+	}
+	if f := d.sameSite(r, who, time.Now()); f != nil {
+		f.write(w)
+		return
+	}
+	request, f := readBreak(w, r)
+	if f != nil {
+		f.write(w)
+		return
+	}
+	number, err := strconv.ParseInt(string(request.Token), 10, 64)
+	if err != nil {
+		invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break").write(w)
+		return
+	}
+	broken, err := d.breakLock(r.Context(), request.Name, pglock.Token(number), request.Reason, who.Name)
+	if err != nil {
+		d.notBroken(r.Context(), request.Name, number, err).write(w)
+		return
+	}
+	d.reply(w, who, struct {
+		Broken brokenView `json:"broken"`
+	}{brokenView{broken.Name, broken.Holder, token(broken.Token), token(broken.NewToken)}})
+}
+
+func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wrong *refusal) {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return request, &refusal{Status: http.StatusUnsupportedMediaType, Error: "The body must be application/json."}
+	}
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, breakBytes))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&request)
+	if err == nil {
+		_, err = decoder.Token()
+		if err == nil {
+			err = errors.New("there is more after the object")
+		} else if errors.Is(err, io.EOF) {
+			err = nil
+		}
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return request, &refusal{Status: http.StatusRequestEntityTooLarge, Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return request, &refusal{Status: http.StatusRequestTimeout, Error: "The body did not arrive in time."}
+	case err != nil:
+		f := invalid("body", "something else", `be an object {"name", "token", "reason"}`)
+		return request, &f
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
+	return request, nil
+}
+
+// notBroken finds the words for a break that was not done.
+func (d *Dashboard) notBroken(ctx context.Context, name string, was int64, err error) refusal {
+	switch {
+	case errors.Is(err, lockadmin.ErrNotHeld):
+		var infos []pglock.LockInfo
+		lookErr := d.reading(ctx, func(ctx context.Context) (err error) {
+			infos, err = d.admin.Holders(ctx, name)
+			return err
+		})
+		switch {
+		case errors.Is(lookErr, lockadmin.ErrNotFound):
+			return d.explain(lookErr)
+		case lookErr == nil && infos[0].Held:
+			return refusal{Status: http.StatusConflict,
+				Error: fmt.Sprintf("The lock has moved on: no lease has token %d any more. Nothing was broken.", was)}
+		}
+		return refusal{Status: http.StatusConflict, Error: "The lock is not held any more. Nothing was broken."}
+	case errors.Is(err, pglock.ErrInvalid), errors.Is(err, errBusy):
+		return d.explain(err)
+	case errors.Is(err, pglock.ErrPermission):
+		return d.lacks(err, "pglock_admin", "break locks")
+	case errors.Is(err, context.DeadlineExceeded):
+		d.onError(err)
+		return refusal{Status: http.StatusServiceUnavailable, Error: "The database does not answer, or a transaction keeps the lease " +
+			"from being broken until it ends. Look at the lock before you try again: it is unknown whether the lease was broken."}
+	case errors.Is(err, pglock.ErrReadOnly), errors.Is(err, pglock.ErrSchema):
+		return d.explain(err)
+	}
+	d.onError(err)
+	return refusal{Status: http.StatusServiceUnavailable, Error: "The connection to the database was lost, or it failed. " +
+		"Look at the lock before you try again: it is unknown whether the lease was broken."}
+}

@@ -1,0 +1,88 @@
+package dashboard
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"sync"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Dashboard serves the page, its files and its data. It is an http.Handler, and safe for concurrent use. Its goroutines
+// read the database while streams are open; Close ends and joins them.
+type Dashboard struct {
+	config
+	admin      *lockadmin.Admin
+	files      *files
+	beginnings beginnings
+	routes     map[string]route
+	origins    http.CrossOriginProtection
+
+	reads  chan struct{} // one entry for each read of the database under way
+	breaks chan struct{} // one entry for each break under way
+	feeds  feeds
+
+	life    context.Context // ends with Close
+	end     context.CancelFunc
+	closing sync.Mutex // held to add a stream, and to forbid more of them
+	closed  bool
+	streams sync.WaitGroup
+}
+
+// New makes the page over an Admin, which stays the caller's. It asks the server nothing: while the database is away the
+// page says so. Close it before you close the Admin's pool.
+//
+// Errors: pglock.ErrInvalid.
+func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {
+	if admin == nil {
+		return nil, &pglock.ArgumentError{Field: "admin", Value: "nil", Rule: "be a *lockadmin.Admin"}
+	}
+	c, err := newConfig(opts)
+	if err != nil {
+		return nil, err
+	}
+	files, err := readFiles()
+	if err != nil {
+		return nil, err
+	}
+	begin, err := newBeginnings(c.title)
+	if err != nil {
+		return nil, err
+	}
+	d := &Dashboard{
+		config: c, admin: admin, files: files, beginnings: begin,
+		reads: make(chan struct{}, c.connections), breaks: make(chan struct{}, breaksAtOnce),
+	}
+	if d.secret == nil {
+		d.secret = make([]byte, secretBytes)
+		_, _ = rand.Read(d.secret) // it never fails
+	}
+	d.life, d.end = context.WithCancel(context.Background()) // the streams of many requests share what it ends
+	d.feeds.open = make(map[query]*feed)
+	d.routes = d.allRoutes()
+	return d, nil
+}
+
+// Close ends every stream, and returns when all goroutines of the Dashboard have ended. Later streams are refused with
+// 503; everything else is still served. Call it when the server begins to shut down, for instance by
+// http.Server.RegisterOnShutdown: Shutdown waits for open streams.
+func (d *Dashboard) Close() {
+	d.closing.Lock()
+	d.closed = true
+	d.closing.Unlock()
+	d.end()
+	d.streams.Wait()
+}
+
+// enter counts a stream in. It returns false after Close.
+func (d *Dashboard) enter() bool {
+	d.closing.Lock()
+	defer d.closing.Unlock()
+	if d.closed {
+		return false
+	}
+	d.streams.Add(1)
+	return true
+}

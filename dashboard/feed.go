@@ -1,0 +1,191 @@
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	pollShare = 4
+
+	// MaxFeeds limits how many different queries streams have at once.
+	MaxFeeds = 32
+)
+
+// The names of the events.
+const (
+	eventLocks   = "locks"
+	eventLock    = "lock"
+	eventProblem = "problem"
+)
+
+// errManyStreams and errManyFeeds: the limits of streams.
+var (
+	errManyStreams = errors.New("dashboard: too many streams")
+	errManyFeeds   = errors.New("dashboard: too many different queries")
+)
+
+// feeds has the queries that streams watch. Streams with the same query share a feed, and its reads of the database.
+type feeds struct {
+	mu      sync.Mutex
+	open    map[query]*feed
+	streams int
+}
+
+// feed reads one query again and again while somebody watches it.
+type feed struct {
+	watchers int // under feeds.mu
+	end      context.CancelFunc
+	ended    chan struct{}
+
+	mu   sync.Mutex
+	now  state
+	next chan struct{} // closed when now is replaced
+}
+
+// state is what every watcher of a feed sees. A watcher that is slow skips states.
+type state struct {
+	number int    // 0 before the first read
+	event  string // locks, lock, or problem
+	data   []byte // an object of JSON, the same for all readers
+}
+
+// join counts a stream, and starts the feed of its query if there is none.
+func (d *Dashboard) join(q query) (*feed, error) {
+	d.feeds.mu.Lock()
+	defer d.feeds.mu.Unlock()
+	if d.feeds.streams >= d.streamLimit {
+		return nil, errManyStreams
+	}
+	f := d.feeds.open[q]
+	if f == nil {
+		if len(d.feeds.open) >= MaxFeeds {
+			return nil, errManyFeeds
+		}
+		f = &feed{ended: make(chan struct{}), next: make(chan struct{})}
+		ctx, end := context.WithCancel(d.life)
+		f.end = end
+		d.feeds.open[q] = f
+		go d.run(ctx, f, q)
+	}
+	f.watchers++
+	d.feeds.streams++
+	return f, nil
+}
+
+// leave ends the feed with its last watcher, and waits for its goroutine.
+func (d *Dashboard) leave(q query, f *feed) {
+	d.feeds.mu.Lock()
+	d.feeds.streams--
+	f.watchers--
+	last := f.watchers == 0
+	if last {
+		delete(d.feeds.open, q)
+	}
+	d.feeds.mu.Unlock()
+	if last {
+		f.end()
+		<-f.ended
+	}
+}
+
+// run reads until ctx ends. It belongs to the watchers: the last one ends it and waits for it.
+func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
+	defer close(f.ended)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var seen []byte
+	var told time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		now := d.look(ctx, q)
+		if !bytes.Equal(now.fingerprint, seen) || now.err == nil && q.name != "" && began.Sub(told) >= d.pace.again {
+			next := d.stateOf(ctx, q, now)
+			if ctx.Err() != nil {
+				return
+			}
+			f.publish(next)
+			seen, told = now.fingerprint, began
+		} else if now.err == nil && q.name == "" {
+			f.refresh(d.stateOf(ctx, q, now))
+		}
+		timer.Reset(max(d.pace.poll, pollShare*time.Since(began)))
+	}
+}
+
+func (f *feed) publish(s state) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.number = f.now.number + 1
+	f.now = s
+	close(f.next)
+	f.next = make(chan struct{})
+}
+
+// refresh keeps, for those who join later, what differs only in the time that has passed. It wakes nobody.
+func (f *feed) refresh(s state) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.number = f.now.number
+	f.now = s
+}
+
+// current returns the present state, and a channel that is closed when there is another one.
+func (f *feed) current() (state, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now, f.next
+}
+
+// glance is what one read of the database has found.
+type glance struct {
+	list        locksView
+	one         oneView
+	err         error
+	fingerprint []byte // equal for two glances that differ only in the time that has passed
+}
+
+// look reads what the query asks for, but for the explanation of a lock.
+func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
+	if q.name == "" {
+		g.list, g.err = d.readLocks(ctx, q)
+		g.fingerprint = g.list.fingerprint()
+	} else {
+		g.one, g.err = d.readLock(ctx, q.name)
+		g.fingerprint = g.one.fingerprint()
+	}
+	if g.err != nil && ctx.Err() == nil {
+		g.fingerprint = d.explain(g.err).problem()
+	}
+	return g
+}
+
+// stateOf makes what the watchers see. A lock is explained here, because its explanation changes with every second and
+// takes longer than all else.
+func (d *Dashboard) stateOf(ctx context.Context, q query, g glance) (s state) {
+	err := g.err
+	switch {
+	case err != nil:
+		return state{event: eventProblem, data: g.fingerprint}
+	case q.name == "":
+		s.event = eventLocks
+		s.data, err = json.Marshal(g.list)
+	default:
+		g.one.Why = d.readWhy(ctx, q.name)
+		s.event = eventLock
+		s.data, err = json.Marshal(g.one)
+	}
+	if err != nil {
+		return state{event: eventProblem, data: d.explain(err).problem()}
+	}
+	return s
+}

@@ -1,0 +1,161 @@
+package dashboard
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// The sizes of a page of a list.
+const (
+	DefaultLimit = 200
+	MaxLimit     = 10_000
+)
+
+// query is what somebody wants to see: one lock, or a page of the list. Equal queries share a feed.
+type query struct {
+	name  string // of one lock; "" means a list
+	match string
+	order string
+	free  bool
+	limit int
+	after string
+}
+
+var orders = []string{"name", "age", "waiting", "expiry"}
+
+// arguments reads the arguments of an address, and remembers the first one that is wrong.
+type arguments struct {
+	values url.Values
+	wrong  *refusal
+}
+
+func readArguments(raw string, allowed ...string) *arguments {
+	a := &arguments{}
+	var err error
+	if a.values, err = url.ParseQuery(raw); err != nil {
+		a.fail("query", argument.Shorten(raw), "be a valid query string")
+	}
+	for _, field := range sortedKeys(a.values) {
+		switch {
+		case !slices.Contains(allowed, field):
+			a.fail("argument", argument.Shorten(field), "be one of "+strings.Join(allowed, ", "))
+		case len(a.values[field]) > 1:
+			a.fail(field, "given twice", "be given once")
+		}
+	}
+	return a
+}
+
+func sortedKeys(values url.Values) (keys []string) {
+	for key := range values {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (a *arguments) fail(field, value, rule string) {
+	if a.wrong == nil {
+		f := invalid(field, value, rule)
+		a.wrong = &f
+	}
+}
+
+// text reads a text of up to most bytes; it may be missing or empty.
+func (a *arguments) text(field string, most int) string {
+	value := a.values.Get(field)
+	if value != "" {
+		if p := argument.Text(field, value, most); p != nil {
+			a.fail(p.Field, p.Value, p.Rule)
+		}
+	}
+	return value
+}
+
+// name reads the name of a lock.
+func (a *arguments) name() string {
+	value := a.values.Get("name")
+	if p := argument.Text("name", value, pglock.MaxNameBytes); p != nil {
+		a.fail(p.Field, p.Value, p.Rule)
+	}
+	return value
+}
+
+func (a *arguments) limit() int {
+	value := a.values.Get("limit")
+	if value == "" {
+		return DefaultLimit
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > MaxLimit {
+		a.fail("limit", argument.Shorten(value), "be from 1 to "+strconv.Itoa(MaxLimit))
+	}
+	return n
+}
+
+func (a *arguments) flag(field string) bool {
+	switch value := a.values.Get(field); value {
+	case "", "0":
+		return false
+	case "1":
+		return true
+	default:
+		a.fail(field, argument.Shorten(value), "be 0 or 1")
+		return false
+	}
+}
+
+func (a *arguments) order() string {
+	value := a.values.Get("order")
+	if value == "" {
+		return orders[0]
+	}
+	if !slices.Contains(orders, value) {
+		a.fail("order", argument.Shorten(value), "be one of "+strings.Join(orders, ", "))
+	}
+	return value
+}
+
+// number reads a whole number from 1; 0 if it is missing.
+func (a *arguments) number(field string) int64 {
+	value := a.values.Get(field)
+	if value == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || n < 1 {
+		a.fail(field, argument.Shorten(value), "be a whole number from 1")
+	}
+	return n
+}
+
+// listArguments are those of api/locks.
+var listArguments = []string{"match", "order", "free", "limit", "after"}
+
+func (a *arguments) list() query {
+	q := query{match: a.text("match", pglock.MaxNameBytes), order: a.order(), free: a.flag("free"), limit: a.limit(),
+		after: a.text("after", pglock.MaxNameBytes)}
+	if q.after != "" && q.order != orders[0] {
+		a.fail("after", argument.Shorten(q.after), "be given with order=name only")
+	}
+	return q
+}
+
+// stream reads the arguments of api/stream: the name of a lock, or those of a list.
+func streamQuery(raw string) (query, *refusal) {
+	if a := readArguments(raw, "name"); a.wrong == nil && a.values.Has("name") {
+		q := query{name: a.name()}
+		return q, a.wrong
+	}
+	a := readArguments(raw, append([]string{"name"}, listArguments...)...)
+	if a.values.Has("name") {
+		a.fail("name", argument.Shorten(a.values.Get("name")), "be given alone")
+	}
+	q := a.list()
+	return q, a.wrong
+}

@@ -1,0 +1,183 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+const (
+	readWithin   = 10 * time.Second // limits what one answer reads
+	waitersShown = 200
+	fencesShown  = 200
+	breaksAtOnce = 2
+	pageRows     = 1000 // of a statement: metadata may be long
+
+	// A page of a list ends before it has more of this, whatever its limit: metadata may be long.
+	bytesShown = 8 << 20
+)
+
+// errBusy: too many reads are under way.
+var errBusy = errors.New("dashboard: too many requests at once")
+
+// reading runs f when one of the connections for reading is free.
+func (d *Dashboard) reading(ctx context.Context, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readWithin)
+	defer cancel()
+	select {
+	case d.reads <- struct{}{}:
+		defer func() { <-d.reads }()
+		return f(ctx)
+	case <-ctx.Done():
+		return errBusy
+	}
+}
+
+// readLocks reads one page of the list. The holders of a lock stay together, so it may have more than the limit.
+func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err error) {
+	v = locksView{At: time.Now().UTC(), Locks: []lockView{}}
+	opts := []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.Order(q.order))}
+	switch {
+	case q.order != orders[0]: // there is one page, and an entry more tells whether it is all
+		opts = append(opts, lockadmin.WithLimit(min(q.limit+1, lockadmin.MaxPageSize)))
+	default:
+		opts = append(opts, lockadmin.WithPageSize(min(q.limit+1, pageRows)))
+	}
+	if q.match != "" {
+		opts = append(opts, lockadmin.WithMatch(q.match))
+	}
+	if q.free {
+		opts = append(opts, lockadmin.WithFree())
+	}
+	if q.after != "" {
+		opts = append(opts, lockadmin.WithAfter(q.after))
+	}
+	err = d.reading(ctx, func(ctx context.Context) error {
+		size := 0
+		for i, err := range d.admin.Locks(ctx, opts...) {
+			if err != nil {
+				return err
+			}
+			size += len(i.Name) + len(i.Holder) + len(i.Metadata)
+			full := len(v.Locks) >= q.limit || size > bytesShown && len(v.Locks) > 0
+			if full && (i.Slot <= 1 || v.Locks[len(v.Locks)-1].Name != i.Name) {
+				v.More = true
+				return nil
+			}
+			if i.Held {
+				v.At = seenAt(i)
+			}
+			v.Locks = append(v.Locks, viewLock(i))
+		}
+		return nil
+	})
+	return v, err
+}
+
+// readWhy asks what is wrong with a lock. nil: nobody can tell now.
+func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
+	err := d.reading(ctx, func(ctx context.Context) error {
+		e, err := d.admin.Explain(ctx, name)
+		v = viewWhy(e)
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			d.onError(err)
+		}
+		return nil
+	}
+	return v
+}
+
+// readSessions reads one page of the clients.
+func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit int) (v sessionsView, err error) {
+	v = sessionsView{At: time.Now().UTC()}
+	opts := []lockadmin.ListOption{lockadmin.WithLimit(limit + 1), lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
+	if match != "" {
+		opts = append(opts, lockadmin.WithMatch(match))
+	}
+	if after != "" {
+		opts = append(opts, lockadmin.WithAfter(after))
+	}
+	err = d.reading(ctx, func(ctx context.Context) error {
+		v.Sessions, v.More, err = first(limit, d.admin.Sessions(ctx, opts...), viewSession)
+		return err
+	})
+	return v, err
+}
+
+// readLock reads everything about one lock.
+func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err error) {
+	err = d.reading(ctx, func(ctx context.Context) error {
+		infos, err := d.admin.Holders(ctx, name)
+		if err != nil {
+			return err
+		}
+		v = oneView{At: time.Now().UTC(), Lock: viewLock(infos[0]), Holders: []lockView{}}
+		for _, i := range infos {
+			if i.Held {
+				v.At = seenAt(i)
+				v.Holders = append(v.Holders, viewLock(i))
+			}
+		}
+		waiters := d.admin.Waiters(ctx, name, lockadmin.WithPageSize(waitersShown+1))
+		if v.Waiters, v.MoreWaiters, err = first(waitersShown, waiters, viewWaiter); err != nil {
+			return err
+		}
+		fences := d.admin.Fences(ctx, name, lockadmin.WithPageSize(fencesShown+1))
+		v.Fences, v.MoreFences, err = first(fencesShown, fences, viewFence)
+		return err
+	})
+	return v, err
+}
+
+// readHistory reads what happened to one lock, or to all, newest first, and what the history has at all.
+func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, limit int) (v historyView, err error) {
+	v = historyView{At: time.Now().UTC()}
+	opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, pageRows)), lockadmin.WithLimit(limit + 1)}
+	if before > 0 {
+		opts = append(opts, lockadmin.WithBefore(before))
+	}
+	err = d.reading(ctx, func(ctx context.Context) error {
+		if v.Events, v.More, err = first(limit, d.admin.History(ctx, name, opts...), viewEvent); err != nil {
+			return err
+		}
+		settings, err := d.admin.HistorySettings(ctx)
+		v.Level, v.Keep = settings.Level, settings.Keep.Milliseconds()
+		return err
+	})
+	return v, err
+}
+
+// first reads a list up to a limit, and reports whether there is more.
+func first[T, V any](limit int, list iter.Seq2[T, error], view func(T) V) (some []V, more bool, err error) {
+	some = []V{}
+	for one, err := range list {
+		switch {
+		case err != nil:
+			return some, false, err
+		case len(some) == limit:
+			return some, true, nil
+		}
+		some = append(some, view(one))
+	}
+	return some, false, nil
+}
+
+// breakLock ends a lease. It goes on when the client leaves: nobody could see what became of it.
+func (d *Dashboard) breakLock(ctx context.Context, name string, token pglock.Token, reason, actor string) (lockadmin.Broken, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin)
+	defer cancel()
+	select {
+	case d.breaks <- struct{}{}:
+		defer func() { <-d.breaks }()
+		return d.admin.Break(ctx, name, reason, lockadmin.WithToken(token), lockadmin.WithActor(actor))
+	case <-ctx.Done():
+		return lockadmin.Broken{}, errBusy
+	}
+}

@@ -1,0 +1,100 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// refusal is an answer that something was not done, in words that everybody who sees the page may read.
+type refusal struct {
+	Status int    `json:"-"`
+	Error  string `json:"error"`
+	Field  string `json:"field,omitempty"` // of an invalid argument
+	Value  string `json:"value,omitempty"`
+	Rule   string `json:"rule,omitempty"`
+}
+
+var notFound = refusal{Status: http.StatusNotFound, Error: "There is nothing at this address."}
+
+func (f refusal) write(w http.ResponseWriter) {
+	if f.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "2")
+	}
+	writeBody(w, f.Status, jsonKind, f.json())
+}
+
+func (f refusal) json() []byte {
+	body, err := json.Marshal(f)
+	if err != nil { // cannot happen: it has only texts
+		return []byte("{}")
+	}
+	return body
+}
+
+// problem is json for a stream, which has begun with another status.
+func (f refusal) problem() []byte {
+	body, err := json.Marshal(struct {
+		Status int `json:"status"`
+		refusal
+	}{f.Status, f})
+	if err != nil { // cannot happen either
+		return []byte("{}")
+	}
+	return body
+}
+
+const jsonKind = "application/json; charset=utf-8"
+
+func invalid(field, value, rule string) refusal {
+	return refusal{Status: http.StatusBadRequest, Error: fmt.Sprintf("%s is %s: it must %s.", field, value, rule),
+		Field: field, Value: value, Rule: rule}
+}
+
+// explain finds the words for an error. Details that a reader of the page should not see, such as names of hosts and users,
+// go to WithOnError alone.
+func (d *Dashboard) explain(err error) refusal {
+	var argument *pglock.ArgumentError
+	var schema *pglock.SchemaError
+	unavailable := func(text string) refusal {
+		d.onError(err)
+		return refusal{Status: http.StatusServiceUnavailable, Error: text}
+	}
+	switch {
+	case errors.As(err, &argument):
+		return invalid(argument.Field, argument.Value, argument.Rule)
+	case errors.Is(err, lockadmin.ErrNotFound):
+		return refusal{Status: http.StatusNotFound, Error: "There is no lock of this name."}
+	case errors.Is(err, pglock.ErrInvalid):
+		d.onError(err)
+		return refusal{Status: http.StatusBadRequest, Error: "The database refuses an argument."}
+	case errors.Is(err, pglock.ErrPermission):
+		d.onError(err)
+		return refusal{Status: http.StatusForbidden, Error: "The database user of this page needs the role pglock_user to see the locks."}
+	case errors.As(err, &schema):
+		return unavailable(fmt.Sprintf("The schema of the locks has version %d, and this page needs %d.", schema.Have, schema.Need))
+	case errors.Is(err, pglock.ErrSchema):
+		return unavailable("The schema of the locks is missing, or another version than this page needs.")
+	case errors.Is(err, pglock.ErrReadOnly):
+		return unavailable("The database accepts no writes: it is a standby. This page needs the primary.")
+	case errors.Is(err, errBusy):
+		return refusal{Status: http.StatusServiceUnavailable, Error: "Too many requests are waiting for the database. Try again."}
+	case errors.Is(err, context.DeadlineExceeded):
+		return unavailable("The database does not answer.")
+	}
+	return unavailable("The database cannot be reached, or it failed.")
+}
+
+// lacks is explain for something that needs a role.
+func (d *Dashboard) lacks(err error, role, what string) refusal {
+	if errors.Is(err, pglock.ErrPermission) {
+		d.onError(err)
+		return refusal{Status: http.StatusForbidden, Error: fmt.Sprintf("The database user of this page needs the role %s to %s.", role, what)}
+	}
+	return d.explain(err)
+}

@@ -1,0 +1,116 @@
+package dashboard
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// answerWithin limits how long a client may take to read an answer.
+const answerWithin = 30 * time.Second
+
+// policy lets the page use its own files and data, and nothing else; nobody may put the page into a frame.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// route is what there is at an address.
+type route struct {
+	method string // GET, which includes HEAD, or POST
+	serve  func(http.ResponseWriter, *http.Request, Identity)
+}
+
+func (d *Dashboard) allRoutes() map[string]route {
+	return map[string]route{
+		"":             {http.MethodGet, d.servePage},
+		"api/locks":    {http.MethodGet, d.serveLocks},
+		"api/lock":     {http.MethodGet, d.serveLock},
+		"api/history":  {http.MethodGet, d.serveHistory},
+		"api/sessions": {http.MethodGet, d.serveSessions},
+		"api/stream":   {http.MethodGet, d.serveStream},
+		"api/break":    {http.MethodPost, d.serveBreak},
+	}
+}
+
+// ServeHTTP serves the page at "/". Mount it under a prefix with http.StripPrefix("/admin/locks", d), for "/admin/locks" and
+// everything below.
+func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	if r.ContentLength != 0 { // the server reads what is left of a body before it answers
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body)) // the host's server may not know how
+	}
+	who, ok := d.authenticate(w, r)
+	if !ok {
+		return
+	}
+	if r.URL.Path == "" { // relative addresses need the slash
+		withSlash(w, r)
+		return
+	}
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	if asset, is := strings.CutPrefix(name, "assets/"); is {
+		if methodIs(w, r, http.MethodGet) {
+			d.serveFile(w, r, asset)
+		}
+		return
+	}
+	route, found := d.routes[name]
+	switch {
+	case !found:
+		notFound.write(w)
+	case methodIs(w, r, route.method):
+		route.serve(w, r, who)
+	}
+}
+
+// methodIs answers for a request with another method, or with a body where there should be none.
+func methodIs(w http.ResponseWriter, r *http.Request, method string) bool {
+	allow := method
+	if method == http.MethodGet {
+		allow = "GET, HEAD"
+	}
+	switch {
+	case r.Method == method && method != http.MethodGet:
+		return true
+	case method == http.MethodGet && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+		if r.ContentLength == 0 {
+			return true
+		}
+		refusal{Status: http.StatusRequestEntityTooLarge, Error: "This address takes no body."}.write(w)
+		return false
+	}
+	w.Header().Set("Allow", allow)
+	refusal{Status: http.StatusMethodNotAllowed, Error: "This address takes " + allow + " only."}.write(w)
+	return false
+}
+
+// withSlash sends the browser to the same address with a slash. The handler does not know its prefix, so the new address
+// is relative to the old one.
+func withSlash(w http.ResponseWriter, r *http.Request) {
+	if !methodIs(w, r, http.MethodGet) {
+		return
+	}
+	asked, err := url.ParseRequestURI(r.RequestURI)
+	if err != nil {
+		notFound.write(w)
+		return
+	}
+	last := asked.EscapedPath()
+	last = last[strings.LastIndexByte(last, '/')+1:]
+	to := "./" + last
+	if last != "" {
+		to += "/"
+	}
+	if asked.RawQuery != "" {
+		to += "?" + asked.RawQuery
+	}
+	w.Header().Set("Location", to)
+	w.WriteHeader(http.StatusTemporaryRedirect)
+}

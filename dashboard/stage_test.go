@@ -1,0 +1,177 @@
+package dashboard_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// stage is a page on a server of its own, over a database of its own.
+type stage struct {
+	t     *testing.T
+	db    *pgtest.DB
+	pool  *pgxpool.Pool
+	admin *lockadmin.Admin
+	page  *dashboard.Dashboard
+	http  *httptest.Server
+}
+
+func start(t *testing.T, opts ...dashboard.Option) *stage {
+	t.Helper()
+	db := pgtest.Database(t)
+	return startOver(t, db, db.Pool(t), opts...)
+}
+
+func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
+	t.Helper()
+	admin, err := lockadmin.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := dashboard.New(admin, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(page)
+	t.Cleanup(func() {
+		page.Close()
+		server.Close()
+		server.Client().CloseIdleConnections()
+	})
+	return &stage{t, db, pool, admin, page, server}
+}
+
+// hold takes a lock for the length of the test.
+func (s *stage) hold(holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+	s.t.Helper()
+	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(time.Minute))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		if err := client.Close(context.Background()); err != nil {
+			s.t.Error(err)
+		}
+	})
+	lease, err := client.TryAcquire(s.t.Context(), name, opts...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return lease
+}
+
+// reply is what the server answered.
+type reply struct {
+	t      *testing.T
+	status int
+	header http.Header
+	body   string
+}
+
+// ask sends a request. Each header is "Name: value"; "Host: …" sets the host.
+func (s *stage) ask(method, path, body string, headers ...string) reply {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.http.URL+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+		if name == "Host" {
+			r.Host = value
+		}
+	}
+	client := *s.http.Client()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	got, err := client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer got.Body.Close()
+	text, err := io.ReadAll(got.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return reply{s.t, got.StatusCode, got.Header, string(text)}
+}
+
+func (s *stage) get(path string, headers ...string) reply {
+	s.t.Helper()
+	return s.ask(http.MethodGet, path, "", headers...)
+}
+
+// want checks the status, and that the body has the texts.
+func (r reply) want(status int, texts ...string) reply {
+	r.t.Helper()
+	if r.status != status {
+		r.t.Errorf("status %d, want %d: %s", r.status, status, r.body)
+	}
+	for _, text := range texts {
+		if !strings.Contains(r.body, text) {
+			r.t.Errorf("no %q in %s", text, r.body)
+		}
+	}
+	return r
+}
+
+// alice may break locks on a page that has WithBreaks; her password is in the header.
+var (
+	withAlice = dashboard.WithBasicAuth("alice", "correct horse")
+	asAlice   = basic("alice", "correct horse")
+)
+
+func basic(name, password string) string {
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":"+password))
+}
+
+// csrf reads the token from the page, as the page's script does.
+func (s *stage) csrf(headers ...string) string {
+	s.t.Helper()
+	page := s.get("/", headers...).want(200)
+	found := regexp.MustCompile(`<meta name="pglock-csrf" content="([^"]*)">`).FindStringSubmatch(page.body)
+	if found == nil {
+		s.t.Fatalf("no token in %s", page.body)
+	}
+	return found[1]
+}
+
+// tryBreak sends what the page's script sends.
+func (s *stage) tryBreak(body any, headers ...string) reply {
+	s.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all := append([]string{"Content-Type: application/json", "X-CSRF-Token: " + s.csrf(asAlice), asAlice}, headers...)
+	return s.ask(http.MethodPost, "/api/break", string(text), all...)
+}
+
+func (s *stage) execute(sql string, args ...any) {
+	s.t.Helper()
+	if _, err := s.db.Conn(s.t).Exec(s.t.Context(), sql, args...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func decode[T any](t *testing.T, body string) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v
+}

@@ -1,0 +1,156 @@
+package dashboard
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+)
+
+const (
+	streamKind = "text/event-stream; charset=utf-8"
+
+	pieceBytes = 64 << 10
+
+	// When the Dashboard is closed a reader has this time left to take what is being written.
+	lastPiece = 500 * time.Millisecond
+)
+
+// pace has the times of streams, and that of a request.
+type pace struct {
+	poll  time.Duration // a feed reads again after this pause, or after pollShare times as long as the last read took
+	again time.Duration // a feed of one lock explains it again, though nothing else has changed
+	quiet time.Duration // a stream with nothing to tell writes a comment, and so notices that its reader is gone
+	piece time.Duration // a reader that does not take a piece of an event in time is disconnected
+	whole time.Duration // a stream ends; browsers connect again, and show their credentials again
+	body  time.Duration // a client has this long to send the body of a request
+}
+
+var defaultPace = pace{
+	poll: 800 * time.Millisecond, again: 3 * time.Second, quiet: 15 * time.Second, piece: 10 * time.Second, whole: 15 * time.Minute,
+	body: 10 * time.Second,
+}
+
+// serveStream writes server-sent events until the client leaves, the Dashboard is closed, or its time is up.
+func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Identity) {
+	q, wrong := streamQuery(r.URL.RawQuery)
+	if wrong != nil {
+		wrong.write(w)
+		return
+	}
+	c := http.NewResponseController(w)
+	if err := c.SetWriteDeadline(time.Now().Add(d.pace.piece)); err != nil { // a reader that stops would hold it for ever
+		refusal{Status: http.StatusNotImplemented, Error: "This server cannot stream."}.write(w)
+		return
+	}
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", streamKind)
+		return
+	}
+	if !d.enter() {
+		refusal{Status: http.StatusServiceUnavailable, Error: "The server is shutting down."}.write(w)
+		return
+	}
+	defer d.streams.Done()
+	f, err := d.join(q)
+	if err != nil {
+		text := "Too many pages are open. Close some, or try again later."
+		if errors.Is(err, errManyFeeds) {
+			text = "Too many different views are open. Try again later."
+		}
+		refusal{Status: http.StatusServiceUnavailable, Error: text}.write(w)
+		return
+	}
+	defer d.leave(q, f)
+	_ = c.SetReadDeadline(time.Time{}) // a ReadTimeout of the host's server would end the stream
+	w.Header().Set("Content-Type", streamKind)
+	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not keep events back
+	w.WriteHeader(http.StatusOK)
+	s := stream{w: w, control: c, beginning: d.beginnings.of(who), life: d.life, pace: d.pace}
+	defer s.endWrites()()
+	s.run(r.Context(), f)
+}
+
+// stream is one answer that goes on. Its writes belong to the goroutine of the request.
+type stream struct {
+	w         http.ResponseWriter
+	control   *http.ResponseController
+	beginning []byte
+	life      context.Context // of the Dashboard
+	pace      pace
+}
+
+// endWrites ends a write to a slow reader when the Dashboard is closed. The function that it returns undoes that, and must
+// be called.
+func (s *stream) endWrites() (undo func()) {
+	done := make(chan struct{})
+	stop := context.AfterFunc(s.life, func() {
+		defer close(done)
+		_ = s.control.SetWriteDeadline(time.Now().Add(lastPiece)) // if this fails, the deadline of the piece ends the write
+	})
+	return func() {
+		if !stop() {
+			<-done
+		}
+	}
+}
+
+// run writes events until one of the two contexts ends, the reader is too slow, or the time is up.
+func (s *stream) run(ctx context.Context, f *feed) {
+	quiet, over := time.NewTicker(s.pace.quiet), time.NewTimer(s.pace.whole)
+	defer quiet.Stop()
+	defer over.Stop()
+	if !s.send([]byte("retry: 2000\n\n")) {
+		return
+	}
+	for seen := 0; ; {
+		now, next := f.current()
+		if now.number != seen {
+			seen = now.number
+			if !s.sendState(now) {
+				return
+			}
+			quiet.Reset(s.pace.quiet)
+			continue // a newer one may be there already
+		}
+		select {
+		case <-next:
+		case <-quiet.C:
+			if !s.send([]byte(":\n\n")) {
+				return
+			}
+		case <-over.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-s.life.Done():
+			return
+		}
+	}
+}
+
+// sendState writes an event. JSON has no line breaks. All streams of a feed share the data.
+func (s *stream) sendState(now state) bool {
+	begin, data := s.beginning, now.data[1:]
+	if now.event == eventProblem {
+		begin, data = nil, now.data
+	}
+	return s.send([]byte("event: "+now.event+"\ndata: "), begin, data, []byte("\n\n"))
+}
+
+// send writes and flushes, piece by piece, and reports whether the reader took it.
+func (s *stream) send(parts ...[]byte) bool {
+	for _, part := range parts {
+		for len(part) > 0 {
+			n := min(len(part), pieceBytes)
+			if s.control.SetWriteDeadline(time.Now().Add(s.pace.piece)) != nil || s.life.Err() != nil {
+				return false
+			}
+			if _, err := s.w.Write(part[:n]); err != nil {
+				return false
+			}
+			part = part[n:]
+		}
+	}
+	return s.control.Flush() == nil
+}

@@ -1,0 +1,230 @@
+package dashboard
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// token is a pglock.Token in JSON: a text, because programs that keep numbers as doubles change those above 2^53.
+type token pglock.Token
+
+func (t token) MarshalJSON() ([]byte, error) {
+	return strconv.AppendQuote(nil, strconv.FormatInt(int64(t), 10)), nil
+}
+
+// lockView is a lock in JSON.
+type lockView struct {
+	Name       string          `json:"name"`
+	Slot       int             `json:"slot"`
+	Mode       pglock.Mode     `json:"mode"`
+	Limit      int             `json:"limit"`
+	Held       bool            `json:"held"`
+	Holder     string          `json:"holder"`
+	Session    string          `json:"session"`
+	Token      token           `json:"token"`
+	AcquiredAt time.Time       `json:"acquired_at"`
+	RenewedAt  time.Time       `json:"renewed_at"`
+	ExpiresAt  time.Time       `json:"expires_at,omitzero"`
+	EndedAt    time.Time       `json:"ended_at,omitzero"`
+	Remaining  int64           `json:"remaining_ms"`
+	TTL        int64           `json:"ttl_ms"`
+	HeldFor    int64           `json:"held_for_ms"`
+	Waiting    int             `json:"waiting"`
+	Grants     int64           `json:"grants"`
+	Slowest    int64           `json:"slowest_renewal_ms"`
+	Metadata   json.RawMessage `json:"metadata"`
+}
+
+func viewLock(i pglock.LockInfo) lockView {
+	v := lockView{
+		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Held: i.Held, Holder: i.Holder, Session: i.Session,
+		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt, EndedAt: i.EndedAt,
+		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
+		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Metadata: i.Metadata,
+	}
+	if i.Held { // by the server's clock alone
+		v.HeldFor = max(0, seenAt(i).Sub(i.AcquiredAt).Milliseconds())
+	}
+	return v
+}
+
+// seenAt is when the server looked at a lock that is held.
+func seenAt(i pglock.LockInfo) time.Time { return i.ExpiresAt.Add(-i.Remaining) }
+
+// stable is the view without what changes by itself as time passes.
+func (v lockView) stable() lockView {
+	v.Remaining, v.HeldFor = 0, 0
+	return v
+}
+
+type waiterView struct {
+	Place    int             `json:"place"`
+	Ticket   string          `json:"ticket"`
+	Mode     pglock.Mode     `json:"mode"`
+	Limit    int             `json:"limit"`
+	Holder   string          `json:"holder"`
+	Session  string          `json:"session"`
+	Alive    bool            `json:"alive"`
+	Since    time.Time       `json:"since"`
+	Waiting  int64           `json:"waiting_ms"`
+	Behind   string          `json:"behind"`
+	Metadata json.RawMessage `json:"metadata"`
+}
+
+func viewWaiter(w lockadmin.Waiter) waiterView {
+	return waiterView{Place: w.Place, Ticket: strconv.FormatInt(w.Ticket, 10), Mode: w.Mode, Limit: w.Limit, Holder: w.Holder,
+		Session: w.Session, Alive: w.Alive, Since: w.Since, Waiting: w.Waiting.Milliseconds(), Behind: w.Behind, Metadata: w.Metadata}
+}
+
+type fenceView struct {
+	Resource   string    `json:"resource"`
+	LastToken  token     `json:"last_token"`
+	Lock       string    `json:"lock"`
+	AdvancedAt time.Time `json:"advanced_at"`
+}
+
+func viewFence(f lockadmin.FenceInfo) fenceView {
+	return fenceView{f.Resource, token(f.LastToken), f.Lock, f.AdvancedAt}
+}
+
+// locksView is the answer of api/locks.
+type locksView struct {
+	At    time.Time  `json:"at"` // by the server's clock, if any lock is held
+	Locks []lockView `json:"locks"`
+	More  bool       `json:"more"`
+}
+
+// oneView is the answer of api/lock. Lock is the holder of the lowest slot, or the last holder.
+type oneView struct {
+	At          time.Time    `json:"at"`
+	Lock        lockView     `json:"lock"`
+	Holders     []lockView   `json:"holders"`
+	Waiters     []waiterView `json:"waiters"`
+	MoreWaiters bool         `json:"more_waiters"`
+	Fences      []fenceView  `json:"fences"`
+	MoreFences  bool         `json:"more_fences"`
+	Why         *whyView     `json:"why"` // null: nobody can tell now
+}
+
+// whyView is what people need of an Explanation. It has no statements of other programs: they may hold secrets.
+type whyView struct {
+	State    lockadmin.LockState `json:"state"`
+	Severity lockadmin.Severity  `json:"severity"`
+	Verdicts []lockadmin.Verdict `json:"verdicts"`
+	Unseen   []string            `json:"unseen"`
+}
+
+func viewWhy(e lockadmin.Explanation) *whyView {
+	return &whyView{e.State, e.Severity, e.Verdicts, e.Unseen}
+}
+
+type sessionView struct {
+	ID             string    `json:"id"`
+	Holder         string    `json:"holder"`
+	Version        string    `json:"version"`
+	Leases         int       `json:"leases"`
+	Tickets        int       `json:"tickets"`
+	Alive          bool      `json:"alive"`
+	AliveUntil     time.Time `json:"alive_until,omitzero"`
+	LastHeartbeat  time.Time `json:"last_heartbeat,omitzero"`
+	SinceHeartbeat *int64    `json:"since_heartbeat_ms"` // null: nothing was heard of it yet
+	PID            int       `json:"pid"`                // 0: not known
+	User           string    `json:"user"`
+	Application    string    `json:"application"`
+	Client         string    `json:"client"`
+	State          string    `json:"state"`
+}
+
+func viewSession(s lockadmin.Session) sessionView {
+	v := sessionView{ID: s.ID, Holder: s.Holder, Version: s.Version, Leases: s.Leases, Tickets: s.Tickets, Alive: s.Alive,
+		AliveUntil: s.AliveUntil, LastHeartbeat: s.LastHeartbeat, PID: s.PID, User: s.User, Application: s.Application,
+		Client: s.Client, State: s.State}
+	if !s.LastHeartbeat.IsZero() {
+		silent := s.Silent.Milliseconds()
+		v.SinceHeartbeat = &silent
+	}
+	return v
+}
+
+// sessionsView is the answer of api/sessions.
+type sessionsView struct {
+	At       time.Time     `json:"at"`
+	Sessions []sessionView `json:"sessions"`
+	More     bool          `json:"more"`
+}
+
+// eventView is an event in JSON. Of what is no tenure it has no times but At.
+type eventView struct {
+	ID         string              `json:"id"`
+	Kind       lockadmin.EventKind `json:"kind"`
+	Lock       string              `json:"lock"`
+	Slot       int                 `json:"slot"`
+	Mode       pglock.Mode         `json:"mode"`
+	Limit      int                 `json:"limit"`
+	Token      token               `json:"token"`
+	FirstToken token               `json:"first_token"`
+	NewToken   token               `json:"new_token"`
+	Holder     string              `json:"holder"`
+	Session    string              `json:"session"`
+	GrantedAt  time.Time           `json:"granted_at,omitzero"`
+	EndedAt    time.Time           `json:"ended_at,omitzero"`
+	At         time.Time           `json:"at"`
+	Actor      string              `json:"actor"`
+	DBUser     string              `json:"db_user"`
+	Reason     string              `json:"reason"`
+	Resource   string              `json:"resource"`
+}
+
+func viewEvent(e lockadmin.Event) eventView {
+	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode, Limit: e.Limit,
+		Token: token(e.Token), FirstToken: token(e.FirstToken), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
+		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason, Resource: e.Resource}
+}
+
+// historyView is the answer of api/history.
+type historyView struct {
+	At     time.Time              `json:"at"`
+	Events []eventView            `json:"events"`
+	More   bool                   `json:"more"`
+	Level  lockadmin.HistoryLevel `json:"level"`
+	Keep   int64                  `json:"keep_ms"`
+}
+
+type brokenView struct {
+	Name     string `json:"name"`
+	Holder   string `json:"holder"`
+	Token    token  `json:"token"`
+	NewToken token  `json:"new_token"`
+}
+
+// fingerprint is equal for two answers that differ only in the time that has passed.
+func (v locksView) fingerprint() []byte {
+	h := sha256.New()
+	e := json.NewEncoder(h)
+	for _, l := range v.Locks {
+		_ = e.Encode(l.stable()) // a hash takes everything
+	}
+	_ = e.Encode(v.More)
+	return h.Sum(nil)
+}
+
+func (v oneView) fingerprint() []byte {
+	v.At, v.Lock = time.Time{}, v.Lock.stable()
+	v.Holders = slices.Clone(v.Holders)
+	for n, l := range v.Holders {
+		v.Holders[n] = l.stable()
+	}
+	v.Waiters = slices.Clone(v.Waiters)
+	for n := range v.Waiters {
+		v.Waiters[n].Waiting = 0
+	}
+	h := sha256.New()
+	_ = json.NewEncoder(h).Encode(v) // a hash takes everything
+	return h.Sum(nil)
+}

@@ -1,0 +1,179 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// Collector is a prometheus.Collector of the numbers of one schema. It is safe for concurrent use. Simultaneous
+// scrapes share one look at the database.
+type Collector struct {
+	admin  *lockadmin.Admin
+	config config
+	look   shared[sample]
+	tally  tally    // only the caller inside look uses it
+	found  findings // the same
+}
+
+// sample is what one look at the database found.
+type sample struct {
+	up         bool
+	took       time.Duration
+	numbers    lockadmin.Statistics
+	events     map[lockadmin.EventKind]float64
+	attentions int
+}
+
+type findings struct {
+	at        time.Time // the last diagnosis; zero: none yet
+	attention int
+}
+
+// NewCollector makes a Collector over an Admin, which stays the caller's.
+//
+// Errors: pglock.ErrInvalid.
+func NewCollector(admin *lockadmin.Admin, opts ...Option) (*Collector, error) {
+	c, err := newConfig(admin, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Collector{admin: admin, config: c, tally: newTally()}, nil
+}
+
+func gauge(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("pglock_"+name, help, labels, nil)
+}
+
+// What Collect exports. docs/alerts.md and deploy/ use these names.
+var (
+	up        = gauge("up", "1 if the database answered this scrape, else 0. Then there are no other numbers of the database.")
+	took      = gauge("scrape_duration_seconds", "How long the database took to answer this scrape.")
+	locksHeld = gauge("locks_held", "Locks that somebody holds.")
+	sessions  = gauge("sessions", "Clients that wait, or have lately waited, and are alive.")
+	dead      = gauge("dead_holders", "Clients that hold leases and give no sign of life.")
+	tokens    = gauge("tokens_total", "Fencing tokens that were drawn: at least one for each grant and each break.")
+	events    = gauge("events_total", "Events of this kind that this process has seen since it started.", "kind")
+	blocked   = gauge("blocked_transactions", "Transactions that use pglock's tables and wait for other transactions.")
+	waited    = gauge("blocked_transaction_seconds", "How long the first of the blocked transactions has waited.")
+	blockers  = gauge("blocking_transactions", "Transactions for which the blocked ones wait; prepared transactions count as one.")
+	blocking  = gauge("blocking_transaction_seconds", "Age of the oldest blocking transaction; 0 if the owner of the schema may not see it.")
+	queue     = gauge("notification_queue_ratio", "How full the server's queue of notifications is, from 0 to 1.")
+	attention = gauge("doctor_findings_attention", "Findings of pglock-admin doctor that need attention, at most a minute old.")
+
+	all = series{
+		gauge("leases", "Leases that are held."),
+		gauge("leases_ending", "Leases with less than a third of their TTL left: their holders do not renew them."),
+		gauge("oldest_lease_seconds", "Age of the oldest lease."),
+		gauge("waiters", "Live requests in queues."),
+		gauge("waiters_dead", "Requests of clients that give no sign of life: the queue passes over them."),
+		gauge("longest_wait_seconds", "How long the live request that is queued for longest has waited."),
+	}
+	single = series{
+		gauge("lock_leases", "Leases of this lock; without a name of all locks that have no series.", "lock"),
+		gauge("lock_leases_ending", "Leases of this lock with less than a third of their TTL left.", "lock"),
+		gauge("lock_oldest_lease_seconds", "Age of the oldest lease of this lock.", "lock"),
+		gauge("lock_waiters", "Live requests in the queue of this lock.", "lock"),
+		gauge("lock_waiters_dead", "Requests for this lock of clients that give no sign of life.", "lock"),
+		gauge("lock_longest_wait_seconds", "How long the live request that is queued for longest has waited for this lock.", "lock"),
+	}
+)
+
+// series are the numbers of a lockadmin.LockStatistics.
+type series struct{ leases, ending, oldest, waiters, dead, longest *prometheus.Desc }
+
+func (d series) each(f func(*prometheus.Desc)) {
+	for _, one := range []*prometheus.Desc{d.leases, d.ending, d.oldest, d.waiters, d.dead, d.longest} {
+		f(one)
+	}
+}
+
+func (d series) send(send func(*prometheus.Desc, float64, ...string), s lockadmin.LockStatistics, labels ...string) {
+	send(d.leases, float64(s.Leases), labels...)
+	send(d.ending, float64(s.Ending), labels...)
+	send(d.oldest, s.HeldFor.Seconds(), labels...)
+	send(d.waiters, float64(s.Waiters), labels...)
+	send(d.dead, float64(s.DeadWaiters), labels...)
+	send(d.longest, s.WaitingFor.Seconds(), labels...)
+}
+
+// Describe sends what Collect can send.
+func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{up, took, locksHeld, sessions, dead, tokens, events, blocked, waited, blockers, blocking, queue, attention} {
+		to <- d
+	}
+	send := func(d *prometheus.Desc) { to <- d }
+	all.each(send)
+	if c.config.top > 0 {
+		single.each(send)
+	}
+}
+
+// Collect looks at the database, and sends what it found.
+func (c *Collector) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	s := c.look.do(c.sample)
+	gauge(took, s.took.Seconds())
+	if !s.up {
+		gauge(up, 0)
+		return
+	}
+	gauge(up, 1)
+	n := s.numbers
+	gauge(locksHeld, float64(n.Locks))
+	gauge(sessions, float64(n.Sessions))
+	gauge(dead, float64(n.DeadHolders))
+	counter(tokens, float64(n.Tokens))
+	for kind, count := range s.events {
+		counter(events, count, string(kind))
+	}
+	gauge(blocked, float64(n.Blocked))
+	gauge(waited, n.BlockedFor.Seconds())
+	gauge(blockers, float64(n.Blockers))
+	gauge(blocking, n.BlockingFor.Seconds())
+	gauge(queue, n.NotificationQueue)
+	gauge(attention, float64(s.attentions))
+	all.send(gauge, n.All)
+	if c.config.top == 0 {
+		return
+	}
+	for _, lock := range n.Top {
+		single.send(gauge, lock, label(lock.Name))
+	}
+	single.send(gauge, n.Others, "") // no lock has the name "", and to Prometheus it is no label
+}
+
+// sample looks at the database once.
+func (c *Collector) sample() (s sample) {
+	ctx, cancel := within(c.config.timeout)
+	defer cancel()
+	began := time.Now()
+	defer func() { s.took = time.Since(began) }()
+	numbers, err := c.admin.Statistics(ctx, c.config.top)
+	if err == nil {
+		err = c.tally.count(ctx, c.admin, began)
+	}
+	if err == nil && (c.found.at.IsZero() || began.Sub(c.found.at) >= findingsKept) {
+		var all []lockadmin.Finding
+		if all, err = c.admin.Diagnose(ctx); err == nil {
+			c.found = findings{at: began}
+			for _, f := range all {
+				if f.Level == lockadmin.FindingAttention {
+					c.found.attention++
+				}
+			}
+		}
+	}
+	if err != nil {
+		c.config.onError(err)
+		return s
+	}
+	return sample{up: true, numbers: numbers, events: c.tally.totals(), attentions: c.found.attention}
+}

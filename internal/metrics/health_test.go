@@ -1,0 +1,67 @@
+package metrics_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/metrics"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+func askHealth(t *testing.T, admin *lockadmin.Admin, method string, opts ...metrics.Option) (int, string) {
+	t.Helper()
+	handler, err := metrics.Health(admin, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := httptest.NewRecorder()
+	handler.ServeHTTP(answer, httptest.NewRequest(method, "/healthz", nil))
+	return answer.Code, answer.Body.String()
+}
+
+func TestHealthSaysInPlainWordsWhetherTheDatabaseCanServe(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	check := func(code int, text string, opts ...metrics.Option) {
+		t.Helper()
+		got, body := askHealth(t, admin, http.MethodGet, opts...)
+		if got != code || !strings.Contains(body, text) {
+			t.Errorf("%d %q, want %d %q", got, body, code, text)
+		}
+		config := pool.Config().ConnConfig
+		for _, secret := range []string{config.Host, config.Password, "user=", db.Name()} {
+			if secret != "" && strings.Contains(body, secret) {
+				t.Errorf("%q tells %q", body, secret)
+			}
+		}
+	}
+	check(http.StatusOK, "ok\n")
+	if code, _ := askHealth(t, admin, http.MethodPost); code != http.StatusMethodNotAllowed {
+		t.Errorf("POST: %d", code)
+	}
+	check(http.StatusServiceUnavailable, "did not answer within 1ns", metrics.WithTimeout(time.Nanosecond))
+	execute(t, conn, `CREATE OR REPLACE FUNCTION pglock.serves_from() RETURNS int LANGUAGE sql AS 'SELECT 1000'; ALTER FUNCTION pglock.schema_version() RENAME TO was;
+		CREATE FUNCTION pglock.schema_version() RETURNS int LANGUAGE sql AS 'SELECT 1000'`)
+	check(http.StatusServiceUnavailable, "does not fit this program")
+	execute(t, conn, `DROP SCHEMA pglock CASCADE`)
+	check(http.StatusServiceUnavailable, "the schema is missing")
+}
+
+func TestHealthDoesNotTellHowItConnects(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	pool.Close()
+	code, body := askHealth(t, admin, http.MethodGet)
+	if code != http.StatusServiceUnavailable || body != "no connection to the database\n" {
+		t.Errorf("%d %q", code, body)
+	}
+}

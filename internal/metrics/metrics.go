@@ -1,0 +1,144 @@
+// Package metrics shows the numbers of lockadmin.Statistics to Prometheus, and says whether the database is fit to
+// serve. The numbers come from the database, so they are about all clients of the schema.
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// The defaults of the options.
+const (
+	DefaultTop     = 20
+	DefaultTimeout = 5 * time.Second
+)
+
+const (
+	inFlight       = 16              // requests at once; they all share one look at the database
+	findingsKept   = time.Minute     // a diagnosis reads more than a scrape needs every few seconds
+	lateCommit     = 2 * time.Minute // an event that becomes visible later than this after its ID was drawn is not counted
+	mostSeen       = 200_000         // IDs of events that are remembered
+	healthPatience = 2 * time.Second
+)
+
+// Option configures New, NewCollector and Health.
+type Option func(*config) error
+
+type config struct {
+	top     int
+	timeout time.Duration
+	onError func(error)
+}
+
+// WithTop sets how many locks have series with their name, from 0 to lockadmin.MaxTop: those that wait or are held for
+// longest. All others are summed up in series without a name. 0 leaves out all of these. Defaults to DefaultTop.
+func WithTop(n int) Option {
+	return func(c *config) error {
+		c.top = n
+		if n < 0 || n > lockadmin.MaxTop {
+			return &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(n), Rule: fmt.Sprintf("be from 0 to %d", lockadmin.MaxTop)}
+		}
+		return nil
+	}
+}
+
+// WithTimeout limits how long the database has to answer. Health waits for two seconds at most. Defaults to
+// DefaultTimeout.
+func WithTimeout(d time.Duration) Option {
+	return func(c *config) error {
+		c.timeout = d
+		if d <= 0 {
+			return &pglock.ArgumentError{Field: "timeout", Value: d.String(), Rule: "be greater than 0"}
+		}
+		return nil
+	}
+}
+
+// WithOnError has f called with the error of each look at the database that fails. It must not block.
+func WithOnError(f func(error)) Option {
+	return func(c *config) error {
+		c.onError = f
+		if f == nil {
+			return &pglock.ArgumentError{Field: "on error", Value: "nil", Rule: "be a function"}
+		}
+		return nil
+	}
+}
+
+func newConfig(admin *lockadmin.Admin, opts []Option) (config, error) {
+	c := config{top: DefaultTop, timeout: DefaultTimeout, onError: func(error) {}}
+	if admin == nil {
+		return c, &pglock.ArgumentError{Field: "admin", Value: "nil", Rule: "be a *lockadmin.Admin"}
+	}
+	for _, o := range opts {
+		if o == nil {
+			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}
+		}
+		if err := o(&c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// New makes the handler of /metrics. The Admin stays the caller's; the handler has no goroutines and nothing to close.
+// When the database does not answer it shows pglock_up 0 and no other number of the database, with status 200.
+//
+// Errors: pglock.ErrInvalid.
+func New(admin *lockadmin.Admin, opts ...Option) (http.Handler, error) {
+	collector, err := NewCollector(admin, opts...)
+	if err != nil {
+		return nil, err
+	}
+	registry := prometheus.NewRegistry()
+	if err := registry.Register(collector); err != nil {
+		return nil, fmt.Errorf("register the collector: %w", err)
+	}
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: inFlight}), nil
+}
+
+// shared lets simultaneous callers share one call of f, which the first of them makes. It keeps no result.
+type shared[T any] struct {
+	mu  sync.Mutex
+	now *call[T] // nil: nobody is calling
+}
+
+type call[T any] struct {
+	done  chan struct{}
+	value T
+}
+
+// do returns the result of a call that ends after do began. Callers that come during a call share it.
+func (s *shared[T]) do(f func() T) T {
+	s.mu.Lock()
+	if c := s.now; c != nil {
+		s.mu.Unlock()
+		<-c.done
+		return c.value
+	}
+	c := &call[T]{done: make(chan struct{})}
+	s.now = c
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.now = nil
+		s.mu.Unlock()
+		close(c.done)
+	}()
+	c.value = f()
+	return c.value
+}
+
+// within is for what serves several requests at once, and so must not end with the first of them.
+func within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), d)
+}

@@ -1,0 +1,147 @@
+// Package shown writes texts from outside, such as the names of locks and the labels of holders, so that people can read
+// and paste them. Whatever such a text contains, it controls neither a terminal nor a shell.
+package shown
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Name writes a lock's name so that somebody can paste it into a shell as an argument of pglock-admin. Whatever the name
+// is, it cannot control the terminal, nor make a shell do anything. Some shells give a backslash a meaning even between
+// quotes.
+func Name(name string) string {
+	if name == "" || strings.HasPrefix(name, "-") || strings.HasPrefix(name, `"`) || strings.Contains(name, `\`) || !AllPrint(name) {
+		return "'" + Quoted(name) + "'"
+	}
+	return Argument(name)
+}
+
+// Quoted writes a name in double quotes, without anything that has a meaning between a shell's single quotes.
+func Quoted(name string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for i := 0; i < len(name); {
+		r, size := utf8.DecodeRuneInString(name[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, name[i])
+		case r == '\n':
+			b.WriteString(`\n`)
+		case r == '\t':
+			b.WriteString(`\t`)
+		case r < utf8.RuneSelf && (strings.ContainsRune(`'"\`, r) || !strconv.IsPrint(r)):
+			fmt.Fprintf(&b, `\x%02x`, r)
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+		i += size
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// Argument quotes an argument of a shell's command, if it needs quotes.
+func Argument(s string) string {
+	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+=,"
+	if s != "" && s[0] != '=' && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(safe, r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// Text makes a text from outside safe to show: it quotes and escapes a text that does not print, or that looks quoted.
+func Text(s string) string {
+	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !AllPrint(s) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// Word writes a name within a sentence, in quotes if it could be read as a part of the sentence.
+func Word(s string) string {
+	if s == "" || Argument(s) != s {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// AllPrint reports whether a text is of characters that print.
+func AllPrint(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if !strconv.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// SQL writes a text as a literal of PostgreSQL that prints, whatever standard_conforming_strings is.
+func SQL(s string) string {
+	if AllPrint(s) && !strings.Contains(s, `\`) {
+		return "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	}
+	var b strings.Builder
+	b.WriteString("E'")
+	for _, r := range s { // a text of the server is valid UTF-8
+		switch {
+		case r == '\'':
+			b.WriteString("''")
+		case r == '\\':
+			b.WriteString(`\\`)
+		case strconv.IsPrint(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	b.WriteByte('\'')
+	return b.String()
+}
+
+// Age rounds a duration for people.
+func Age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < 10*time.Second:
+		return d.Round(100 * time.Millisecond).String()
+	case d < 24*time.Hour:
+		return Duration(d.Round(time.Second))
+	}
+	return Duration(d.Round(time.Hour))
+}
+
+// Duration writes a duration in days, hours, minutes and seconds, as pglock-admin reads it.
+func Duration(d time.Duration) string {
+	if d < 24*time.Hour {
+		return shortened(d.String())
+	}
+	days := strconv.FormatInt(int64(d/(24*time.Hour)), 10) + "d"
+	if rest := d % (24 * time.Hour); rest > 0 {
+		days += shortened(rest.String())
+	}
+	return days
+}
+
+// shortened leaves out minutes and seconds that are 0.
+func shortened(s string) string {
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}

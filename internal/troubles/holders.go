@@ -1,0 +1,199 @@
+package troubles
+
+import (
+	"context"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// holder is a program that holds a lock and renews it.
+func (s *Stage) holder(ctx context.Context, label, lock string, opts ...pglock.AcquireOption) (*pglock.Client, *pgxpool.Pool, *pglock.Lease, error) {
+	c, pool, err := s.client(ctx, label, pglock.WithDefaultTTL(30*time.Second))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	lease, err := c.TryAcquire(ctx, lock, opts...)
+	if err == nil {
+		err = beat(ctx, lease, pool)
+	}
+	return c, pool, lease, err
+}
+
+// heldFor makes a lease older, and its holder renew it.
+func (s *Stage) heldFor(ctx context.Context, lease *pglock.Lease, d time.Duration) error {
+	err := s.exec(ctx, "UPDATE pglock.locks SET acquired_at = clock_timestamp() - $3::float8 * interval '1 s', slowest = interval '10.2 s' WHERE name = $1 AND slot = $2", lease.Name(), lease.Slot(), d.Seconds())
+	if err != nil {
+		return err
+	}
+	return lease.Renew(ctx)
+}
+
+// silentFor makes it look as if a lease of half an hour had not been renewed for that long.
+func (s *Stage) silentFor(ctx context.Context, lock string, d time.Duration) error {
+	return s.exec(ctx, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - interval '1 h', slowest = interval '10 min 2 s',
+		renewed_at = clock_timestamp() - $2::float8 * interval '1 s', expires_at = clock_timestamp() - $2::float8 * interval '1 s' + ttl WHERE name = $1`, lock, d.Seconds())
+}
+
+// waiting makes the tickets of a lock older.
+func (s *Stage) waiting(ctx context.Context, lock string, d time.Duration) error {
+	return s.exec(ctx, "UPDATE pglock.waiters SET enqueued_at = enqueued_at - $2::float8 * interval '1 s' WHERE name = $1", lock, d.Seconds())
+}
+
+// queue has programs wait for a lock.
+func (s *Stage) queue(ctx context.Context, lock string, labels ...string) error {
+	for _, label := range labels {
+		c, _, err := s.client(ctx, label)
+		if err != nil {
+			return err
+		}
+		if err := s.wait(ctx, c, s.ctx, lock); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func crashed(ctx context.Context, s *Stage) error {
+	p, err := s.process(ctx, roleHold)
+	if err == nil {
+		err = s.queue(ctx, report, "app-2/reporter[963]", "app-3/reporter[77]")
+	}
+	if err == nil {
+		err = p.Kill()
+	}
+	if err == nil {
+		err = s.until(ctx, "the end of the holder's connections",
+			"SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'pglock %/reporter[' || $1::text || ']'", itoa(p.Pid))
+	}
+	if err == nil {
+		err = s.waiting(ctx, report, 21*time.Minute)
+	}
+	if err == nil {
+		err = s.silentFor(ctx, report, 22*time.Minute)
+	}
+	return err
+}
+
+func stopped(ctx context.Context, s *Stage) error {
+	p, err := s.process(ctx, roleHold)
+	if err == nil {
+		err = s.queue(ctx, report, "app-2/reporter[963]", "app-3/reporter[77]")
+	}
+	if err == nil {
+		err = p.Signal(syscall.SIGSTOP)
+	}
+	if err == nil {
+		err = s.waiting(ctx, report, 21*time.Minute)
+	}
+	if err == nil {
+		err = s.silentFor(ctx, report, 22*time.Minute)
+	}
+	return err
+}
+
+func healthy(ctx context.Context, s *Stage) error {
+	_, _, lease, err := s.holder(ctx, "app-1/reporter[4711]", report)
+	if err != nil {
+		return err
+	}
+	return s.heldFor(ctx, lease, 90*time.Second)
+}
+
+// longQueue has two hundred tickets. Their programs are rows alone: two hundred would need four hundred connections.
+func longQueue(ctx context.Context, s *Stage) error {
+	_, _, lease, err := s.holder(ctx, "app-1/reporter[4711]", report)
+	if err != nil {
+		return err
+	}
+	err = s.exec(ctx, `SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), 'app-' || 2 + n % 7 || '/reporter[' || 900 + n || ']', '30 s',
+		p_wait => true, p_session_ttl => CASE WHEN n % 15 = 4 THEN '100 ms' ELSE '2 h' END::interval) FROM generate_series(1, 200) n`)
+	if err == nil {
+		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.sessions WHERE alive_until < clock_timestamp()")
+	}
+	if err == nil {
+		err = s.exec(ctx, `UPDATE pglock.waiters w SET enqueued_at = clock_timestamp() - interval '12 s' * (201 - o.n) FROM
+			(SELECT ticket, row_number() OVER (ORDER BY ticket) AS n FROM pglock.waiters WHERE name = 'nightly-report') o WHERE w.ticket = o.ticket`)
+	}
+	if err == nil {
+		err = s.heldFor(ctx, lease, 41*time.Minute)
+	}
+	return err
+}
+
+// deadlock is of three programs that ask for their second lock without the context of their first lease.
+func deadlock(ctx context.Context, s *Stage) error {
+	labels := []string{"app-1/reporter[4711]", "app-2/billing[963]", "app-3/export[77]"}
+	locks := []string{report, "invoices", "customers"}
+	clients := make([]*pglock.Client, len(locks))
+	for i, label := range labels {
+		c, _, lease, err := s.holder(ctx, label, locks[i])
+		if err == nil {
+			err = s.heldFor(ctx, lease, time.Duration(20-i)*time.Minute)
+		}
+		if err != nil {
+			return err
+		}
+		clients[i] = c
+	}
+	for i, c := range clients {
+		wanted := locks[(i+1)%len(locks)]
+		if err := s.wait(ctx, c, s.ctx, wanted); err != nil {
+			return err
+		}
+		if err := s.waiting(ctx, wanted, time.Duration(12-i)*time.Minute); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// waits is of a program that asks for its second lock with the context of its first lease, as it should.
+func waits(ctx context.Context, s *Stage) error {
+	c, _, lease, err := s.holder(ctx, "app-1/reporter[4711]", report)
+	if err != nil {
+		return err
+	}
+	_, _, other, err := s.holder(ctx, "app-2/billing[963]", "invoices")
+	if err == nil {
+		err = s.heldFor(ctx, other, 20*time.Minute)
+	}
+	if err == nil {
+		err = s.wait(ctx, c, lease.Context(), "invoices")
+	}
+	if err == nil {
+		err = s.waiting(ctx, "invoices", 4*time.Minute)
+	}
+	if err == nil {
+		err = s.queue(ctx, report, "app-3/reporter[77]")
+	}
+	if err == nil {
+		err = s.heldFor(ctx, lease, 5*time.Minute)
+	}
+	return err
+}
+
+func limit(ctx context.Context, s *Stage) error {
+	for _, label := range []string{"app-1/train[51]", "app-2/train[52]", "app-3/train[53]"} {
+		_, _, lease, err := s.holder(ctx, label, "gpu", pglock.WithLimit(4))
+		if err == nil {
+			err = s.heldFor(ctx, lease, 3*time.Minute)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pooler is of a holder that renews over connections which nobody can tell apart.
+func pooler(ctx context.Context, s *Stage) error {
+	err := s.exec(ctx, "SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), 'app-1/reporter[4711]', '30 min')")
+	if err == nil {
+		err = s.silentFor(ctx, report, 3*time.Minute)
+	}
+	return err
+}

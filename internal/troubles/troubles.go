@@ -1,0 +1,209 @@
+// Package troubles prepares locks in trouble on a real server, for tests of what explains them and for people who want to
+// see such a lock. Each trouble is made as it happens in life: with processes that are killed or stopped, sessions that
+// leave transactions open, and transactions that nobody ends. Only the clock is helped along: rows are made older, so that
+// nobody waits for half an hour.
+package troubles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Trouble is a lock in trouble.
+type Trouble struct {
+	Name string
+	Lock string // to look at
+	Mend string // what ends it, for whoever judges
+	make func(ctx context.Context, s *Stage) error
+}
+
+// All lists the troubles. The first eight are those that an explanation is judged by.
+func All() []Trouble { return slices.Clone(all) }
+
+const report = "nightly-report"
+
+var all = []Trouble{
+	{"crashed-holder", report, "the holder was killed: break the lease, or wait", crashed},
+	{"stopped-holder", report, "the holder is stopped by SIGSTOP: let it go on (kill -CONT), or end it, or break the lease", stopped},
+	{"blocked-holder", report, "the holder's write waits for a row that another session's long statement has locked: cancel that", blocked},
+	{"idle-holder", report, "the holder's own fenced transaction is open and idle: end it, or the program", idle},
+	{"deadlock", report, "three holders wait for each other: end one, or break its lease", deadlock},
+	{"prepared-transaction", report, "a prepared transaction has locked the lock's row and the fence: end it", prepared},
+	{"long-queue", report, "nothing is broken: the holder works slowly, and 200 wait", longQueue},
+	{"wrong-database", report, "the lock is in database app of the same server", wrongDatabase},
+
+	{"idle-psql", report, "somebody's psql is idle in a transaction that has locked a row of the holder's write: end it", idlePsql},
+	{"row-psql", report, "somebody's psql has locked the lock's own row: end it", rowPsql},
+	{"fence", report, "a write waits at the fence for the open transaction of a former holder", fence},
+	{"waits", report, "the holder waits for another lock", waits},
+	{"wrong-database-empty", report, "as wrong-database, but the database has no pglock at all", wrongDatabaseEmpty},
+	{"healthy", report, "nothing", healthy},
+	{"free", report, "nothing", free},
+	{"broken", report, "nothing: somebody broke the lease a moment ago", broken},
+	{"limit", "gpu", "nothing: three of four places are taken", limit},
+	{"similar", "nightly_reprot", "the name is wrong", similar},
+	{"pooler", report, "nothing: the holder comes through a pooler", pooler},
+	{"table", report, "somebody has locked the whole table: end that", table},
+}
+
+// Stage is where a trouble is. Close ends everything that belongs to it but the database.
+type Stage struct {
+	Lock string
+	URL  string // of the database that the person on call looks into
+
+	url    string // of a superuser, in the database of the trouble
+	admin  *pgxpool.Pool
+	ends   []func()
+	ctx    context.Context //nolint:containedctx // of everything that goes on until Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// Prepare makes a trouble in a database with pglock's schema; its user is a superuser. It ends when ctx does, at the
+// latest. The caller closes the Stage. A prepared transaction needs a server with max_prepared_transactions.
+func Prepare(ctx context.Context, name, url string) (*Stage, error) {
+	at := slices.IndexFunc(all, func(t Trouble) bool { return t.Name == name })
+	if at < 0 {
+		return nil, fmt.Errorf("troubles: there is none of the name %q", name)
+	}
+	s := &Stage{Lock: all[at].Lock, URL: url, url: url}
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	var err error
+	if s.admin, err = pgxpool.New(s.ctx, url); err == nil {
+		err = all[at].make(ctx, s)
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("troubles: %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// Close ends the trouble's processes, sessions and clients.
+func (s *Stage) Close() {
+	s.cancel()
+	for _, end := range slices.Backward(s.ends) {
+		end()
+	}
+	s.wg.Wait()
+	if s.admin != nil {
+		s.admin.Close()
+	}
+}
+
+func (s *Stage) atEnd(f func()) { s.ends = append(s.ends, f) }
+
+func (s *Stage) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := s.admin.Exec(ctx, sql, args...)
+	return err
+}
+
+// until waits for what a query finds.
+func (s *Stage) until(ctx context.Context, what, query string, args ...any) error {
+	for {
+		var so bool
+		if err := s.admin.QueryRow(ctx, query, args...).Scan(&so); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if so {
+			return nil
+		}
+		if !pauseBriefly(ctx) {
+			return fmt.Errorf("%s: %w", what, ctx.Err())
+		}
+	}
+}
+
+// client is a program of its own, as far as pglock knows.
+func (s *Stage) client(ctx context.Context, label string, opts ...pglock.Option) (*pglock.Client, *pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(s.url)
+	if err != nil {
+		return nil, nil, err
+	}
+	config.MaxConns = 3
+	config.ConnConfig.RuntimeParams["application_name"] = "pglock " + label
+	pool, err := pgxpool.NewWithConfig(s.ctx, config)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := pglock.New(ctx, pool, append([]pglock.Option{pglock.WithDefaultHolder(label)}, opts...)...)
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	s.atEnd(func() {
+		s.settle()
+		_ = c.Close(context.Background()) // its locks are of no interest any more
+		pool.Close()
+	})
+	return c, pool, nil
+}
+
+// settle ends what keeps clients from closing.
+func (s *Stage) settle() {
+	_, _ = s.admin.Exec(context.Background(), `SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+		WHERE a.datname = current_database() AND a.xact_start < clock_timestamp() - interval '100 ms' AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'`)
+}
+
+// wait queues for a lock until the stage is closed, and returns when the ticket is there.
+func (s *Stage) wait(ctx context.Context, c *pglock.Client, under context.Context, lock string, opts ...pglock.AcquireOption) error {
+	var before int
+	if err := s.admin.QueryRow(ctx, "SELECT count(*) FROM pglock.waiters WHERE name = $1", lock).Scan(&before); err != nil {
+		return err
+	}
+	s.wg.Go(func() {
+		waiting, cancel := context.WithCancel(under)
+		defer cancel()
+		defer context.AfterFunc(s.ctx, cancel)()
+		_, _ = c.Acquire(waiting, lock, opts...) // granted or not: its client gives it back
+	})
+	return s.until(ctx, "a ticket of "+lock, "SELECT count(*) > $2 FROM pglock.waiters WHERE name = $1", lock, before)
+}
+
+// session is a connection that somebody works on by hand.
+func (s *Stage) session(ctx context.Context, user, application string, statements ...string) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(s.url)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["application_name"] = application
+	if user != "" {
+		if err := s.role(ctx, user); err != nil {
+			return nil, err
+		}
+		config.User, config.Password = user, "secret"
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	s.atEnd(func() { _ = conn.Close(context.Background()) })
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return nil, fmt.Errorf("%s: %w", sql, err)
+		}
+	}
+	return conn, nil
+}
+
+// role makes a user who may write to the application's table. Roles belong to the whole server: it may exist.
+func (s *Stage) role(ctx context.Context, user string) error {
+	name := pgx.Identifier{user}.Sanitize()
+	return s.exec(ctx, `DO $$ BEGIN CREATE ROLE `+name+` LOGIN PASSWORD 'secret'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$;
+		GRANT pglock_user TO `+name+`; GRANT ALL ON accounts TO `+name)
+}
+
+// accounts makes the application's table.
+func (s *Stage) accounts(ctx context.Context) error {
+	return s.exec(ctx, "CREATE TABLE IF NOT EXISTS accounts (id int PRIMARY KEY, balance int NOT NULL); INSERT INTO accounts VALUES (16, 0) ON CONFLICT DO NOTHING")
+}
+
+var errNoPrepared = errors.New("the server has max_prepared_transactions = 0")

@@ -1,0 +1,80 @@
+package lockadmin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// brokenAtOnce is how many locks of a session one transaction breaks.
+const brokenAtOnce = 1000
+
+// BreakSession ends every lease and every ticket of the client with this session, as Break ends one lease, and returns
+// each of them, in byte order of the locks. It is for a client that is gone. One that is alive loses its leases, and its
+// waiting calls queue again, at the end; Sessions tells which it is.
+//
+// Up to a thousand locks are one transaction: all of it is done, or nothing. Of more locks an error ends it after the
+// last thousand; then the result is what was broken, and the same call again goes on. The database user needs the role
+// pglock_admin. WithToken does not apply.
+//
+// Errors: ErrNotHeld if the session has neither a lease nor a ticket; pglock.ErrInvalid, ErrPermission.
+func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...BreakOption) ([]Broken, error) {
+	if err := checkSession("session", id); err != nil {
+		return nil, err
+	}
+	r, err := newBreak(reason, opts)
+	if err != nil {
+		return nil, err
+	}
+	if r.token != nil {
+		return nil, &pglock.ArgumentError{Field: "WithToken", Value: "given", Rule: "not be given to BreakSession"}
+	}
+	id = strings.ToLower(id)
+	var all []Broken
+	for after := ""; ; {
+		var news news
+		names := 0
+		rows, err := server.List(ctx, a.db, a.db.Queries.BreakSession, []any{id, reason, r.actor, brokenAtOnce, after}, func(rows pgx.Rows) (Broken, error) {
+			b, granted, watched, err := scanBroken(rows)
+			if b.Name != after {
+				names, after = names+1, b.Name
+			}
+			news.add(b.Name, granted, watched)
+			return b, err
+		})
+		if err != nil {
+			return all, failed(fmt.Sprintf("break session %s", id), err)
+		}
+		a.tell(ctx, news)
+		for _, b := range rows {
+			if b.Token != 0 || b.Ticket != 0 {
+				all = append(all, b)
+			}
+		}
+		if names < brokenAtOnce {
+			break
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: session %s has neither a lease nor a ticket", ErrNotHeld, id)
+	}
+	return all, nil
+}
+
+func scanBroken(rows pgx.Rows) (b Broken, granted []int, watched bool, err error) {
+	var slot *int
+	var ticket, expiresAt *int64
+	var holder *string
+	var token, newToken *pglock.Token
+	var seen *bool
+	err = rows.Scan(&b.Name, &slot, &ticket, &holder, &token, &newToken, &expiresAt, &granted, &seen)
+	b.Slot, b.Ticket, b.Holder = protocol.OrZero(slot), protocol.OrZero(ticket), protocol.OrZero(holder)
+	b.Token, b.NewToken, b.ExpiresAt = protocol.OrZero(token), protocol.OrZero(newToken), protocol.Moment(expiresAt)
+	return b, granted, protocol.OrZero(seen), err
+}

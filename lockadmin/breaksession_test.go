@@ -1,0 +1,185 @@
+package lockadmin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestBreakSessionEndsEveryLeaseAndTicketOfADeadClient(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	dead, other := uuid.NewString(), uuid.NewString()
+	acquire := func(key, name, mode, holder string, wait bool) {
+		t.Helper()
+		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h', p_mode => $4, p_wait => $5, p_session_ttl => '1 h')`, name, key, holder, mode, wait)
+	}
+	acquire(dead, "a", "exclusive", "dead", false)
+	acquire(dead, "readers", "shared", "dead", false)
+	acquire(dead, "readers", "shared", "dead", false)
+	acquire(other, "readers", "shared", "other", false)
+	acquire(other, "b", "exclusive", "other", false)
+	acquire(dead, "b", "exclusive", "dead", true)
+	acquire(other, "a", "exclusive", "next of a", true)
+	acquire(other, "b", "exclusive", "next of b", true)
+	var id string
+	if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", dead).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	broken, err := admin.BreakSession(t.Context(), strings.ToUpper(id), "its host is gone", lockadmin.WithActor("ada"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, b := range broken {
+		if b.Holder != "dead" || (b.Ticket == 0) != (b.NewToken > b.Token && b.Token > 0) {
+			t.Errorf("%+v", b)
+		}
+		got = append(got, fmt.Sprint(b.Name, "#", b.Slot, " ", b.Ticket > 0))
+	}
+	if want := "a#0 false, b#0 true, readers#1 false, readers#2 false"; strings.Join(got, ", ") != want {
+		t.Errorf("broke %q, want %q", got, want)
+	}
+	held := texts(t, admin.Locks(t.Context()), func(l pglock.LockInfo) string { return fmt.Sprint(l.Name, "#", l.Slot, " ", l.Holder) })
+	if want := "a#0 next of a, b#0 other, readers#3 other"; strings.Join(held, ", ") != want {
+		t.Errorf("held now: %q, want %q", held, want)
+	}
+	if queue := texts(t, admin.Waiters(t.Context(), ""), func(w lockadmin.Waiter) string { return w.Holder }); fmt.Sprint(queue) != "[next of b]" {
+		t.Errorf("the queue has %q", queue)
+	}
+	if left := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder }); len(left) != 1 {
+		t.Errorf("sessions left: %q", left)
+	}
+	audit := texts(t, admin.History(t.Context(), ""), func(e lockadmin.Event) string {
+		return fmt.Sprint(e.Lock, " ", e.Kind, " ", e.Actor, " ", e.Reason)
+	})
+	if len(audit) != 3 || audit[0] != "readers break ada its host is gone" {
+		t.Errorf("the audit has %q", audit)
+	}
+	if _, err := admin.BreakSession(t.Context(), id, "once more"); !errors.Is(err, lockadmin.ErrNotHeld) {
+		t.Errorf("%v, want ErrNotHeld", err)
+	}
+}
+
+func TestBreakSessionServesTheQueueOfAFreeLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	dead := uuid.NewString()
+	for n, key := range []string{uuid.NewString(), dead, uuid.NewString()} {
+		execute(t, conn, `SELECT pglock.acquire_lease('a', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, fmt.Sprint("h", n))
+	}
+	execute(t, conn, `UPDATE pglock.locks SET expires_at = clock_timestamp() - interval '1 s'`) // and the first waiter does not ask
+	if _, err := admin.BreakSession(t.Context(), idOf(t, db, dead), "gone"); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := admin.Get(t.Context(), "a"); err != nil || !info.Held || info.Holder != "h2" {
+		t.Errorf("%+v, %v; want the next waiter", info, err)
+	}
+}
+
+func idOf(t *testing.T, db *pgtest.DB, key string) (id string) {
+	t.Helper()
+	if err := db.Conn(t).QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	_, blocker := hold(t, pool, "busy", pglock.WithTTL(time.Minute))
+	alive, lease := hold(t, pool, "mine", pglock.WithTTL(time.Second))
+	got := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	go func() {
+		l, err := alive.Acquire(ctx, "busy")
+		if err == nil {
+			err = l.Release(ctx)
+		}
+		got <- err
+	}()
+	eventually(t, "a waiter", func() bool {
+		all, err := lockadmin.Collect(admin.Waiters(t.Context(), "busy"))
+		return err == nil && len(all) == 1
+	})
+	info, err := admin.Get(t.Context(), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if broken, err := admin.BreakSession(t.Context(), info.Session, "by mistake"); err != nil || len(broken) != 2 {
+		t.Fatal(broken, err)
+	}
+	eventually(t, "the loss", func() bool { return errors.Is(lease.Err(), pglock.ErrLost) })
+	if err := blocker.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Errorf("the waiting call: %v, want the lock", err)
+	}
+}
+
+func TestBreakSessionDoesAllOrNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	admin := newAdmin(t, db.Pool(t))
+	key := uuid.NewString()
+	for _, name := range []string{"a", "b", "c"} {
+		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'h', '1 h')`, name, key)
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'c' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if broken, err := admin.BreakSession(ctx, idOf(t, db, key), "stuck"); err == nil || len(broken) != 0 {
+		t.Errorf("%v, %v; want an error", broken, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if held := texts(t, admin.Locks(t.Context()), func(l pglock.LockInfo) string { return l.Name }); len(held) != 3 {
+		t.Errorf("%q are held, want all", held)
+	}
+}
+
+func TestBreakSessionRefusesBadArguments(t *testing.T) {
+	t.Parallel()
+	admin := newAdmin(t, pgtest.Database(t).Pool(t))
+	for says, call := range map[string]func() ([]lockadmin.Broken, error){
+		`session is "x"`:  func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), "x", "why") },
+		`reason is empty`: func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), uuid.NewString(), "") },
+		`not all blank`:   func() ([]lockadmin.Broken, error) { return admin.BreakSession(t.Context(), uuid.NewString(), " ") },
+		`WithToken is given`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), uuid.NewString(), "why", lockadmin.WithToken(1))
+		},
+		`actor is empty`: func() ([]lockadmin.Broken, error) {
+			return admin.BreakSession(t.Context(), uuid.NewString(), "why", lockadmin.WithActor(""))
+		},
+	} {
+		if _, err := call(); !errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+	}
+}

@@ -1,0 +1,272 @@
+package lockadmin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// How much Explain looks at.
+const (
+	waitersRead  = 1000            // of a queue
+	waitersShown = 5               // at its head
+	eventsRead   = 20              // of the audit
+	patience     = 2 * time.Second // with whoever has locked a whole table
+	longestLook  = 10 * time.Second
+)
+
+// Explain says why a lock is as it is: who holds it and whether that program is alive, who waits, what stands in the way,
+// and what to do next. It reads everything in one transaction on one connection, locks nothing, and waits for no row. If
+// somebody has locked a whole table of pglock it stops after two seconds, and says who it is.
+//
+// Errors are those of Locks. A lock that nobody has used is no error: its State is LockUnknown.
+func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
+	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
+		return Explanation{}, err
+	}
+	l := look{name: name, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
+	l.Queue.First = []WaiterFacts{}
+	err := a.read(ctx, func(r reader) error { return l.read(r, a) })
+	if protocol.LockedOut(err) {
+		err = a.read(ctx, func(r reader) (err error) {
+			l.At = r.at
+			l.tables, err = rows(r, protocol.TableLocks, []any{a.schema}, scanTableLock)
+			return err
+		})
+		l.closed = true
+	}
+	if err != nil {
+		return Explanation{}, failed(fmt.Sprintf("explain lock %q", name), err)
+	}
+	l.conclude()
+	return l.Explanation, nil
+}
+
+// look is what Explain finds.
+type look struct {
+	Explanation
+	name   string
+	names  int         // in use here, of a lock that is unknown
+	closed bool        // the tables cannot be read
+	tables []tableLock // who keeps them closed
+
+	processes                                           []Backend
+	heartbeats, writes, atFence, onRow, atRow, blockers []Backend
+}
+
+// read reads the facts.
+func (l *look) read(r reader, a *Admin) error {
+	l.At = r.at
+	q := a.db.Queries
+	infos, err := rows(r, q.Get, []any{l.name}, scanLock)
+	if err != nil {
+		return err
+	}
+	if len(infos) == 0 {
+		l.State = LockUnknown
+		return l.readNeighbours(r, a)
+	}
+	if l.processes, err = rows(r, q.Backends, []any{l.name}, scanBackend); err != nil {
+		return err
+	}
+	l.sort()
+	l.State = LockFree
+	for _, i := range infos {
+		if f := l.factsOf(i); i.Held {
+			l.State = LockHeld
+			l.Holders = append(l.Holders, f)
+		} else {
+			l.Last = &f
+		}
+	}
+	if l.State == LockHeld {
+		l.Last = nil
+	}
+	if err := l.readQueue(r, q, infos[0].Waiting); err != nil {
+		return err
+	}
+	if l.Waits, err = rows(r, q.Waits, []any{l.name}, scanWait); err != nil {
+		return err
+	}
+	l.Circle = circle(l.name, l.Waits)
+	return l.readEvents(r, q)
+}
+
+func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
+	f := HolderFacts{LockInfo: i, Renewed: i.RenewedAt.After(i.AcquiredAt)}
+	if i.Held {
+		now := i.ExpiresAt.Add(-i.Remaining)
+		f.HeldFor, f.SinceRenewal = max(0, now.Sub(i.AcquiredAt)), max(0, now.Sub(i.RenewedAt))
+	}
+	for _, b := range l.heartbeats {
+		if b.Slot == i.Slot && b.Token == i.Token {
+			f.Heartbeat = b.PID
+		}
+	}
+	return f
+}
+
+// sort puts the processes into groups by what they do for the lock.
+func (l *look) sort() {
+	for _, b := range l.processes {
+		l.Processes = append(l.Processes, ProcessFacts{b})
+		group := map[BackendUse]*[]Backend{BackendHeartbeat: &l.heartbeats, BackendWrite: &l.writes, BackendAtFence: &l.atFence,
+			BackendRow: &l.onRow, BackendAtRow: &l.atRow, BackendBlocker: &l.blockers}[b.Use]
+		if group != nil {
+			*group = append(*group, b)
+		}
+		if right := "the statements and states of other users' connections: that takes the role pg_read_all_stats"; b.Hidden && !slices.Contains(l.Unseen, right) {
+			l.Unseen = append(l.Unseen, right)
+		}
+	}
+}
+
+func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
+	l.Queue.Waiting = waiting
+	if waiting == 0 {
+		return nil
+	}
+	queue, err := rows(r, q.Waiters, []any{l.name, waitersRead, "", int64(0), nil, "", "", "", nil, "", nil}, scanWaiter)
+	l.Queue.Read = len(queue)
+	l.Queue.Waiting = max(waiting, len(queue))
+	for _, w := range queue {
+		if !w.Alive {
+			l.Queue.Dead++
+		} else if l.Queue.Alive == nil {
+			l.Queue.Alive = &WaiterFacts{w}
+		}
+		if len(l.Queue.First) < waitersShown {
+			l.Queue.First = append(l.Queue.First, WaiterFacts{w})
+		}
+	}
+	return err
+}
+
+// readEvents reads the audit in a savepoint: without the right to it, the transaction goes on.
+func (l *look) readEvents(r reader, q *protocol.Queries) error {
+	inner, err := r.tx.Begin(r.ctx)
+	if err != nil {
+		return err
+	}
+	defer inner.Rollback(r.ctx) //nolint:errcheck // the transaction ends anyway
+	r.tx = inner
+	l.Events, err = rows(r, q.History,
+		[]any{l.name, eventsRead, nil, texts([]EventKind{EventTakeover, EventBreak}), nil, nil}, scanEvent)
+	if protocol.State(err) == "42501" {
+		l.Unseen = append(l.Unseen, "the audit of takeovers and breaks: that takes the role pglock_admin")
+		return nil
+	}
+	if err == nil && l.Events == nil {
+		l.Events = []Event{}
+	}
+	return err
+}
+
+// reader reads in one transaction, which waits for nothing longer than a moment.
+type reader struct {
+	ctx context.Context //nolint:containedctx // of the call that made the transaction
+	tx  pgx.Tx
+	at  time.Time
+}
+
+func (a *Admin) read(ctx context.Context, f func(reader) error) error {
+	return pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		longest := longestLook
+		if deadline, ok := ctx.Deadline(); ok {
+			longest = max(time.Millisecond, min(longest, time.Until(deadline)))
+		}
+		ms := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) }
+		r := reader{ctx: ctx, tx: tx}
+		at, err := rows(r, protocol.LookBriefly, []any{ms(min(patience, longest/2)), ms(longest)}, func(rows pgx.Rows) (us int64, err error) { return us, rows.Scan(&us) })
+		if err != nil {
+			return err
+		}
+		r.at = protocol.Moment(&at[0])
+		return f(r)
+	})
+}
+
+// rows reads the answer of one statement. It names no prepared statement, which poolers may lose.
+func rows[T any](r reader, sql string, args []any, scan func(pgx.Rows) (T, error)) ([]T, error) {
+	mode := r.tx.Conn().Config().DefaultQueryExecMode
+	if mode != pgx.QueryExecModeSimpleProtocol {
+		mode = pgx.QueryExecModeExec
+	}
+	answer, err := r.tx.Query(r.ctx, sql, append([]any{mode}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(answer, func(row pgx.CollectableRow) (T, error) { return scan(answer) })
+}
+
+func scanWait(r pgx.Rows) (w Wait, err error) {
+	var waiting int64
+	var holder, session *string
+	var token *pglock.Token
+	err = r.Scan(&w.Holds, &w.Waiter, &w.Session, &w.SameOwner, &w.Ticket, &w.For, &waiting, &holder, &session, &token)
+	w.Waiting = time.Duration(waiting) * time.Microsecond
+	w.Holder, w.HolderSession, w.Token = protocol.OrZero(holder), protocol.OrZero(session), protocol.OrZero(token)
+	return w, err
+}
+
+// tableLock is somebody who keeps readers from a table of pglock.
+type tableLock struct {
+	table, prepared, user, application, state, statement string
+	pid                                                  int
+	transaction                                          time.Duration
+}
+
+func scanTableLock(r pgx.Rows) (t tableLock, err error) {
+	var pid *int
+	var gid, user, application, state, statement *string
+	var us *int64
+	err = r.Scan(&t.table, &pid, &gid, &user, &application, &state, &us, &statement)
+	t.pid, t.prepared, t.user, t.application = protocol.OrZero(pid), protocol.OrZero(gid), protocol.OrZero(user), protocol.OrZero(application)
+	t.state, t.statement = protocol.OrZero(state), protocol.OrZero(statement)
+	t.transaction = time.Duration(protocol.OrZero(us)) * time.Microsecond
+	return t, err
+}
+
+// circle finds waits that lead from holders of the lock back to it: the shortest, and rather by the same owner.
+func circle(name string, waits []Wait) []Wait {
+	type step struct {
+		wait Wait
+		from *step
+	}
+	var front []*step
+	seen := make(map[string]bool)
+	next := func(from *step, lock, session string) {
+		for _, w := range waits {
+			if w.Holds != lock || session != "" && w.Session != session || seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
+				continue
+			}
+			seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] = true
+			front = append(front, &step{w, from})
+		}
+	}
+	for next(nil, name, ""); len(front) > 0; {
+		s := front[0]
+		front = front[1:]
+		if s.wait.For == name {
+			var all []Wait
+			for at := s; at != nil; at = at.from {
+				all = append([]Wait{at.wait}, all...)
+			}
+			if s.wait.HolderSession == all[0].Session {
+				return all
+			}
+			continue
+		}
+		if s.wait.HolderSession != "" {
+			next(s, s.wait.For, s.wait.HolderSession)
+		}
+	}
+	return nil
+}

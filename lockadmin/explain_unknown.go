@@ -1,0 +1,268 @@
+package lockadmin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Places tells where else on the server pglock is in use: databases to which clients of pglock are connected, and other
+// schemas of this database that have its functions. Connections count that have the application_name which pglock gives
+// them. It needs no schema of pglock, and no Admin.
+//
+// Errors: pglock.ErrInvalid, or the failure to connect.
+func Places(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Elsewhere, error) {
+	c, err := newConfig(pool, opts)
+	if err != nil {
+		return nil, err
+	}
+	a := Admin{pool: pool, schema: c.schema}
+	var places []Elsewhere
+	err = a.read(ctx, func(r reader) (err error) {
+		places, err = rows(r, protocol.Elsewhere, []any{c.schema}, scanElsewhere)
+		return err
+	})
+	if err != nil {
+		return nil, failed("find places", err)
+	}
+	return places, nil
+}
+
+func scanElsewhere(r pgx.Rows) (e Elsewhere, err error) {
+	var schema *string
+	err = r.Scan(&e.Database, &schema, &e.Connections, &e.Applications)
+	e.Schema = protocol.OrZero(schema)
+	return e, err
+}
+
+// How much is searched for similar names.
+const (
+	namesRead    = 1000 // from the first on
+	namesAlike   = 200  // that begin in the same way
+	namesShown   = 5
+	longestAlike = 128 // bytes of a name that is compared letter by letter
+)
+
+// readNeighbours finds similar names, and other places where the lock could be.
+func (l *look) readNeighbours(r reader, a *Admin) error {
+	var found []string
+	list := func(prefix string, limit int) error {
+		infos, err := rows(r, a.db.Queries.List, []any{prefix, true, "", limit}, scanLock)
+		for _, i := range infos {
+			found = append(found, i.Name)
+		}
+		return err
+	}
+	for _, v := range variants(l.name) {
+		infos, err := rows(r, a.db.Queries.Get, []any{v}, scanLock)
+		if err != nil {
+			return err
+		}
+		for _, i := range infos {
+			found = append(found, i.Name)
+		}
+	}
+	if err := list("", namesRead); err != nil {
+		return err
+	}
+	l.names = len(slices.Compact(slices.Clone(found)))
+	if l.names >= namesRead {
+		for _, n := range []int{2, 4} {
+			if prefix := []rune(l.name); len(prefix) >= n {
+				if err := list(string(prefix[:len(prefix)-len(prefix)/n]), namesAlike); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	l.Similar = similar(l.name, found)
+	places, err := rows(r, protocol.Elsewhere, []any{a.schema}, scanElsewhere)
+	if err != nil {
+		return err
+	}
+	for _, p := range places {
+		if p.Schema != "" {
+			p.Holds = l.isIn(r, p.Schema)
+		}
+		l.Elsewhere = append(l.Elsewhere, p)
+	}
+	slices.SortStableFunc(l.Elsewhere, func(a, b Elsewhere) int { return cmp.Compare(boolean(b.Holds), boolean(a.Holds)) })
+	return nil
+}
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// isIn reports whether another schema has the lock, if this user may know.
+func (l *look) isIn(r reader, schema string) bool {
+	inner, err := r.tx.Begin(r.ctx)
+	if err != nil {
+		return false
+	}
+	defer inner.Rollback(r.ctx) //nolint:errcheck // it has only read
+	r.tx = inner
+	infos, err := rows(r, protocol.NewQueries(schema).Get, []any{l.name}, scanLock)
+	return err == nil && len(infos) > 0
+}
+
+func names(locks []string) (all []string) {
+	for _, l := range locks[:min(3, len(locks))] {
+		all = append(all, shown.Name(l))
+	}
+	return all
+}
+
+// variants are other ways to write a name.
+func variants(name string) (all []string) {
+	for _, v := range []string{strings.ToLower(name), strings.ToUpper(name), strings.TrimSpace(name), strings.ReplaceAll(name, "_", "-"),
+		strings.ReplaceAll(name, "-", "_"), strings.ReplaceAll(name, ":", "/"), strings.ReplaceAll(name, ".", "/"), strings.Trim(name, "/")} {
+		if v != "" && v != name && len(v) <= pglock.MaxNameBytes && !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// similar chooses the names that somebody may have meant, the likeliest first.
+func similar(name string, names []string) []string {
+	type near struct {
+		name     string
+		distance int
+	}
+	var all []near
+	folded := []rune(fold(name))
+	slices.Sort(names)
+	for _, n := range slices.Compact(names) {
+		f := []rune(fold(n))
+		most := max(2, len(folded)/3)
+		switch {
+		case n == name:
+		case len(folded) >= 4 && strings.Contains(string(f), string(folded)), len(f) >= 4 && strings.Contains(string(folded), string(f)):
+			all = append(all, near{n, 1 + abs(len(f)-len(folded))/4})
+		case abs(len(f)-len(folded)) <= most && len(n) <= longestAlike && len(name) <= longestAlike:
+			if d := distance(folded, f); d <= most {
+				all = append(all, near{n, d})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b near) int { return cmp.Compare(a.distance, b.distance) })
+	var some []string
+	for _, n := range all[:min(len(all), namesShown)] {
+		some = append(some, n.name)
+	}
+	return some
+}
+
+func abs(n int) int { return max(n, -n) }
+
+// fold leaves out what people mix up.
+func fold(s string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("-_/:. ", r) {
+			return '-'
+		}
+		return r
+	}, strings.ToLower(strings.TrimSpace(s)))
+}
+
+// distance is how many letters must be changed, added or left out.
+func distance(a, b []rune) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i, x := range a {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j, y := range b {
+			cost := diagonal
+			if x != y {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// unknownVerdicts are about a name that nobody has used here.
+func (l *look) unknownVerdicts() {
+	here := "no lock has been used here yet"
+	switch {
+	case l.names >= namesRead:
+		here = fmt.Sprintf("%d names and more are in use here", namesRead)
+	case l.names > 0:
+		here = fmt.Sprintf("%s in use here", map[bool]string{true: "1 other name is", false: fmt.Sprintf("%d other names are", l.names)}[l.names == 1])
+	}
+	v := Verdict{Kind: WhyUnknown, Severity: SeverityWarning,
+		Text:    fmt.Sprintf("Nobody has used a lock named %s in this database and schema; %s.", l.lock(), here),
+		Because: "Sure, unless the lock has been free for long and prune has removed it."}
+	for _, s := range l.Similar {
+		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", shown.Name(s)), s))
+	}
+	if len(v.Steps) > 3 {
+		v.Steps = v.Steps[:3]
+	}
+	var databases, schemas []Elsewhere
+	for _, e := range l.Elsewhere {
+		if e.Schema != "" {
+			schemas = append(schemas, e)
+		} else {
+			databases = append(databases, e)
+		}
+	}
+	for _, e := range schemas {
+		if e.Holds {
+			v.Kind = WhyAnotherSchema
+			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s here, and schema %s of this database has a lock of that name.", l.lock(), shown.Word(e.Schema))
+			v.Because = "Sure: it was found there."
+			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema}}, v.Steps...)
+		}
+	}
+	var there []Step
+	for _, e := range databases[:min(3, len(databases))] {
+		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", shown.Word(e.Database)), Run: RunAdmin, Command: "why " + l.lock(), Database: e.Database})
+	}
+	switch {
+	case v.Kind == WhyUnknown && len(l.Similar) > 0:
+		v.Text += fmt.Sprintf(" Similar to it: %s.", strings.Join(names(l.Similar), ", "))
+		v.Because = "Sure that this very name is unknown here. Probably it is misspelt, or the lock is in another database."
+		v.Steps = append(v.Steps, there...)
+	case v.Kind == WhyUnknown && len(databases) > 0:
+		e := databases[0]
+		v.Kind = WhyAnotherDatabase
+		others := count(e.Connections, "connection")
+		if len(e.Applications) > 0 {
+			var called []string
+			for _, a := range e.Applications {
+				called = append(called, shown.Text(a))
+			}
+			others += " (" + strings.Join(called, ", ") + ")"
+		}
+		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. Programs that use pglock are connected to database %s of the same server: %s.",
+			l.lock(), here, shown.Word(e.Database), others)
+		v.Because = "Sure that it is unknown here. That it is in the other database is a guess, from the names of the connections there."
+		v.Steps = append(there, v.Steps...)
+	}
+	for _, e := range schemas {
+		if !e.Holds {
+			v.Steps = append(v.Steps, Step{Do: fmt.Sprintf("Schema %s has locks of pglock too.", shown.Word(e.Schema)), Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema})
+		}
+	}
+	v.Steps = append(v.Steps, Step{Do: "See which names are in use here.", Run: RunAdmin, Command: "list --all"})
+	l.add(v)
+}

@@ -1,0 +1,212 @@
+package lockadmin
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Explanation says how one lock is, what is wrong with it and what to do next. Verdicts are conclusions in plain words;
+// the rest are the facts behind them. Texts in Verdicts quote and escape what comes from outside, so a terminal may show
+// them; the other fields hold names and labels as they are. Times are the server's, in UTC.
+type Explanation struct {
+	Lock     string    `json:"lock"`
+	At       time.Time `json:"at"`
+	State    LockState `json:"state"`
+	Severity Severity  `json:"severity"` // of the first verdict
+	Verdicts []Verdict `json:"verdicts"` // the gravest first; there is always one
+
+	Holders   []HolderFacts  `json:"holders"`        // held leases, by slot
+	Last      *HolderFacts   `json:"last,omitempty"` // of a lock that nobody holds: its last lease
+	Queue     QueueFacts     `json:"queue"`
+	Waits     []Wait         `json:"waits"`            // what the holders' programs wait for, and what its holders wait for
+	Circle    []Wait         `json:"circle,omitempty"` // the first of them that lead back to this lock
+	Processes []ProcessFacts `json:"processes"`        // of the server, and prepared transactions, that have to do with the lock
+	Events    []Event        `json:"events"`           // the last takeovers and breaks, newest first; null without the right
+	Similar   []string       `json:"similar,omitempty"`
+	Elsewhere []Elsewhere    `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
+	Unseen    []string       `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
+}
+
+// LockState says whether somebody holds a lock.
+type LockState string
+
+// The states of a lock.
+const (
+	LockHeld    LockState = "held"
+	LockFree    LockState = "free"
+	LockUnknown LockState = "unknown" // nobody has used the name here, or its row was pruned
+)
+
+// Severity says how urgent a Verdict is.
+type Severity string
+
+// The severities, the least first.
+const (
+	SeverityOK       Severity = "ok"       // as it should be
+	SeverityNote     Severity = "note"     // good to know
+	SeverityWarning  Severity = "warning"  // something is wrong, and the lock still serves its users
+	SeverityCritical Severity = "critical" // somebody waits in vain, or soon will
+)
+
+// Verdict is one conclusion.
+type Verdict struct {
+	Kind      VerdictKind `json:"kind"`
+	Severity  Severity    `json:"severity"`
+	Text      string      `json:"text"`                 // what is so, in one or two sentences
+	Because   string      `json:"because,omitempty"`    // how sure that is, and why
+	IfNothing string      `json:"if_nothing,omitempty"` // what happens if nobody does anything
+	Steps     []Step      `json:"steps"`                // what to do, the first first
+}
+
+// Step is one thing that a person can do.
+type Step struct {
+	Do      string   `json:"do"`                // what it is good for
+	Run     StepKind `json:"run,omitempty"`     // what runs Command; "" if there is no command
+	Command string   `json:"command,omitempty"` // to paste; of RunAdmin without "pglock-admin" and the flags of the connection
+	Effect  string   `json:"effect,omitempty"`  // what it does, and what it does not do
+	Needs   string   `json:"needs,omitempty"`   // the right that it takes
+
+	Database string `json:"database,omitempty"` // of RunAdmin: another database of the server
+	Schema   string `json:"schema,omitempty"`   // of RunAdmin: another schema
+}
+
+// StepKind says what runs a command.
+type StepKind string
+
+// The kinds of commands.
+const (
+	RunAdmin StepKind = "pglock-admin"
+	RunSQL   StepKind = "sql"
+	RunShell StepKind = "shell" // of the host that Do names
+)
+
+// VerdictKind says what a Verdict is about.
+type VerdictKind string
+
+// The kinds of verdicts.
+const (
+	WhyHeld            VerdictKind = "held"             // its holder renews it: all is well
+	WhySlow            VerdictKind = "slow"             // the holder is alive, and many wait
+	WhyLate            VerdictKind = "late"             // a renewal is late
+	WhyGone            VerdictKind = "gone"             // the holder does not renew, and its connection is closed
+	WhyStopped         VerdictKind = "stopped"          // the holder does not renew, and its connection is open
+	WhySilent          VerdictKind = "silent"           // the holder does not renew, and nobody can see its connection
+	WhyHeartbeat       VerdictKind = "heartbeat"        // a renewal hangs in the server
+	WhyRow             VerdictKind = "row"              // somebody has locked the lock's row
+	WhyPrepared        VerdictKind = "prepared"         // a prepared transaction has locked the lock's row, or its fence
+	WhyBlocked         VerdictKind = "blocked"          // a write of the holder waits for somebody in PostgreSQL
+	WhyIdle            VerdictKind = "idle"             // a write of the holder is open and does nothing
+	WhyFence           VerdictKind = "fence"            // a write waits at the fence for an older one
+	WhyCircle          VerdictKind = "circle"           // holders wait for each other
+	WhyWaits           VerdictKind = "waits"            // the holder waits for another lock
+	WhyTurn            VerdictKind = "turn"             // the first in the queue does not take its turn
+	WhyDeadWaiters     VerdictKind = "dead waiters"     // some that wait are dead
+	WhyGap             VerdictKind = "gap"              // the lease has nearly run out before
+	WhyLosses          VerdictKind = "losses"           // holders lose the lock again and again
+	WhyFree            VerdictKind = "free"             // nobody holds it, and nobody waits
+	WhyBroken          VerdictKind = "broken"           // somebody broke it a moment ago
+	WhyBetween         VerdictKind = "between"          // nobody holds it, and somebody waits
+	WhyUnknown         VerdictKind = "unknown"          // nobody has used this name here
+	WhyAnotherDatabase VerdictKind = "another database" // and clients of pglock are in another database
+	WhyAnotherSchema   VerdictKind = "another schema"   // another schema has this lock
+	WhyTable           VerdictKind = "table"            // somebody has locked a whole table of pglock
+)
+
+// HolderFacts is a lease, and how its holder renews it.
+type HolderFacts struct {
+	pglock.LockInfo
+	HeldFor      time.Duration `json:"-"`
+	SinceRenewal time.Duration `json:"-"` // since the grant, if it has not been renewed yet
+	Renewed      bool          `json:"renewed"`
+	Heartbeat    int           `json:"heartbeat_pid,omitempty"` // the server's process of its heartbeat; 0 if none is known
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (h HolderFacts) MarshalJSON() ([]byte, error) {
+	type plain HolderFacts
+	return json.Marshal(struct {
+		plain
+		TTL          int64 `json:"ttl_ms"`
+		Remaining    int64 `json:"remaining_ms"`
+		HeldFor      int64 `json:"held_for_ms"`
+		SinceRenewal int64 `json:"since_renewal_ms"`
+		Slowest      int64 `json:"slowest_renewal_ms"`
+	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds(),
+		h.SlowestRenewal.Milliseconds()})
+}
+
+// QueueFacts is the queue of a lock.
+type QueueFacts struct {
+	Waiting int           `json:"waiting"`         // how many wait
+	Dead    int           `json:"dead"`            // how many of the first Read are dead; the queue passes over them
+	Read    int           `json:"read"`            // how many of them were looked at
+	First   []WaiterFacts `json:"first"`           // the first few
+	Alive   *WaiterFacts  `json:"alive,omitempty"` // the first that is alive
+}
+
+// WaiterFacts is a waiter in the queue.
+type WaiterFacts struct{ Waiter }
+
+// MarshalJSON writes durations in milliseconds.
+func (w WaiterFacts) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Waiter
+		TTL     int64 `json:"ttl_ms"`
+		Waiting int64 `json:"waiting_ms"`
+	}{w.Waiter, w.TTL.Milliseconds(), w.Waiting.Milliseconds()})
+}
+
+// ProcessFacts is a process of the server, or a prepared transaction.
+type ProcessFacts struct{ Backend }
+
+// MarshalJSON writes durations in milliseconds; null where the server hides them.
+func (p ProcessFacts) MarshalJSON() ([]byte, error) {
+	var inState, transaction, query *int64
+	ms := func(d time.Duration) *int64 { n := d.Milliseconds(); return &n }
+	if !p.Hidden {
+		inState, query = ms(p.InState), ms(p.Query)
+		if p.Transaction > 0 {
+			transaction = ms(p.Transaction)
+		}
+	}
+	return json.Marshal(struct {
+		Backend
+		InState     *int64 `json:"in_state_ms"`
+		Transaction *int64 `json:"transaction_ms"`
+		Query       *int64 `json:"query_ms"`
+	}{p.Backend, inState, transaction, query})
+}
+
+// Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds.
+type Wait struct {
+	Waiter        string        `json:"waiter"`
+	Session       string        `json:"session"`
+	Holds         string        `json:"holds"`
+	For           string        `json:"for"`
+	Ticket        int64         `json:"ticket"`
+	Waiting       time.Duration `json:"-"`
+	SameOwner     bool          `json:"same_owner"` // the line of work that holds also waits; otherwise another one of its program does
+	Holder        string        `json:"holder,omitempty"`
+	HolderSession string        `json:"holder_session,omitempty"`
+	Token         pglock.Token  `json:"token,omitempty"` // of Holder's lease
+}
+
+// MarshalJSON writes durations in milliseconds.
+func (w Wait) MarshalJSON() ([]byte, error) {
+	type plain Wait
+	return json.Marshal(struct {
+		plain
+		Waiting int64 `json:"waiting_ms"`
+	}{plain(w), w.Waiting.Milliseconds()})
+}
+
+// Elsewhere is a place with clients of pglock, or with its schema.
+type Elsewhere struct {
+	Database     string   `json:"database"`
+	Schema       string   `json:"schema,omitempty"` // of this database
+	Holds        bool     `json:"holds,omitempty"`  // the schema has a lock of the name
+	Connections  int      `json:"connections,omitempty"`
+	Applications []string `json:"applications,omitempty"` // some of their names
+}

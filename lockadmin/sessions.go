@@ -1,0 +1,77 @@
+package lockadmin
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+)
+
+// Session is a client of package pglock, as the server knows it: a client that holds or waits, or whose heartbeat's
+// connection is open. Times are the server's, in UTC.
+type Session struct {
+	ID      string `json:"id"`
+	Holder  string `json:"holder"`            // the client's label; of one that has only ever held, a lease's
+	Version string `json:"version,omitempty"` // of its library, "(devel)" where the build did not tell; "": not known yet
+	Leases  int    `json:"leases"`            // that it holds
+	Tickets int    `json:"tickets"`           // its places in queues
+
+	// Alive says that the server has heard of it lately: a lease has at least a third of its TTL left, or its tickets
+	// still count. AliveUntil is when that ends without another sign of life.
+	Alive         bool          `json:"alive"`
+	AliveUntil    time.Time     `json:"alive_until,omitzero"`
+	LastHeartbeat time.Time     `json:"last_heartbeat,omitzero"` // the last renewal of a lease, or sign of life of its tickets
+	Silent        time.Duration `json:"-"`                       // since LastHeartbeat, at the answer
+
+	// The server's process of its heartbeat, as in Backend. It has none before the first heartbeat, and behind a pooler:
+	// then PID is 0. The server shows Client and State to members of User's role and of pg_read_all_stats.
+	PID         int    `json:"pid,omitempty"`
+	User        string `json:"user,omitempty"`
+	Application string `json:"application_name,omitempty"`
+	Client      string `json:"client_addr,omitempty"` // "" for a Unix socket
+	State       string `json:"state,omitempty"`
+}
+
+// Sessions yields the clients in the order of their labels. No index leads from a session to its leases, so each page
+// reads all locks and all waiters once; the server ends a statement when ctx's time is up, or after ten seconds if ctx
+// has no deadline. Errors are those of Locks.
+func (a *Admin) Sessions(ctx context.Context, opts ...ListOption) iter.Seq2[Session, error] {
+	l, err := newListing(ofSessions, "", opts)
+	if err == nil && l.after != "" {
+		err = checkSession("after", l.after)
+	}
+	return pages(l, err, func(last Session, size int) ([]Session, error) {
+		var after *string
+		switch {
+		case last.ID != "":
+			after = &last.ID
+		case l.after != "":
+			after = &l.after
+		}
+		args := []any{size, l.match, l.holder, l.session, l.older, string(l.order), after}
+		sessions, err := server.List(ctx, a.db, a.db.Queries.Sessions, args, scanSession)
+		if err != nil {
+			return nil, failed("list sessions", err)
+		}
+		return sessions, nil
+	})
+}
+
+func scanSession(rows pgx.Rows) (s Session, err error) {
+	var version, user, application, client, state *string
+	var aliveUntil, seenAt, silent *int64
+	var alive *bool
+	var pid *int
+	err = rows.Scan(&s.ID, &s.Holder, &version, &alive, &aliveUntil, &seenAt, &silent, &s.Leases, &s.Tickets, &pid, &user, &application,
+		&client, &state)
+	s.Version, s.Alive, s.PID = protocol.OrZero(version), protocol.OrZero(alive), protocol.OrZero(pid)
+	s.AliveUntil, s.LastHeartbeat = protocol.Moment(aliveUntil), protocol.Moment(seenAt)
+	s.Silent = time.Duration(protocol.OrZero(silent)) * time.Microsecond
+	s.User, s.Application = protocol.OrZero(user), protocol.OrZero(application)
+	s.Client, s.State = protocol.OrZero(client), protocol.OrZero(state)
+	return s, err
+}

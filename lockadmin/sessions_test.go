@@ -1,0 +1,178 @@
+package lockadmin_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
+	holder, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder("holder"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close(context.WithoutCancel(t.Context()))
+	for _, name := range []string{"a", "b"} {
+		if _, err := holder.TryAcquire(t.Context(), name, pglock.WithTTL(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waiter, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder("waiter"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _, _ = waiter.Acquire(ctx, "a") }()
+	defer func() { cancel(); <-done; _ = waiter.Close(context.WithoutCancel(t.Context())) }()
+
+	var all []lockadmin.Session
+	eventually(t, "two sessions with a heartbeat", func() bool {
+		if all, err = lockadmin.Collect(admin.Sessions(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		return len(all) == 2 && all[0].PID != 0 && all[1].PID != 0 && all[1].Tickets == 1
+	})
+	for i, want := range []struct {
+		holder          string
+		leases, tickets int
+	}{{"holder", 2, 0}, {"waiter", 0, 1}} {
+		s := all[i]
+		if s.Holder != want.holder || s.Leases != want.leases || s.Tickets != want.tickets || !s.Alive {
+			t.Errorf("%+v, want %+v, alive", s, want)
+		}
+		if s.Version != "(devel)" || s.LastHeartbeat.IsZero() || s.Silent > 10*time.Second || !s.AliveUntil.After(s.LastHeartbeat) {
+			t.Errorf("%+v, want a version and a heartbeat", s)
+		}
+		if s.User == "" || !strings.HasPrefix(s.Application, "pglock ") || s.State == "" {
+			t.Errorf("%+v, want its process", s)
+		}
+	}
+	info, err := admin.Get(t.Context(), "a")
+	if err != nil || info.Session != all[0].ID {
+		t.Errorf("%+v, %v; want session %s", info, err, all[0].ID)
+	}
+}
+
+// It is what a release or an upgrade looks at: no heartbeat writes it again.
+func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	execute(t, conn, `CREATE TABLE writes (n int); CREATE FUNCTION noted() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN INSERT INTO public.writes VALUES (1); RETURN NULL; END $$;
+		CREATE TRIGGER noted AFTER INSERT OR UPDATE ON pglock.sessions FOR EACH ROW EXECUTE FUNCTION noted()`)
+	pool := db.Pool(t)
+	_, lease := hold(t, pool, "report", pglock.WithTTL(300*time.Millisecond))
+	admin := newAdmin(t, pool)
+	var first lockadmin.Session
+	eventually(t, "the version", func() bool {
+		all, err := lockadmin.Collect(admin.Sessions(t.Context()))
+		if err != nil || len(all) != 1 {
+			t.Fatal(all, err)
+		}
+		first = all[0]
+		return first.Version != ""
+	})
+	eventually(t, "five renewals more", func() bool {
+		info, err := admin.Get(t.Context(), "report")
+		return err == nil && info.RenewedAt.Sub(first.LastHeartbeat) > 400*time.Millisecond
+	})
+	var writes int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM writes").Scan(&writes); err != nil || writes != 1 {
+		t.Errorf("%d writes, %v; want one", writes, err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSweepKeepsTheSessionOfAnOpenHeartbeat(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	marked, gone := uuid.NewString(), uuid.NewString()
+	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, $2, 'marked', 'v1.0.0')`, marked, conn.PgConn().PID())
+	execute(t, conn, `SELECT pglock.mark_connection($1::text::uuid, 0, 'gone', 'v1.0.0')`, gone) // behind a pooler
+	execute(t, conn, `UPDATE pglock.sessions SET alive_until = clock_timestamp() - interval '2 min'`)
+	execute(t, conn, `SELECT pglock.sweep()`)
+	got := texts(t, newAdmin(t, db.Pool(t)).Sessions(t.Context()), func(s lockadmin.Session) string { return s.Holder + " " + s.Version })
+	if fmt.Sprint(got) != "[marked v1.0.0]" {
+		t.Errorf("%q, want the marked one alone", got)
+	}
+}
+
+func TestSessionsAreFilteredOrderedAndPaged(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	keys := map[string]string{}
+	for n, c := range []struct {
+		holder          string
+		leases, tickets int
+	}{{"ada", 1, 3}, {"bob", 3, 0}, {"bob", 2, 1}, {"cyd", 0, 2}} {
+		key := uuid.NewString()
+		id := fmt.Sprint(c.holder, n)
+		for i := range c.leases {
+			execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, $3, '1 h')`, fmt.Sprint("l", n, i), key, c.holder)
+		}
+		for range c.tickets {
+			execute(t, conn, `SELECT pglock.acquire_lease('l0 0', gen_random_uuid(), $1::text::uuid, $2, '1 h', p_wait => true, p_session_ttl => '1 h')`, key, c.holder)
+		}
+		execute(t, conn, `UPDATE pglock.locks SET renewed_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
+		execute(t, conn, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
+		execute(t, conn, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - $2::int * interval '1 h' WHERE session_id = pglock.session_of($1::text::uuid)`, key, n)
+		if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key).Scan(&key); err != nil {
+			t.Fatal(err)
+		}
+		keys[id] = key
+	}
+	admin := newAdmin(t, db.Pool(t))
+	list := func(opts ...lockadmin.ListOption) string {
+		t.Helper()
+		return strings.Join(texts(t, admin.Sessions(t.Context(), opts...), func(s lockadmin.Session) string {
+			for id, key := range keys {
+				if key == s.ID {
+					return fmt.Sprint(id, ":", s.Leases, "+", s.Tickets)
+				}
+			}
+			return "?" + s.ID
+		}), " ")
+	}
+	one, two := "bob1:3+0", "bob2:2+1"
+	if keys["bob2"] < keys["bob1"] {
+		one, two = two, one
+	}
+	for name, tc := range map[string]struct {
+		opts []lockadmin.ListOption
+		want string
+	}{
+		"all":           {nil, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
+		"one at a time": {[]lockadmin.ListOption{lockadmin.WithPageSize(1)}, "ada0:1+3 " + one + " " + two + " cyd3:0+2"},
+		"after":         {[]lockadmin.ListOption{lockadmin.WithAfter(keys[one[:4]])}, two + " cyd3:0+2"},
+		"a holder":      {[]lockadmin.ListOption{lockadmin.WithHolder("ada")}, "ada0:1+3"},
+		"a part":        {[]lockadmin.ListOption{lockadmin.WithMatch("o")}, one + " " + two},
+		"a part of ID":  {[]lockadmin.ListOption{lockadmin.WithMatch(keys["cyd3"][3:30])}, "cyd3:0+2"},
+		"a session":     {[]lockadmin.ListOption{lockadmin.WithSession(keys["bob2"])}, "bob2:2+1"},
+		"older":         {[]lockadmin.ListOption{lockadmin.WithOlder(150 * time.Minute)}, "cyd3:0+2"},
+		"by age":        {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "cyd3:0+2 bob2:2+1 bob1:3+0 ada0:1+3"},
+		"by leases":     {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(2)}, "bob1:3+0 bob2:2+1"},
+		"by tickets":    {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithLimit(2)}, "ada0:1+3 cyd3:0+2"},
+	} {
+		if got := list(tc.opts...); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,168 @@
+package lockadmin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/hooks"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// MaxTop is the greatest number of single locks in Statistics.
+const MaxTop = 1000
+
+// Statistics has the numbers that people monitor, for all clients of the schema at one moment.
+type Statistics struct {
+	All    LockStatistics
+	Top    []LockStatistics // the locks that wait or are held for longest, in byte order of their names
+	Others LockStatistics   // all that are not in Top, together; zero if there is no Top
+
+	Locks             int64         // how many locks are held
+	Sessions          int64         // clients that wait, or have lately waited, and are alive
+	DeadHolders       int64         // clients that hold leases and give no sign of life: no look, or no renewal for half a TTL
+	Tokens            int64         // how many tokens were drawn: at least one for each grant and for each break
+	Blocked           int64         // transactions that use pglock's tables and wait for other transactions
+	BlockedFor        time.Duration // how long the first of them has waited
+	Blockers          int64         // the processes that they wait for; all prepared transactions count as one
+	BlockingFor       time.Duration // the age of the oldest transaction of Blockers; 0 if the owner of the schema may not see it
+	NotificationQueue float64       // how full it is, from 0 to 1
+}
+
+// LockStatistics has the numbers of one lock, or of several together.
+type LockStatistics struct {
+	Name        string        // "" of several
+	Leases      int64         // that are held
+	Ending      int64         // leases with less than a third of their TTL left: their holder does not renew them
+	HeldFor     time.Duration // the age of the oldest lease
+	Waiters     int64         // live requests in the queue
+	DeadWaiters int64         // requests of sessions that give no sign of life: the queue will pass over them
+	WaitingFor  time.Duration // how long the first live request has waited
+}
+
+// Statistics counts what there is at this moment, and what there is of up to top single locks, from 0 to MaxTop. It
+// reads the whole table of locks, also free ones: some tenths of a second for a million.
+//
+// Errors are those of Locks.
+func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
+	if top < 0 || top > MaxTop {
+		return Statistics{}, &pglock.ArgumentError{Field: "top", Value: fmt.Sprint(top), Rule: fmt.Sprintf("be from 0 to %d", MaxTop)}
+	}
+	type number struct {
+		item  string
+		lock  *string
+		value float64
+	}
+	numbers, err := server.Rows(ctx, a.db, a.db.Queries.Statistics, []any{top}, func(rows pgx.Rows) (n number, err error) {
+		return n, rows.Scan(&n.item, &n.lock, &n.value)
+	})
+	if err != nil {
+		return Statistics{}, failed("count", err)
+	}
+	var s Statistics
+	single := map[string]*LockStatistics{"": &s.Others}
+	var names []string
+	for _, n := range numbers {
+		of := &s.All
+		if n.lock != nil {
+			of = single[*n.lock]
+			if of == nil {
+				of = &LockStatistics{Name: *n.lock}
+				single[*n.lock] = of
+				names = append(names, *n.lock)
+			}
+		}
+		s.set(of, n.item, n.value)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		s.Top = append(s.Top, *single[name])
+	}
+	return s, nil
+}
+
+// set notes one number of all locks, or of some.
+func (s *Statistics) set(of *LockStatistics, item string, value float64) {
+	count, age := int64(value), time.Duration(value*float64(time.Second))
+	switch item {
+	case "leases":
+		of.Leases = count
+	case "ending":
+		of.Ending = count
+	case "held_seconds":
+		of.HeldFor = age
+	case "waiters":
+		of.Waiters = count
+	case "dead_waiters":
+		of.DeadWaiters = count
+	case "waiting_seconds":
+		of.WaitingFor = age
+	case "locks":
+		if of == &s.All {
+			s.Locks = count
+		}
+	case "sessions":
+		s.Sessions = count
+	case "dead_holders":
+		s.DeadHolders = count
+	case "tokens":
+		s.Tokens = count
+	case "blocked":
+		s.Blocked = count
+	case "blocked_seconds":
+		s.BlockedFor = age
+	case "blockers":
+		s.Blockers = count
+	case "blocking_seconds":
+		s.BlockingFor = age
+	case "notification_queue":
+		s.NotificationQueue = value
+	}
+}
+
+// RecentEvent is an event that somebody should know of: a takeover, a break, an overlap, a bypass, or a new epoch.
+type RecentEvent struct {
+	ID   int64
+	Kind EventKind
+}
+
+// RecentEvents tells which of these events have an ID greater than after, in order of their IDs, and the greatest ID
+// that was drawn for any event; at most 100,000. Events become visible when their transactions commit. So one with a
+// lower ID may follow one with a greater ID, and somebody who counts asks again with an after of some time ago.
+//
+// Errors are those of Locks.
+func (a *Admin) RecentEvents(ctx context.Context, after int64) (events []RecentEvent, greatest int64, err error) {
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.RecentEvents, []any{after}, func(rows pgx.Rows) (e RecentEvent, err error) {
+		var kind *EventKind
+		err = rows.Scan(&e.ID, &kind)
+		e.Kind = protocol.OrZero(kind)
+		return e, err
+	})
+	if err != nil {
+		return nil, 0, failed("list recent events", err)
+	}
+	for _, e := range rows {
+		if e.Kind == "" {
+			greatest = e.ID
+			continue
+		}
+		events = append(events, e)
+	}
+	return events, greatest, nil
+}
+
+// Diagnose is the function Diagnose for the database and the schema of this Admin.
+func (a *Admin) Diagnose(ctx context.Context) ([]Finding, error) {
+	return Diagnose(ctx, a.pool, WithSchema(a.schema))
+}
+
+// Ping asks the server whether the schema exists and fits, as New does. Errors are those of New.
+func (a *Admin) Ping(ctx context.Context) error {
+	_, err := hooks.Start(ctx, a.db.Queries, a.db.Query, a.schema)
+	return err
+}

@@ -1,0 +1,291 @@
+package lockadmin
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// conclude draws the verdicts from the facts, the gravest first. Among equals, what causes comes before what follows.
+func (l *look) conclude() {
+	switch {
+	case l.closed:
+		l.tableVerdict()
+	case l.State == LockUnknown:
+		l.unknownVerdicts()
+	default:
+		l.preparedVerdicts()
+		l.rowVerdicts()
+		l.circleVerdict()
+		l.writeVerdicts()
+		l.waitsVerdict()
+		if !l.has(WhyRow) { // whoever has locked the row keeps the holder from renewing
+			for _, h := range l.Holders {
+				l.pulseVerdict(h)
+			}
+		}
+		l.freeVerdicts()
+		l.queueVerdicts()
+		l.pastVerdicts()
+		if len(l.Verdicts) == 0 || l.State == LockHeld && !l.says(SeverityNote) {
+			l.heldVerdict()
+		}
+	}
+	slices.SortStableFunc(l.Verdicts, func(a, b Verdict) int { return cmp.Compare(rank[b.Severity], rank[a.Severity]) })
+	for i, v := range l.Verdicts {
+		if v.Steps == nil {
+			l.Verdicts[i].Steps = []Step{}
+		}
+	}
+	l.Severity = l.Verdicts[0].Severity
+}
+
+var rank = map[Severity]int{SeverityOK: 0, SeverityNote: 1, SeverityWarning: 2, SeverityCritical: 3}
+
+// says reports whether a verdict is more severe than that.
+func (l *look) says(than Severity) bool {
+	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return rank[v.Severity] > rank[than] })
+}
+
+// has reports whether there is such a verdict.
+func (l *look) has(kind VerdictKind) bool {
+	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == kind })
+}
+
+func (l *look) add(v Verdict) { l.Verdicts = append(l.Verdicts, v) }
+
+// lock is the lock's name within a sentence.
+func (l *look) lock() string { return shown.Name(l.name) }
+
+// grave is critical if somebody waits for the lock, and otherwise a warning.
+func (l *look) grave() Severity {
+	if l.alive() > 0 {
+		return SeverityCritical
+	}
+	return SeverityWarning
+}
+
+// alive is how many live waiters there are, as far as they were looked at.
+func (l *look) alive() int { return l.Queue.Waiting - l.Queue.Dead }
+
+// next says who gets the lock next.
+func (l *look) next() string {
+	if l.Queue.Alive == nil {
+		return "then it is free: nobody waits for it"
+	}
+	return fmt.Sprintf("then %s gets it, the first of %s", shown.Text(l.Queue.Alive.Holder), count(l.alive(), "waiter"))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// due is how often a holder renews: when a third of its TTL is over.
+func due(h HolderFacts) time.Duration { return h.TTL / 3 }
+
+// pulse says how a holder renews.
+type pulse int
+
+const (
+	onTime pulse = iota
+	late         // one renewal is missing
+	none         // there is time for no more than one
+)
+
+// pulseOf allows a renewal a quarter more than its time, and at least a quarter of a second.
+func pulseOf(h HolderFacts) pulse {
+	switch {
+	case h.SinceRenewal <= due(h)+max(due(h)/4, 250*time.Millisecond):
+		return onTime
+	case h.SinceRenewal <= h.TTL*6/10:
+		return late
+	}
+	return none
+}
+
+// breakStep takes the lock away from a holder.
+func (l *look) breakStep(name string, token pglock.Token, holder, reason string) Step {
+	effect := fmt.Sprintf("Takes the lock away at once. It stops no program: if %s still runs, it goes on until it notices. The fence "+
+		"refuses its later writes; what it does without a fence, such as files and mails, nothing refuses.", shown.Text(holder))
+	if name == l.name && l.Queue.Alive != nil {
+		effect = strings.Replace(effect, "at once.", fmt.Sprintf("at once and gives it to %s.", shown.Text(l.Queue.Alive.Holder)), 1)
+	}
+	return Step{Do: "Take the lock away from this holder.", Run: RunAdmin,
+		Command: fmt.Sprintf("break %s --token %d --reason %s", shown.Name(name), int64(token), shown.Argument(reason)),
+		Effect:  effect, Needs: "the role pglock_admin"}
+}
+
+// again looks at a lock once more.
+func again(do, name string) Step {
+	return Step{Do: do, Run: RunAdmin, Command: "why " + shown.Name(name)}
+}
+
+// process says where a holder's program runs: what its label says, and what its connection says.
+func (l *look) process(h HolderFacts) (host, pid, told string) {
+	host, pid = labelParts(h.Holder)
+	for _, b := range l.heartbeats {
+		if b.PID != h.Heartbeat {
+			continue
+		}
+		var facts []string
+		if b.Client != "" {
+			facts = append(facts, "comes from "+shown.Text(b.Client))
+		} else if !b.Hidden {
+			facts = append(facts, "comes over a local socket")
+		}
+		if b.Application != "" {
+			facts = append(facts, "calls itself "+shown.Text(b.Application))
+		}
+		if told = fmt.Sprintf("Its connection (server process %d)", b.PID); len(facts) > 0 {
+			told += " " + strings.Join(facts, " and ")
+		}
+		told += "."
+	}
+	return host, pid, told
+}
+
+// labelParts reads the default label, host/program[pid].
+func labelParts(label string) (host, pid string) {
+	host, rest, found := strings.Cut(label, "/")
+	_, pid, bracket := strings.Cut(rest, "[")
+	pid, closed := strings.CutSuffix(pid, "]")
+	if !found || !bracket || !closed || pid == "" || strings.Trim(pid, "0123456789") != "" || len(pid) > 10 || shown.Argument(host) != host {
+		return "", ""
+	}
+	return host, pid
+}
+
+// find says how to find the holder's program.
+func (l *look) find(h HolderFacts, effect string) Step {
+	host, pid, told := l.process(h)
+	if pid == "" {
+		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".", Effect: strings.TrimSpace(told + " " + effect)}
+	}
+	return Step{Do: fmt.Sprintf("Look at the program, on host %s.", host), Run: RunShell,
+		Command: "ps -o pid,stat,etime,args -p " + pid, Effect: strings.TrimSpace(effect + " " + told)}
+}
+
+// pulseVerdict is about a holder that does not renew in time.
+func (l *look) pulseVerdict(h HolderFacts) {
+	p := pulseOf(h)
+	if p == onTime {
+		return
+	}
+	who, since := shown.Text(h.Holder), shown.Age(h.SinceRenewal)
+	left := fmt.Sprintf("In %s the lease ends; %s.", shown.Age(h.Remaining), l.next())
+	of := fmt.Sprintf("it has not renewed for %s; it should every %s", since, shown.Age(due(h)))
+	if !h.Renewed {
+		of = fmt.Sprintf("it has never renewed since it got the lock %s ago; it should every %s", since, shown.Age(due(h)))
+	}
+	v := Verdict{Severity: l.grave(), IfNothing: left}
+	heart := slices.IndexFunc(l.heartbeats, func(b Backend) bool { return b.PID == h.Heartbeat })
+	wait := again("Or wait until the lease ends, and look again.", l.name)
+	switch {
+	case heart >= 0 && l.heartbeats[heart].State == "active" && l.heartbeats[heart].Query > time.Second:
+		b := l.heartbeats[heart]
+		v.Kind = WhyHeartbeat
+		v.Text = fmt.Sprintf("%s is held by %s, whose renewal hangs in the server: %s.", l.lock(), who, of)
+		v.Because = fmt.Sprintf("Sure: server process %d has worked on the renewal for %s", b.PID, shown.Age(b.Query))
+		if b.WaitsFor != "" {
+			v.Because += fmt.Sprintf(", and waits for %s", shown.Text(b.WaitsFor))
+		}
+		v.Because += "."
+		if strings.HasSuffix(b.WaitsFor, "SyncRep") {
+			v.Because += " SyncRep means: a commit waits for a standby that does not answer."
+			v.Steps = append(v.Steps, Step{Do: "Bring the standby back, or change synchronous_standby_names.", Run: RunSQL,
+				Command: "SELECT application_name, state, sync_state FROM pg_stat_replication", Effect: "Shows the standbys that are connected. It changes nothing."})
+		}
+		v.Steps = append(v.Steps, Step{Do: "See what the server is busy with.", Run: RunAdmin, Command: "doctor"}, wait)
+	case p == late:
+		v.Kind, v.Severity = WhyLate, SeverityWarning
+		v.Text = fmt.Sprintf("%s is held by %s, and a renewal is late: %s.", l.lock(), who, of)
+		v.Because = "Not sure yet: a busy machine or a slow network can delay one renewal."
+		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or dead.", l.name)}
+	case heart >= 0:
+		v.Kind = WhyStopped
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its connection to the server is still open.", l.lock(), who, of)
+		v.Because = "Sure that it does not renew. A program that ends closes its connection; so this one probably exists and is paused " +
+			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
+		look := "STAT T means stopped: kill -CONT and the number lets it go on. If no such process is there, it is dead."
+		if _, pid := labelParts(h.Holder); pid != "" {
+			look = fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it. No such process: it is dead.", pid, pid)
+		}
+		v.Steps = []Step{l.find(h, look), l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since), wait}
+	case h.Renewed:
+		v.Kind = WhyGone
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and it has no connection to the server.", l.lock(), who, of)
+		v.Because = "Sure that it does not renew. A program that lives keeps a connection open for that, so this one was probably killed, or " +
+			"its host is down. (Behind a pooler such as PgBouncer its connection cannot be seen.)"
+		v.Steps = []Step{l.find(h, "No such process: it is dead, and the break below harms nobody."),
+			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no renewal for "+since), wait}
+	default:
+		v.Kind = WhySilent
+		v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
+		v.Because = "Sure that it does not renew. Either it ended before its first renewal, as when it dies while it waits for the lock, or it " +
+			"is stopped or cut off. No connection of it can be seen."
+		v.Steps = []Step{l.find(h, "No such process: it is dead, and the break below harms nobody."),
+			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
+	}
+	l.add(v)
+}
+
+// heldVerdict is about a lock whose holders renew.
+func (l *look) heldVerdict() {
+	if len(l.Holders) == 0 {
+		return
+	}
+	h := l.Holders[0]
+	v := Verdict{Kind: WhyHeld, Severity: SeverityOK}
+	switch {
+	case len(l.Holders) > 1:
+		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
+		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
+			v.Text += fmt.Sprintf(" %s of %d free.", map[bool]string{true: "1 place is", false: fmt.Sprintf("%d places are", free)}[free == 1], h.Limit)
+		}
+	case h.Renewed:
+		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))
+	default:
+		v.Text = fmt.Sprintf("%s is held by %s. It got the lock %s ago and should renew every %s, so nothing shows yet whether it is alive.",
+			l.lock(), shown.Text(h.Holder), shown.Age(h.HeldFor), shown.Age(due(h)))
+	}
+	if n := l.alive(); n > 0 {
+		l.slow(&v, h, n)
+	} else {
+		v.Because = "Nobody waits for it, and nothing in the server stands in its way."
+		v.Steps = []Step{again("Nothing to do. To see whether it goes on renewing, look again.", l.name)}
+	}
+	l.add(v)
+}
+
+// slow is about a lock that works, and that many wait for.
+func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
+	first := l.Queue.Alive
+	v.Kind, v.Severity = WhySlow, SeverityNote
+	if first.Waiting > max(2*h.TTL, time.Minute) || waiting >= 50 {
+		v.Severity = SeverityWarning
+	}
+	waits := fmt.Sprintf("%d wait for it, the first of them for %s", waiting, shown.Age(first.Waiting))
+	if waiting == 1 {
+		waits = fmt.Sprintf("%s has waited for it for %s", shown.Text(first.Holder), shown.Age(first.Waiting))
+	}
+	v.Text += fmt.Sprintf(" %s. The lock works; the work under it takes long.", waits)
+	v.Because = fmt.Sprintf("The holder is alive, nothing in PostgreSQL blocks it as far as can be seen, and the queue is in order. %s has held the lock for %s.",
+		shown.Text(h.Holder), shown.Age(h.HeldFor))
+	v.IfNothing = "The waiters get the lock in their order."
+	if total := time.Duration(waiting) * h.HeldFor; waiting > 1 && h.HeldFor > time.Second {
+		v.IfNothing += fmt.Sprintf(" If each of them takes as long as this holder so far, the last has it in %s.", shown.Age(total.Round(time.Second)))
+	}
+	v.Steps = []Step{
+		again("Look again in a minute. Another holder: work arrives faster than it gets done. The same: its work is slow, or hangs.", l.name),
+		l.find(h, "See in its log what it does. If its work hangs, end the program: the lock is free at once if it closes its client, otherwise when its lease ends."),
+		{Do: "Do not break the lock only because it is slow.", Effect: "A break stops no program. The old holder and the next one would then work at the same time."},
+	}
+}

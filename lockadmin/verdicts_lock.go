@@ -1,0 +1,232 @@
+package lockadmin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// circleVerdict is about holders that wait for each other.
+func (l *look) circleVerdict() {
+	if len(l.Circle) == 0 {
+		return
+	}
+	sure := !slices.ContainsFunc(l.Circle, func(w Wait) bool { return !w.SameOwner })
+	var links []string
+	for _, w := range l.Circle {
+		links = append(links, fmt.Sprintf("%s holds %s and waits for %s, which %s holds", shown.Text(w.Waiter), shown.Name(w.Holds), shown.Name(w.For), shown.Text(w.Holder)))
+	}
+	v := Verdict{Kind: WhyCircle, Severity: SeverityCritical}
+	v.Text = fmt.Sprintf("A deadlock: %s.", strings.Join(links, "; "))
+	if len(l.Circle) == 1 {
+		v.Text = fmt.Sprintf("A deadlock: %s holds %s and waits for the same lock.", shown.Text(l.Circle[0].Waiter), l.lock())
+	}
+	v.Because = "Sure: in each of these programs the line of work that holds is the one that waits. The newest waiter should have got ErrDeadlock " +
+		"within a second, so that program is probably stopped."
+	if !sure {
+		v.Because = "Very likely. The programs hold and wait as said. pglock does not know whether the same line of work does both, because a program has " +
+			"asked for its second lock without the context of its first lease. So nobody gets ErrDeadlock."
+	}
+	v.IfNothing = "They wait for each other until somebody gives up: for ever, if their waits have no limit. Their leases are renewed all the time."
+	last := l.Circle[len(l.Circle)-1]
+	v.Steps = []Step{{Do: fmt.Sprintf("Choose one that may lose its work, and end that program: %s. Its lock is free within its TTL, and the others go on.",
+		strings.Join(programs(l.Circle), " or "))}}
+	step := l.breakStep(last.For, last.Token, last.Holder, "deadlock with "+last.Waiter)
+	step.Do = fmt.Sprintf("Or break one lease, here that of %s.", shown.Text(last.Holder))
+	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and must be done again. "+
+		"%s gets the lock, ends its work, and lets go of both.", shown.Text(last.Holder), shown.Name(last.For), shown.Text(last.Waiter))
+	v.Steps = append(v.Steps, step, Step{Do: "Then tell the developers: ask for the second lock with the context of the first lease, or take all locks with AcquireAll, or in one order."})
+	l.add(v)
+}
+
+func programs(waits []Wait) (all []string) {
+	for _, w := range waits {
+		if p := shown.Text(w.Waiter); !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// waitsVerdict is about a holder that waits for another lock.
+func (l *look) waitsVerdict() {
+	if len(l.Circle) > 0 {
+		return
+	}
+	for _, w := range l.Waits {
+		if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {
+			continue
+		}
+		v := Verdict{Kind: WhyWaits, Severity: l.grave()}
+		by := ", which nobody holds at this moment"
+		if w.Holder != "" {
+			by = ", which " + shown.Text(w.Holder) + " holds"
+		}
+		v.Text = fmt.Sprintf("%s is held by %s, which waits itself: for lock %s%s. It has waited for %s.", l.lock(), shown.Text(w.Waiter), shown.Name(w.For), by, shown.Age(w.Waiting))
+		v.Because = "Sure: it has a ticket in the queue of that lock, and the same line of work holds this one."
+		v.IfNothing = fmt.Sprintf("%s goes on when it gets %s, and lets go of %s after its work.", shown.Text(w.Waiter), shown.Name(w.For), l.lock())
+		v.Steps = []Step{again("The cause is there: look at that lock.", w.For), again("Then at this one again.", l.name)}
+		l.add(v)
+		return
+	}
+}
+
+// recently is how long ago something still counts as news.
+const recently = 10 * time.Minute
+
+// freeVerdicts are about a lock that nobody holds.
+func (l *look) freeVerdicts() {
+	if l.State != LockFree || l.Last == nil {
+		return
+	}
+	if l.alive() > 0 {
+		l.betweenVerdict()
+		return
+	}
+	last := l.Last
+	v := Verdict{Kind: WhyFree, Severity: SeverityOK}
+	switch ended, when := last.EndedAt, ""; {
+	case !ended.IsZero():
+		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder), shown.Age(l.At.Sub(ended)))
+		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it.%s, by a release.", l.lock(), when)
+	default:
+		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ran out %s ago, without a release.", l.lock(),
+			shown.Text(last.Holder), shown.Age(l.At.Sub(last.ExpiresAt)))
+		v.Because = "A lease that runs out without a release means that its program died, was stopped, or lost its connection for too long."
+	}
+	if b := l.lastBreak(); b != nil && b.NewToken >= last.Token {
+		ago := l.At.Sub(b.At)
+		v.Text = fmt.Sprintf("%s is free: %s broke the lease of %s %s ago. Nobody holds it now, and nobody waits for it.", l.lock(), shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(ago))
+		v.Because = fmt.Sprintf("The reason they gave: %s. The break stopped no program: if %s still runs, its fenced writes are refused, and whatever it does without a fence goes on.",
+			shown.Text(b.Reason), shown.Text(b.Holder))
+		if ago < recently {
+			v.Kind, v.Severity = WhyBroken, SeverityNote
+		}
+	}
+	v.Steps = []Step{{Do: "Nothing to do here. Whoever asks for the lock gets it at once."}}
+	if v.Kind == WhyBroken {
+		host, pid := labelParts(last.Holder)
+		if b := l.lastBreak(); b != nil {
+			host, pid = labelParts(b.Holder)
+		}
+		if pid != "" {
+			v.Steps = []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
+				Effect: "If it still runs and does things without a fence, end it."}}
+		}
+	}
+	v.Steps = append(v.Steps, Step{Do: "If a program complains that it cannot get the lock, check that it uses this database and this schema.", Run: RunAdmin, Command: "list"})
+	l.add(v)
+}
+
+// lastBreak is the newest break of the audit, if nothing has come after it.
+func (l *look) lastBreak() *Event {
+	for _, e := range l.Events {
+		if e.Kind == EventBreak {
+			return &e
+		}
+		if e.Kind == EventTakeover {
+			return nil
+		}
+	}
+	return nil
+}
+
+// betweenVerdict is about a lock that nobody holds although somebody waits for it.
+func (l *look) betweenVerdict() {
+	if slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == WhyRow || v.Kind == WhyPrepared && len(l.onRow) > 0 }) {
+		return // that is why
+	}
+	first := l.Queue.Alive
+	over := l.Last.EndedAt
+	if over.IsZero() {
+		over = l.Last.ExpiresAt
+	}
+	since := l.At.Sub(over)
+	v := Verdict{Kind: WhyBetween, Severity: SeverityNote}
+	v.Text = fmt.Sprintf("Nobody has held %s for %s, and %s for it: it goes from one holder to the next.", l.lock(), shown.Age(since), waitWord(l.alive()))
+	v.Because = "That takes a moment, up to about a second after a lease that has run out."
+	v.Steps = []Step{again("Look again.", l.name)}
+	if since > 3*time.Second {
+		v.Kind, v.Severity = WhyTurn, SeverityCritical
+		v.Text = fmt.Sprintf("Nobody has held %s for %s, although %s for it. It is the turn of %s, which does not take it.", l.lock(), shown.Age(since), waitWord(l.alive()), shown.Text(first.Holder))
+		v.Because = "That program has shown a sign of life not long ago. Probably it was stopped or cut off since then."
+		v.IfNothing = "When it gives no sign of life for 10s (by default), the queue passes over it."
+		v.Steps = []Step{again("Wait ten seconds, and look again.", l.name), l.find(HolderFacts{LockInfo: pglock.LockInfo{Holder: first.Holder}}, "STAT T means stopped. Ending it lets the next waiter go on.")}
+	}
+	l.add(v)
+}
+
+// queueVerdicts are about the queue alone.
+func (l *look) queueVerdicts() {
+	if l.Queue.Dead > 0 {
+		some := fmt.Sprintf("%d of %s are dead", l.Queue.Dead, count(l.Queue.Waiting, "waiter"))
+		if l.Queue.Dead == 1 {
+			some = fmt.Sprintf("1 of %s is dead", count(l.Queue.Waiting, "waiter"))
+		}
+		if l.Queue.Waiting > l.Queue.Read {
+			some += fmt.Sprintf(" (of the first %d)", l.Queue.Read)
+		}
+		l.add(Verdict{Kind: WhyDeadWaiters, Severity: SeverityNote, Text: some + ". That does no harm: the queue passes over them.",
+			Because: "Their programs have given no sign of life for longer than their session allows.",
+			Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}})
+	}
+	if l.State == LockHeld && l.alive() > 0 && l.says(SeverityNote) {
+		return
+	}
+	if l.State == LockHeld && l.alive() > 0 {
+		l.heldVerdict()
+	}
+}
+
+// pastVerdicts are about what has happened before.
+func (l *look) pastVerdicts() {
+	for _, h := range l.Holders {
+		if h.SlowestRenewal > h.TTL*6/10 {
+			l.add(Verdict{Kind: WhyGap, Severity: SeverityWarning,
+				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.", shown.Text(h.Holder), l.lock(),
+					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
+				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
+				Steps:   []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or use a longer TTL."}}})
+			break
+		}
+	}
+	hour := 0
+	var holders []string
+	for _, e := range l.Events {
+		if e.Kind == EventTakeover && l.At.Sub(e.At) < time.Hour {
+			hour++
+			if who := shown.Text(e.Holder); !slices.Contains(holders, who) && len(holders) < 3 {
+				holders = append(holders, who)
+			}
+		}
+	}
+	if hour >= 3 {
+		l.add(Verdict{Kind: WhyLosses, Severity: SeverityWarning,
+			Text:    fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s).", hour, strings.Join(holders, ", ")),
+			Because: "Sure: the audit has it. Programs crash, pause for longer than the lease lasts, or cannot reach the server.",
+			Steps:   []Step{{Do: "See why these programs ended or paused. If they pause (garbage collection, a busy machine), use a longer TTL."}}})
+	}
+}
+
+// tableVerdict is about a table that nobody can read.
+func (l *look) tableVerdict() {
+	v := Verdict{Kind: WhyTable, Severity: SeverityCritical}
+	v.Text = fmt.Sprintf("Nobody can read the tables of pglock: no answer within %s.", shown.Age(patience))
+	v.Because = "The one who has locked them cannot be seen any more."
+	v.Steps = []Step{again("Look again.", l.name)}
+	if len(l.tables) > 0 {
+		t := l.tables[0]
+		b := Backend{PID: t.pid, Prepared: t.prepared, User: t.user, Application: t.application, State: t.state, Transaction: t.transaction, InState: t.transaction,
+			Query: t.transaction, Statement: t.statement, Hidden: t.state == "" && t.prepared == "", MayEnd: true}
+		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), shown.Text(t.table))
+		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock so. " + does(b) + statement(b)
+		v.Steps = l.endProcess(b)
+		l.Processes = []ProcessFacts{{b}}
+	}
+	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when their time is over."
+	l.add(v)
+}

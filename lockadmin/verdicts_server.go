@@ -1,0 +1,361 @@
+package lockadmin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/shown"
+)
+
+// unremarkable is how long a transaction may be open, or a wait last, without a word about it.
+const unremarkable = time.Second
+
+// preparedVerdicts are about prepared transactions that have locked the lock's row, or hold a fence.
+func (l *look) preparedVerdicts() {
+	var told []string
+	for _, b := range slices.Concat(l.onRow, l.writes) {
+		if b.Prepared == "" || slices.Contains(told, b.Prepared) {
+			continue
+		}
+		told = append(told, b.Prepared)
+		var row bool
+		var fences []string
+		for _, o := range slices.Concat(l.onRow, l.writes) {
+			if o.Prepared == b.Prepared {
+				row = row || o.Use == BackendRow
+				if o.Use == BackendWrite {
+					fences = append(fences, shown.Text(o.Resource))
+				}
+			}
+		}
+		v := Verdict{Kind: WhyPrepared, Severity: l.grave()}
+		v.Text = fmt.Sprintf("A prepared transaction, %s of user %s, prepared %s ago, keeps %s.", shown.Text(b.Prepared), shown.Text(b.User),
+			shown.Age(b.Transaction), l.keeps(row, fences))
+		v.Because = "Sure: pg_prepared_xacts lists it. It was half of a two-phase commit. It belongs to no process, so it survives the program and restarts of the server."
+		v.IfNothing = "It stays until somebody ends it. " + l.consequence(row, fences)
+		v.Steps = endPrepared(b)
+		l.add(v)
+	}
+}
+
+// keeps says what a transaction has locked.
+func (l *look) keeps(row bool, fences []string) string {
+	var what []string
+	if row {
+		what = append(what, "the row of lock "+l.lock()+" locked")
+	}
+	if len(fences) > 0 {
+		slices.Sort(fences)
+		what = append(what, "the fence of "+strings.Join(slices.Compact(fences)[:min(3, len(slices.Compact(fences)))], ", ")+" closed")
+	}
+	return strings.Join(what, " and ")
+}
+
+func (l *look) consequence(row bool, fences []string) string {
+	switch {
+	case row && l.State != LockHeld:
+		return fmt.Sprintf("Until then nobody gets %s.", l.lock())
+	case row:
+		return fmt.Sprintf("The present holder goes on, but nobody gets %s after it.", l.lock())
+	case len(fences) > 0:
+		return "Until then every other write under that fence waits, and fails when its time is over."
+	}
+	return ""
+}
+
+// endPrepared are the ways to end a prepared transaction.
+func endPrepared(b Backend) []Step {
+	needs := fmt.Sprintf("user %s, or a superuser, in this database", shown.Text(b.User))
+	return []Step{
+		{Do: "Ask whoever runs the two-phase commits (a transaction manager, a job) which way the other half went. Both halves must end alike. Then one of:"},
+		{Do: "Make its changes permanent.", Run: RunSQL, Command: "COMMIT PREPARED " + shown.SQL(b.Prepared),
+			Effect: "Keeps what it wrote. If it is fenced, its lease was checked when it was prepared.", Needs: needs},
+		{Do: "Or throw its changes away.", Run: RunSQL, Command: "ROLLBACK PREPARED " + shown.SQL(b.Prepared),
+			Effect: "What it wrote is lost for ever.", Needs: needs},
+	}
+}
+
+// about describes a server process: whose it is, and what it does.
+func about(b Backend) string {
+	if b.Prepared != "" {
+		return fmt.Sprintf("prepared transaction %s of user %s", shown.Text(b.Prepared), shown.Text(b.User))
+	}
+	var whose []string
+	if b.Application != "" {
+		whose = append(whose, shown.Text(b.Application))
+	}
+	if b.User != "" {
+		whose = append(whose, "user "+shown.Text(b.User))
+	}
+	if b.Client != "" {
+		whose = append(whose, "from "+shown.Text(b.Client))
+	}
+	text := fmt.Sprintf("server process %d", b.PID)
+	if len(whose) > 0 {
+		text += " (" + strings.Join(whose, ", ") + ")"
+	}
+	return text
+}
+
+// does says what a process does, as far as the server shows it.
+func does(b Backend) string {
+	switch {
+	case b.Prepared != "":
+		return fmt.Sprintf("It was prepared %s ago and waits for its COMMIT PREPARED or ROLLBACK PREPARED.", shown.Age(b.Transaction))
+	case b.Hidden:
+		return "The server does not show this user what it does."
+	case strings.HasPrefix(b.State, "idle in transaction"):
+		return fmt.Sprintf("It has been idle in its transaction for %s: no statement runs, and nobody has ended the transaction.", shown.Age(b.InState))
+	case len(b.BlockedBy) > 0 || b.BlockedByPrepared != "":
+		return fmt.Sprintf("It waits itself, for %s.", shown.Age(b.Query))
+	case b.State == "active":
+		return fmt.Sprintf("It has been running a statement for %s.", shown.Age(b.Query))
+	}
+	return fmt.Sprintf("It is %s.", shown.Text(b.State))
+}
+
+// statement quotes the last statement of a process, in one line.
+func statement(b Backend) string {
+	s := strings.Join(strings.Fields(b.Statement), " ")
+	if s == "" {
+		return ""
+	}
+	if r := []rune(s); len(r) > 100 {
+		s = string(r[:100]) + "…"
+	}
+	return " Its last statement: " + shown.Text(s)
+}
+
+// roots follows a process to those at the end of its wait, and tells how many are in between.
+func (l *look) roots(b Backend) (ends []Backend, between int) {
+	seen := map[int]bool{b.PID: true}
+	front := []Backend{b}
+	for len(front) > 0 {
+		at := front[0]
+		front = front[1:]
+		if len(at.BlockedBy) == 0 && at.BlockedByPrepared == "" && at.PID != b.PID {
+			ends = append(ends, at)
+			continue
+		}
+		if at.PID != b.PID {
+			between++
+		}
+		for _, p := range l.processes {
+			if p.PID != 0 && slices.Contains(at.BlockedBy, p.PID) && !seen[p.PID] {
+				seen[p.PID] = true
+				front = append(front, p)
+			}
+			if p.Prepared != "" && p.Prepared == at.BlockedByPrepared && !slices.ContainsFunc(ends, func(e Backend) bool { return e.Prepared == p.Prepared }) {
+				ends = append(ends, p)
+			}
+		}
+	}
+	return ends, between
+}
+
+// endProcess are the ways to end what a process has open.
+func (l *look) endProcess(b Backend) []Step {
+	if b.Prepared != "" {
+		return endPrepared(b)
+	}
+	needs := ""
+	if !b.MayEnd {
+		needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend (a superuser, if that role is one)", shown.Text(b.User))
+	}
+	var steps []Step
+	whose := "whoever runs it"
+	if b.Application != "" {
+		whose = shown.Text(b.Application)
+	}
+	if strings.HasPrefix(b.State, "idle in transaction") {
+		steps = append(steps, Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.", shown.Text(b.User), whose)})
+	} else if b.State == "active" && len(b.BlockedBy) == 0 {
+		steps = append(steps, Step{Do: "Cancel its statement.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
+			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. If a person runs it, ask them first.", Needs: needs})
+	}
+	return append(steps, Step{Do: "End its connection.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
+		Effect: "Rolls its transaction back: what it has not committed is lost. Whoever waits for it goes on at once.", Needs: needs})
+}
+
+// rowVerdicts are about transactions of others that have locked the lock's row.
+func (l *look) rowVerdicts() {
+	for _, b := range l.onRow {
+		if b.Prepared != "" || !b.Hidden && b.Transaction < unremarkable || slices.ContainsFunc(l.writes, func(w Backend) bool { return w.PID == b.PID }) {
+			continue // a grant, a renewal or a commit takes a moment
+		}
+		v := Verdict{Kind: WhyRow, Severity: l.grave()}
+		v.Text = fmt.Sprintf("Somebody has locked the row of lock %s in pglock's own table: %s.", l.lock(), about(b))
+		if !b.Hidden {
+			v.Text += fmt.Sprintf(" That transaction is %s old.", shown.Age(b.Transaction))
+		}
+		v.Because = "Sure: the row names the transaction. Programs that use pglock hold this row for milliseconds; so this is a person or a script. " + does(b) + statement(b)
+		switch {
+		case l.State != LockHeld:
+			v.IfNothing = fmt.Sprintf("Nobody gets %s until that transaction ends.", l.lock())
+		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
+			h := l.Holders[0]
+			v.Severity = SeverityCritical
+			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", shown.Text(h.Holder), shown.Age(h.SinceRenewal))
+			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody gets it until that transaction ends.", shown.Age(h.Remaining), shown.Text(h.Holder))
+		default:
+			v.IfNothing = fmt.Sprintf("The holder probably cannot renew. Then its lease ends in %s, and after that nobody gets the lock until that transaction ends.",
+				shown.Age(l.Holders[0].Remaining))
+		}
+		v.Steps = append(l.endProcess(b), Step{Do: "Do not break the lock: a break would wait for the same row."})
+		l.add(v)
+	}
+}
+
+// writeVerdicts are about fenced transactions: those that wait in the server, and those that are open and idle.
+func (l *look) writeVerdicts() {
+	var told []int
+	for _, b := range slices.Concat(l.writes, l.atFence) {
+		if b.Prepared != "" || slices.Contains(told, b.PID) {
+			continue
+		}
+		told = append(told, b.PID)
+		switch stuck := len(b.BlockedBy) > 0 || b.BlockedByPrepared != ""; {
+		case stuck && b.Use == BackendAtFence:
+			l.fenceVerdict(b)
+		case stuck && (b.Hidden || b.Query >= unremarkable):
+			l.blockedVerdict(b)
+		case strings.HasPrefix(b.State, "idle in transaction") && b.InState >= unremarkable:
+			l.idleVerdict(b)
+		}
+	}
+}
+
+// writer names the program of a fenced transaction: the holder's, or an older one.
+func (l *look) writer(b Backend) (who string, present bool) {
+	if len(l.Holders) == 1 && (b.Hidden || b.Transaction <= l.Holders[0].HeldFor+unremarkable) {
+		return shown.Text(l.Holders[0].Holder), true
+	}
+	if len(l.Holders) > 1 {
+		return "one of its holders", true
+	}
+	return "a former holder", false
+}
+
+// blockedVerdict is about a fenced write that waits for somebody in the server.
+func (l *look) blockedVerdict(b Backend) {
+	who, present := l.writer(b)
+	ends, between := l.roots(b)
+	v := Verdict{Kind: WhyBlocked, Severity: l.grave()}
+	whose := fmt.Sprintf("%s is held by %s, and its write waits in PostgreSQL", l.lock(), who)
+	if !present {
+		whose = fmt.Sprintf("A write of a former holder of %s waits in PostgreSQL", l.lock())
+	}
+	at := ""
+	if b.BlockedAt != "" {
+		at = " for " + shown.Text(b.BlockedAt)
+	}
+	if len(ends) == 0 {
+		v.Text = fmt.Sprintf("%s%s, in a circle of server processes.", whose, at)
+		v.Because = fmt.Sprintf("Sure: pg_blocking_pids says so. PostgreSQL finds such a circle after deadlock_timeout, one second by default, and ends one transaction (server process %d waits).", b.PID)
+		v.Steps = []Step{again("Look again in a few seconds.", l.name)}
+		l.add(v)
+		return
+	}
+	end := ends[0]
+	v.Text = fmt.Sprintf("%s%s: %s has locked it.", whose, at, about(end))
+	if between > 0 {
+		v.Text = fmt.Sprintf("%s%s. %s stand in between; at the end stands %s.", whose, at, count(between, "other process"), about(end))
+		v.Text = strings.ReplaceAll(strings.ReplaceAll(v.Text, "other processs", "other processes"), "1 other process stand ", "1 other process stands ")
+	}
+	if len(ends) > 1 {
+		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
+	}
+	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
+	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails when its time is over" + l.atTheLatest() + "."
+	if l.alive() > 0 && present {
+		v.IfNothing += fmt.Sprintf(" Until then %s keeps the lock, and %s for it.", who, waitWord(l.alive()))
+	}
+	v.Steps = append(l.endProcess(end), Step{Do: "Do not break the lock for this: the next holder would meet the same transaction."})
+	l.add(v)
+}
+
+// atTheLatest says when the lease ends, if there is one.
+func (l *look) atTheLatest() string {
+	if len(l.Holders) != 1 {
+		return ", at the latest when its lease ends"
+	}
+	return fmt.Sprintf(", in %s at the latest", shown.Age(l.Holders[0].Remaining))
+}
+
+func waitWord(n int) string {
+	if n == 1 {
+		return "1 waits"
+	}
+	return fmt.Sprintf("%d wait", n)
+}
+
+// idleVerdict is about a fenced transaction that is open and does nothing.
+func (l *look) idleVerdict(b Backend) {
+	who, present := l.writer(b)
+	v := Verdict{Kind: WhyIdle, Severity: SeverityWarning}
+	behind := l.behind(b)
+	if l.alive() > 0 || behind > 0 {
+		v.Severity = SeverityCritical
+	}
+	if present {
+		v.Text = fmt.Sprintf("%s is held by %s, which has left its own transaction open: it is %s old, and idle for %s.", l.lock(), who, shown.Age(b.Transaction), shown.Age(b.InState))
+	} else {
+		v.Text = fmt.Sprintf("A former holder of %s has left a transaction open that has passed the fence of %s: it is %s old, and idle for %s.", l.lock(),
+			shown.Text(b.Resource), shown.Age(b.Transaction), shown.Age(b.InState))
+	}
+	v.Because = fmt.Sprintf("Sure: %s has passed the fence of %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), shown.Text(b.Resource)) + statement(b)
+	v.IfNothing = "The server ends that transaction when its time is over" + l.atTheLatest() + ". What it wrote is then rolled back."
+	if !present {
+		v.IfNothing = "The server ends that transaction when the time that it was given is over. It cannot commit any more, because its lease has ended."
+	}
+	if behind > 0 {
+		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits", false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
+	}
+	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
+		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an error, and may write again."}
+	if !b.MayEnd {
+		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", shown.Text(b.User))
+	}
+	if present && len(l.Holders) == 1 {
+		h := l.Holders[0]
+		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in the middle of the transaction."), terminate,
+			l.breakStep(l.name, h.Token, h.Holder, "its transaction is idle")}
+		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until its time is over."
+	} else {
+		terminate.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
+		v.Steps = []Step{terminate, again("Or wait, and look again.", l.name)}
+	}
+	l.add(v)
+}
+
+// behind counts who waits for a process.
+func (l *look) behind(b Backend) (n int) {
+	for _, p := range l.processes {
+		if slices.Contains(p.BlockedBy, b.PID) {
+			n++
+		}
+	}
+	return n
+}
+
+// fenceVerdict is about a write that waits at the fence for an older transaction.
+func (l *look) fenceVerdict(b Backend) {
+	ends, _ := l.roots(b)
+	if len(ends) == 0 || ends[0].Prepared != "" || !b.Hidden && b.Query < unremarkable {
+		return // the prepared transaction has its own verdict
+	}
+	end := ends[0]
+	for _, v := range l.Verdicts {
+		if v.Kind == WhyFence || v.Kind == WhyIdle && end.Use == BackendWrite {
+			return
+		}
+	}
+	v := Verdict{Kind: WhyFence, Severity: SeverityWarning}
+	v.Text = fmt.Sprintf("A write under %s waits at the fence of %s: %s has passed it earlier and is still open.", l.lock(), shown.Text(b.Resource), about(end))
+	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
+	v.IfNothing = "It goes on when that transaction ends, at the latest when the lease of that transaction is over, or the time limit that its program has set."
+	v.Steps = append(l.endProcess(end), again("Or wait, and look again.", l.name))
+	l.add(v)
+}

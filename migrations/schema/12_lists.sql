@@ -1,0 +1,269 @@
+-- Lists, for people. They lock nothing. A list in the order of names walks an index from p_after on, and stops after
+-- p_limit rows, however long the table is: so each page costs the same. Any other order reads the whole table once for
+-- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or a
+-- holder's label contains.
+
+-- is_listed says whether a row fits the filters that locks and waiters have in common.
+CREATE FUNCTION is_listed(
+  p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz,
+  p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT (p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)
+    AND (p_holder = '' OR p_in_holder = p_holder)
+    AND (p_session_id IS NULL OR p_in_session = p_session_id)
+    AND (p_mode = '' OR p_in_mode = p_mode)
+    AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
+$$;
+
+-- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
+-- database's encoding has no such text.
+CREATE FUNCTION last_with(p_prefix text) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+
+-- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
+-- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
+-- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
+-- index: a plan for a page of unknown size would read and sort the whole table.
+CREATE FUNCTION list_locks(
+  p_prefix text DEFAULT '', p_free boolean DEFAULT false, p_after text DEFAULT '', p_limit int DEFAULT 1000,
+  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+RETURNS SETOF described
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+  SELECT * FROM (
+    SELECT d.* FROM described d
+    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+      AND starts_with(d.name, p_prefix)
+      AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+      AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
+      AND (d.held OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+    ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
+  ORDER BY page.name, page.slot
+$$;
+
+-- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by waiting,
+-- the longest queue first; by expiry, the lease that ends next first. It reads the whole table.
+CREATE FUNCTION rank_locks(
+  p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
+  p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
+  p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
+RETURNS SETOF described
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
+AS $$
+DECLARE
+  ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be age, waiting or expiry'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+  k  record;
+BEGIN
+  FOR k IN
+    SELECT l.name, l.slot FROM locks l
+      LEFT JOIN (SELECT q.name, count(*) AS n FROM waiters q WHERE p_order = 'waiting' OR p_queued GROUP BY q.name) w
+        ON w.name = l.name
+    WHERE starts_with(l.name, p_prefix)
+      AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+      AND (NOT p_queued OR w.n > 0)
+      AND (l.expires_at > clock_timestamp() OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+    ORDER BY CASE p_order WHEN 'waiting' THEN -coalesce(w.n, 0) END,
+             CASE p_order WHEN 'age' THEN l.acquired_at
+                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END, l.name, l.slot
+    LIMIT p_limit
+  LOOP
+    RETURN QUERY SELECT d.* FROM described d WHERE d.name = k.name AND d.slot = k.slot;
+  END LOOP;
+END $$;
+
+-- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
+-- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session is
+-- alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more recently.
+CREATE FUNCTION list_waiters(
+  p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
+  p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
+RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
+               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
+               behind_holder text, metadata jsonb)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
+AS $$
+  SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
+         (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
+         (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
+         b.ticket, coalesce(b.holder, (
+           SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+           ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+  FROM (
+    SELECT * FROM (
+      SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
+               THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0
+                                               AND e.ticket <= p_after_ticket))
+               ELSE 0 END AS place
+      FROM waiters w
+      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+    WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                    p_match, p_holder, p_session_id, p_mode, p_older)
+    ORDER BY a.name, a.ticket LIMIT p_limit) q
+  LEFT JOIN LATERAL (
+    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+      AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
+    ORDER BY p.ticket DESC LIMIT 1) b ON true
+  ORDER BY q.name, q.ticket
+$$;
+
+-- rank_waiters gives the p_limit waiters of list_waiters that have waited longest, the longest first. It reads every
+-- waiter.
+CREATE FUNCTION rank_waiters(
+  p_limit int, p_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
+  p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '', p_older interval DEFAULT NULL)
+RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
+               alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
+               behind_holder text, metadata jsonb)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000');
+BEGIN
+  RETURN QUERY
+    SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
+           (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
+           (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
+           GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
+           b.ticket, coalesce(b.holder, (
+             SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+             ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
+    FROM (
+      SELECT * FROM (
+        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM waiters w
+        WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND starts_with(w.name, p_prefix)) a
+      WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
+                      p_match, p_holder, p_session_id, p_mode, p_older)
+      ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q
+    LEFT JOIN LATERAL (
+      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+        AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
+      ORDER BY p.ticket DESC LIMIT 1) b ON true
+    ORDER BY q.enqueued_at, q.name, q.ticket;
+END $$;
+
+-- list_fences lists the fences that a lock's tokens have passed, and that of the resource with its name; '' lists
+-- every fence. They come in byte order of the resources, p_limit of them after p_after. p_match is contained in a
+-- resource or in the name of its lock; p_older leaves out fences that somebody has passed more recently.
+CREATE FUNCTION list_fences(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_prefix text DEFAULT '',
+  p_match text DEFAULT '', p_older interval DEFAULT NULL)
+RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+  SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
+    (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+     ORDER BY o.resource LIMIT p_limit)
+    UNION
+    SELECT * FROM fences o WHERE o.resource = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
+      AND starts_with(o.resource, p_prefix)
+      AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+    UNION
+    (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+     ORDER BY o.resource LIMIT p_limit)) f
+  ORDER BY f.resource LIMIT p_limit
+$$;
+
+-- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every fence.
+CREATE FUNCTION rank_fences(
+  p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
+  p_older interval DEFAULT NULL)
+RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+AS $$
+  SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
+  WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
+    AND starts_with(o.resource, p_prefix)
+    AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
+  ORDER BY o.advanced_at, o.resource LIMIT p_limit
+$$;
+
+-- session_rows tells what the tables know of each session: clients that hold or wait, and those whose heartbeat or
+-- wait is noted. A client that has only ever held leases has no row in sessions. No index leads from a session to its
+-- leases, because a grant would have to change it; so this reads all locks and all waiters, once. Its order is by
+-- label, or with p_order by age (the longest silent first), leases or waiting (the most first). p_after is the session
+-- to continue after, in the order of labels.
+CREATE FUNCTION session_rows(
+  p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
+RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
+               leases bigint, tickets bigint, pid int)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be name, age, leases or waiting'))
+    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+BEGIN
+  RETURN QUERY
+    WITH every AS MATERIALIZED (
+      SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
+             GREATEST(max(a.until), max(s.alive_until)) AS alive_until, GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+             sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
+      FROM (
+        SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
+               count(*) AS leases, 0 AS tickets
+        FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
+        UNION ALL
+        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM waiters q GROUP BY q.session_id
+        UNION ALL
+        SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
+        LEFT JOIN sessions s ON s.session_id = a.session_id
+      WHERE p_session_id IS NULL OR a.session_id = p_session_id
+      GROUP BY a.session_id)
+    SELECT e.session_id, e.holder, e.version, e.alive_until, e.seen_at, e.leases, e.tickets, k.pid
+    FROM (
+      SELECT * FROM every o
+      WHERE is_listed(o.session_id::text, o.holder, NULL, '', o.seen_at, p_match, p_holder, NULL, '', p_older)
+        AND (p_after IS NULL OR (o.holder, o.session_id) > (
+          SELECT t.holder, t.session_id FROM every t WHERE t.session_id = p_after))
+      ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
+               CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
+      LIMIT p_limit) e
+      LEFT JOIN (SELECT m.mark, min(m.pid) AS pid FROM marked_pids() m GROUP BY m.mark) k
+        ON k.mark = session_mark(e.session_id)
+    ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
+             CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
+END $$;
+
+-- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until without
+-- another sign of life: while its tickets count, or a lease still has a third of its TTL.
+CREATE FUNCTION list_sessions(
+  p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
+  p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
+RETURNS TABLE (session_id uuid, holder text, version text, alive boolean, alive_until timestamptz, seen_at timestamptz,
+               silent_us bigint, leases bigint, tickets bigint, pid int, db_user text, application_name text,
+               client_addr text, state text)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  SELECT r.session_id, r.holder, r.version, r.alive_until > clock_timestamp(), r.alive_until, r.seen_at,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000)::bigint, r.leases, r.tickets,
+         r.pid, a.usename::text, a.application_name, host(a.client_addr), a.state
+  FROM session_rows(p_limit, p_match, p_holder, p_session_id, p_older, p_order, p_after) WITH ORDINALITY r
+    LEFT JOIN pg_stat_activity a ON a.pid = r.pid
+  ORDER BY r.ordinality
+$$;

@@ -1,0 +1,160 @@
+-- The server's processes behind a lock, and what they wait for. Nothing here locks a row or waits for one.
+
+-- lockers gives the transactions that may have locked a row with this xmax: its number is that of a transaction, or of
+-- a group of them. The number alone does not say which, so the caller looks at what each of them has locked.
+CREATE FUNCTION lockers(p_xmax xid) RETURNS SETOF xid
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN NEXT p_xmax;
+  RETURN QUERY SELECT m.xid FROM pg_get_multixact_members(p_xmax) m;
+EXCEPTION
+  WHEN OTHERS THEN   -- there is no group of this number
+    RETURN;
+END $$;
+
+-- backend_pids tells the server processes and prepared transactions that list_backends describes. It reads which
+-- transactions have locked the rows of the lock and of its fences: a row that they have written is visible to nobody
+-- yet. A fence that nobody has passed before has no row to see. It reads these rows only while somebody has locked or
+-- written rows of their tables, and goes by indexes, as list_fences does.
+CREATE FUNCTION backend_pids(p_name text)
+RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, gid text)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+  WITH k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE o.locktype IN ('advisory', 'transactionid', 'relation', 'tuple')),
+    here AS MATERIALIZED (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()),
+    writers AS MATERIALIZED (   -- a prepared transaction has no process, but locks like one
+      SELECT DISTINCT t.transactionid, t.pid, t.virtualtransaction, r.relation FROM k t
+        JOIN k r ON r.virtualtransaction = t.virtualtransaction AND r.pid IS NOT DISTINCT FROM t.pid
+      WHERE t.locktype = 'transactionid' AND t.granted AND t.mode = 'ExclusiveLock'
+        AND r.locktype = 'relation' AND r.granted AND r.mode IN ('RowShareLock', 'RowExclusiveLock')
+        AND r.database = (SELECT h.oid FROM here h) AND r.relation IN ('locks'::regclass, 'fences'::regclass)),
+    ours AS MATERIALIZED (
+      SELECT 'locks'::regclass::oid AS relation, NULL AS resource, l.xmax AS by, l.ctid::text::point AS at
+      FROM locks l WHERE l.name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'locks'::regclass)
+      UNION ALL
+      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
+      WHERE o.lock_name = p_name AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass)
+      UNION ALL
+      SELECT 'fences'::regclass, o.resource, o.xmax, o.ctid::text::point FROM fences o
+      WHERE o.resource = p_name AND o.lock_name <> p_name
+        AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
+  SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
+  FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
+    AND k.database = (SELECT h.oid FROM here h)
+    AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
+  WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+  UNION
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
+  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
+    JOIN writers w ON w.transactionid = x.xid AND w.relation = o.relation
+    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.locktype = 'transactionid'
+      AND u.virtualtransaction = w.virtualtransaction
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
+  WHERE o.by <> '0'::xid AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
+  UNION
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, n.pid, NULL
+  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
+    JOIN k n ON NOT n.granted AND (n.locktype = 'transactionid' AND n.transactionid = x.xid
+      OR n.locktype = 'tuple' AND n.relation = o.relation)
+  WHERE o.by <> '0'::xid
+    AND EXISTS (SELECT FROM k r WHERE r.pid = n.pid AND r.locktype = 'relation' AND r.relation = o.relation
+                AND r.mode IN ('RowShareLock', 'RowExclusiveLock'))
+    AND NOT EXISTS (   -- it waits for another row
+      SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
+        AND (t.database, t.relation, t.page, t.tuple)
+            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int))
+$$;
+
+-- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
+-- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those that
+-- have locked the lock's row (row) or wait for it (at row), and of whoever keeps one of them from going on (blocker). A
+-- prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
+-- more than the name of the application, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A
+-- holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
+CREATE FUNCTION list_backends(p_name text)
+RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, db_user text,
+               application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
+               state_us bigint, transaction_us bigint, query_us bigint, waits_for text, may_end boolean,
+               query text, gid text, blocked_by int[], blocked_by_gid text, blocked_at text)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  WITH RECURSIVE ours AS MATERIALIZED (SELECT * FROM backend_pids(p_name)),
+    chain AS (
+      SELECT o.pid, pg_blocking_pids(o.pid) AS by FROM (SELECT DISTINCT s.pid FROM ours s WHERE s.pid IS NOT NULL) o
+      UNION
+      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL unnest(c.by) b (pid) WHERE b.pid > 0),
+    stuck AS MATERIALIZED (SELECT DISTINCT ON (c.pid) c.pid, c.by FROM chain c ORDER BY c.pid),
+    k AS MATERIALIZED (
+      SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM stuck s WHERE cardinality(s.by) > 0)),
+    at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
+      SELECT DISTINCT ON (s.pid) s.pid, CASE
+          WHEN w.locktype = 'advisory' THEN 'an advisory lock'
+          WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
+          WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
+          ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
+            SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
+        (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
+           JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
+         WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
+         LIMIT 1) AS gid
+      FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
+        LEFT JOIN k r ON r.pid = s.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
+      ORDER BY s.pid, r.relation),
+    everybody AS (
+      SELECT o.slot, o.token, o.holder, o.use, o.resource, o.pid, o.gid FROM ours o
+      UNION ALL
+      SELECT NULL, NULL, NULL, 'blocker', NULL, s.pid, NULL FROM stuck s WHERE s.pid NOT IN (
+        SELECT o.pid FROM ours o WHERE o.pid IS NOT NULL)
+      UNION ALL
+      SELECT DISTINCT NULL::int, NULL::bigint, NULL, 'blocker', NULL, NULL::int, a.gid FROM at a
+      WHERE a.gid IS NOT NULL AND a.gid NOT IN (SELECT o.gid FROM ours o WHERE o.gid IS NOT NULL))
+  SELECT e.slot, e.token, e.holder, e.use, e.resource, e.pid, coalesce(a.usename, p.owner)::text, a.application_name,
+         e.gid IS NULL AND a.backend_start IS NULL, host(a.client_addr), coalesce(a.backend_start, p.prepared),
+         CASE WHEN e.gid IS NULL THEN a.state ELSE 'prepared' END,
+         (extract(epoch FROM clock_timestamp() - coalesce(a.state_change, p.prepared)) * 1000000)::bigint,
+         (extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) * 1000000)::bigint,
+         (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
+         a.wait_event_type || ': ' || a.wait_event,
+         CASE WHEN e.gid IS NOT NULL THEN me.rolsuper OR p.owner = me.rolname
+           ELSE (me.rolsuper OR NOT r.rolsuper)
+             AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
+         CASE WHEN a.backend_start IS NOT NULL THEN left(a.query, 1000) END, e.gid,
+         nullif(array_remove(ARRAY(SELECT DISTINCT b FROM unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
+  FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
+    LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
+    JOIN pg_roles me ON me.rolname = current_user
+  WHERE a.pid IS NOT NULL OR p.gid IS NOT NULL
+  ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
+             WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
+$$;
+
+-- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
+-- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that holds is the one that waits; otherwise
+-- another one of the same session does.
+CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
+RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
+               waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $$
+  WITH RECURSIVE w AS (
+    SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
+           q.name AS wanted, q.enqueued_at
+    FROM locks l JOIN waiters q ON q.session_id = l.session_id
+    WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
+    UNION
+    SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name, q.enqueued_at
+    FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
+      JOIN waiters q ON q.session_id = l.session_id
+    WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
+  SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
+         GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
+         h.token
+  FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
+    SELECT * FROM locks l WHERE l.name = n.wanted AND l.expires_at > clock_timestamp()
+    ORDER BY l.expires_at DESC LIMIT 5) h ON true
+  ORDER BY n.depth, NOT n.same, n.ticket
+$$;
