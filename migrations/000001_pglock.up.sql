@@ -2679,6 +2679,12 @@ AS $$
     AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
 $$;
 
+-- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
+-- database's encoding has no such text.
+CREATE FUNCTION last_with(p_prefix text) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
 -- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
@@ -2689,11 +2695,12 @@ CREATE FUNCTION list_locks(
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
   SELECT * FROM (
     SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
+    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+      AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
@@ -2710,7 +2717,8 @@ CREATE FUNCTION rank_locks(
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 DECLARE
   ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
@@ -2748,7 +2756,7 @@ RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, 
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
   SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
@@ -2764,8 +2772,9 @@ AS $$
                                                AND e.ticket <= p_after_ticket))
                ELSE 0 END AS place
       FROM waiters w
-      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_prefix AND starts_with(w.name, p_prefix)
-        AND w.name >= p_name AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.name, a.ticket LIMIT p_limit) q
@@ -2784,7 +2793,8 @@ CREATE FUNCTION rank_waiters(
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2820,11 +2830,11 @@ CREATE FUNCTION list_fences(
   p_match text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)
     UNION
@@ -2833,7 +2843,7 @@ AS $$
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
     (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
@@ -2844,7 +2854,7 @@ CREATE FUNCTION rank_fences(
   p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
   p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
   SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
   WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
@@ -2862,7 +2872,8 @@ CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
 RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2974,13 +2985,22 @@ AS $$
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
   FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
     JOIN writers w ON w.transactionid = x.xid AND w.relation = o.relation
-    LEFT JOIN pg_prepared_xacts p ON w.pid IS NULL AND w.virtualtransaction = '-1/' || p.transaction
+    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.locktype = 'transactionid'
+      AND u.virtualtransaction = w.virtualtransaction
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
   WHERE o.by <> '0'::xid AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
   UNION
-  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, t.pid, NULL
-  FROM ours o JOIN k t ON t.locktype = 'tuple' AND t.relation = o.relation AND t.database = (SELECT h.oid FROM here h)
-    AND t.page = o.at[0]::int AND t.tuple = o.at[1]::int
-  WHERE EXISTS (SELECT FROM k n WHERE n.pid = t.pid AND NOT n.granted)
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, n.pid, NULL
+  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
+    JOIN k n ON NOT n.granted AND (n.locktype = 'transactionid' AND n.transactionid = x.xid
+      OR n.locktype = 'tuple' AND n.relation = o.relation)
+  WHERE o.by <> '0'::xid
+    AND EXISTS (SELECT FROM k r WHERE r.pid = n.pid AND r.locktype = 'relation' AND r.relation = o.relation
+                AND r.mode IN ('RowShareLock', 'RowExclusiveLock'))
+    AND NOT EXISTS (   -- it waits for another row
+      SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
+        AND (t.database, t.relation, t.page, t.tuple)
+            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int))
 $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
@@ -3007,11 +3027,13 @@ AS $$
     at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
       SELECT DISTINCT ON (s.pid) s.pid, CASE
           WHEN w.locktype = 'advisory' THEN 'an advisory lock'
+          WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
           WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
           ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
             SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
-        (SELECT p.gid FROM pg_prepared_xacts p JOIN k g ON g.pid IS NULL AND g.virtualtransaction = '-1/' || p.transaction
+        (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
+           JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
          WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
          LIMIT 1) AS gid
       FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
@@ -3553,7 +3575,7 @@ CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id big
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   (SELECT e.id, e.kind FROM events e
-   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
+   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'overlap', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
   UNION ALL
   SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
 $$;

@@ -54,7 +54,7 @@ You need the role pglock_admin.`,
 				return usageErrorf("--events 90d", "--events is %s: it must not be negative", durationText(older))
 			}
 			opts := []lockadmin.PruneOption{lockadmin.WithIdle(idle), lockadmin.WithOnInUse(func() {
-				if o.output != outputJSON {
+				if o.output == outputTable {
 					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to --timeout (%s) for whoever writes to it\n", durationText(o.timeout))
 				}
 			})}

@@ -19,9 +19,12 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, Fences, RankFences, Sessions, Backends, Waits, Diagnose string
-	Statistics, RecentEvents                                                                                                                   string
-	History, HistorySettings, SetHistory, Replay, ClockSteps                                                                                   string
+	Start, Watch, Get, Diagnose, Statistics, RecentEvents string
+	List, RankLocks, Waiters, RankWaiters                 string
+	Fences, RankFences, Sessions, Backends, Waits         string
+	BreakLock, BreakSession                               string
+	History, HistorySettings, SetHistory, Replay          string
+	ClockSteps                                            string
 }
 
 // times finds {{at column}} in a query.
