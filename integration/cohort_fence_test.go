@@ -187,7 +187,8 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 		for caller := range 12 {
 			level := levels[(client+caller)%2]
 			wg.Go(func() {
-				for time.Now().Before(until) {
+				for enough := func() bool { return passed.Load() > 0 && written.Load() > 0 && refused.Load() > 0 }; time.Now().Before(until) ||
+					!enough() && time.Now().Before(until.Add(patience)); {
 					l, err := c.Acquire(t.Context(), "x")
 					if err != nil {
 						t.Error(err)

@@ -31,7 +31,7 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return Explanation{}, err
 	}
-	l := look{name: name, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []Backend{}}}
+	l := look{name: name, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
 	l.Queue.First = []WaiterFacts{}
 	err := a.read(ctx, func(r reader) error { return l.read(r, a) })
 	if protocol.LockedOut(err) {
@@ -57,6 +57,7 @@ type look struct {
 	closed bool        // the tables cannot be read
 	tables []tableLock // who keeps them closed
 
+	processes                                           []Backend
 	heartbeats, writes, atFence, onRow, atRow, blockers []Backend
 }
 
@@ -72,7 +73,7 @@ func (l *look) read(r reader, a *Admin) error {
 		l.State = LockUnknown
 		return l.readNeighbours(r, a)
 	}
-	if l.Processes, err = rows(r, q.Backends, []any{l.name}, scanBackend); err != nil {
+	if l.processes, err = rows(r, q.Backends, []any{l.name}, scanBackend); err != nil {
 		return err
 	}
 	l.sort()
@@ -114,7 +115,8 @@ func (l *look) factsOf(i pglock.LockInfo) HolderFacts {
 
 // sort puts the processes into groups by what they do for the lock.
 func (l *look) sort() {
-	for _, b := range l.Processes {
+	for _, b := range l.processes {
+		l.Processes = append(l.Processes, ProcessFacts{b})
 		group := map[BackendUse]*[]Backend{BackendHeartbeat: &l.heartbeats, BackendWrite: &l.writes, BackendAtFence: &l.atFence,
 			BackendRow: &l.onRow, BackendAtRow: &l.atRow, BackendBlocker: &l.blockers}[b.Use]
 		if group != nil {

@@ -91,7 +91,7 @@ func (l *look) readNeighbours(r reader, a *Admin) error {
 	}
 	for _, p := range places {
 		if p.Schema != "" {
-			p.Holds = l.has(r, p.Schema)
+			p.Holds = l.isIn(r, p.Schema)
 		}
 		l.Elsewhere = append(l.Elsewhere, p)
 	}
@@ -106,8 +106,8 @@ func boolean(b bool) int {
 	return 0
 }
 
-// has reports whether another schema has the lock, if this user may know.
-func (l *look) has(r reader, schema string) bool {
+// isIn reports whether another schema has the lock, if this user may know.
+func (l *look) isIn(r reader, schema string) bool {
 	inner, err := r.tx.Begin(r.ctx)
 	if err != nil {
 		return false
@@ -116,6 +116,13 @@ func (l *look) has(r reader, schema string) bool {
 	r.tx = inner
 	infos, err := rows(r, protocol.NewQueries(schema).Get, []any{l.name}, scanLock)
 	return err == nil && len(infos) > 0
+}
+
+func names(locks []string) (all []string) {
+	for _, l := range locks[:min(3, len(locks))] {
+		all = append(all, shown.Name(l))
+	}
+	return all
 }
 
 // variants are other ways to write a name.
@@ -226,24 +233,29 @@ func (l *look) unknownVerdicts() {
 			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema}}, v.Steps...)
 		}
 	}
-	if v.Kind == WhyUnknown && len(databases) > 0 {
+	var there []Step
+	for _, e := range databases[:min(3, len(databases))] {
+		there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", shown.Word(e.Database)), Run: RunAdmin, Command: "why " + l.lock(), Database: e.Database})
+	}
+	switch {
+	case v.Kind == WhyUnknown && len(l.Similar) > 0:
+		v.Text += fmt.Sprintf(" Similar to it: %s.", strings.Join(names(l.Similar), ", "))
+		v.Because = "Sure that this very name is unknown here. Probably it is misspelt, or the lock is in another database."
+		v.Steps = append(v.Steps, there...)
+	case v.Kind == WhyUnknown && len(databases) > 0:
 		e := databases[0]
 		v.Kind = WhyAnotherDatabase
 		others := count(e.Connections, "connection")
 		if len(e.Applications) > 0 {
-			var names []string
+			var called []string
 			for _, a := range e.Applications {
-				names = append(names, shown.Text(a))
+				called = append(called, shown.Text(a))
 			}
-			others += " (" + strings.Join(names, ", ") + ")"
+			others += " (" + strings.Join(called, ", ") + ")"
 		}
 		v.Text = fmt.Sprintf("Probably this is the wrong database: nobody has used a lock named %s here, and %s. Programs that use pglock are connected to database %s of the same server: %s.",
 			l.lock(), here, shown.Word(e.Database), others)
 		v.Because = "Sure that it is unknown here. That it is in the other database is a guess, from the names of the connections there."
-		var there []Step
-		for _, e := range databases[:min(3, len(databases))] {
-			there = append(there, Step{Do: fmt.Sprintf("Look in database %s.", shown.Word(e.Database)), Run: RunAdmin, Command: "why " + l.lock(), Database: e.Database})
-		}
 		v.Steps = append(there, v.Steps...)
 	}
 	for _, e := range schemas {

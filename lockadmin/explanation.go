@@ -17,16 +17,16 @@ type Explanation struct {
 	Severity Severity  `json:"severity"` // of the first verdict
 	Verdicts []Verdict `json:"verdicts"` // the gravest first; there is always one
 
-	Holders   []HolderFacts `json:"holders"`        // held leases, by slot
-	Last      *HolderFacts  `json:"last,omitempty"` // of a lock that nobody holds: its last lease
-	Queue     QueueFacts    `json:"queue"`
-	Waits     []Wait        `json:"waits"`            // what the holders' programs wait for, and what its holders wait for
-	Circle    []Wait        `json:"circle,omitempty"` // the first of them that lead back to this lock
-	Processes []Backend     `json:"processes"`        // of the server, and prepared transactions, that have to do with the lock
-	Events    []Event       `json:"events"`           // the last takeovers and breaks, newest first; null without the right
-	Similar   []string      `json:"similar,omitempty"`
-	Elsewhere []Elsewhere   `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
-	Unseen    []string      `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
+	Holders   []HolderFacts  `json:"holders"`        // held leases, by slot
+	Last      *HolderFacts   `json:"last,omitempty"` // of a lock that nobody holds: its last lease
+	Queue     QueueFacts     `json:"queue"`
+	Waits     []Wait         `json:"waits"`            // what the holders' programs wait for, and what its holders wait for
+	Circle    []Wait         `json:"circle,omitempty"` // the first of them that lead back to this lock
+	Processes []ProcessFacts `json:"processes"`        // of the server, and prepared transactions, that have to do with the lock
+	Events    []Event        `json:"events"`           // the last takeovers and breaks, newest first; null without the right
+	Similar   []string       `json:"similar,omitempty"`
+	Elsewhere []Elsewhere    `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
+	Unseen    []string       `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
 }
 
 // LockState says whether somebody holds a lock.
@@ -132,7 +132,9 @@ func (h HolderFacts) MarshalJSON() ([]byte, error) {
 		Remaining    int64 `json:"remaining_ms"`
 		HeldFor      int64 `json:"held_for_ms"`
 		SinceRenewal int64 `json:"since_renewal_ms"`
-	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds()})
+		Slowest      int64 `json:"slowest_renewal_ms"`
+	}{plain(h), h.TTL.Milliseconds(), h.Remaining.Milliseconds(), h.HeldFor.Milliseconds(), h.SinceRenewal.Milliseconds(),
+		h.SlowestRenewal.Milliseconds()})
 }
 
 // QueueFacts is the queue of a lock.
@@ -154,6 +156,27 @@ func (w WaiterFacts) MarshalJSON() ([]byte, error) {
 		TTL     int64 `json:"ttl_ms"`
 		Waiting int64 `json:"waiting_ms"`
 	}{w.Waiter, w.TTL.Milliseconds(), w.Waiting.Milliseconds()})
+}
+
+// ProcessFacts is a process of the server, or a prepared transaction.
+type ProcessFacts struct{ Backend }
+
+// MarshalJSON writes durations in milliseconds; null where the server hides them.
+func (p ProcessFacts) MarshalJSON() ([]byte, error) {
+	var inState, transaction, query *int64
+	ms := func(d time.Duration) *int64 { n := d.Milliseconds(); return &n }
+	if !p.Hidden {
+		inState, query = ms(p.InState), ms(p.Query)
+		if p.Transaction > 0 {
+			transaction = ms(p.Transaction)
+		}
+	}
+	return json.Marshal(struct {
+		Backend
+		InState     *int64 `json:"in_state_ms"`
+		Transaction *int64 `json:"transaction_ms"`
+		Query       *int64 `json:"query_ms"`
+	}{p.Backend, inState, transaction, query})
 }
 
 // Wait is a ticket of a program that holds a lock: Waiter holds Holds, and waits for For, which Holder holds.

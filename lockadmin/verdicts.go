@@ -24,8 +24,10 @@ func (l *look) conclude() {
 		l.circleVerdict()
 		l.writeVerdicts()
 		l.waitsVerdict()
-		for _, h := range l.Holders {
-			l.pulseVerdict(h)
+		if !l.has(WhyRow) { // whoever has locked the row keeps the holder from renewing
+			for _, h := range l.Holders {
+				l.pulseVerdict(h)
+			}
 		}
 		l.freeVerdicts()
 		l.queueVerdicts()
@@ -48,6 +50,11 @@ var rank = map[Severity]int{SeverityOK: 0, SeverityNote: 1, SeverityWarning: 2, 
 // says reports whether a verdict is more severe than that.
 func (l *look) says(than Severity) bool {
 	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return rank[v.Severity] > rank[than] })
+}
+
+// has reports whether there is such a verdict.
+func (l *look) has(kind VerdictKind) bool {
+	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return v.Kind == kind })
 }
 
 func (l *look) add(v Verdict) { l.Verdicts = append(l.Verdicts, v) }
@@ -241,7 +248,7 @@ func (l *look) heldVerdict() {
 	case len(l.Holders) > 1:
 		v.Text = fmt.Sprintf("%s has %s, and all of them renew in time.", l.lock(), count(len(l.Holders), "holder"))
 		if free := h.Limit - len(l.Holders); h.Mode == pglock.ModeLimit && free > 0 {
-			v.Text += fmt.Sprintf(" %s free.", count(free, "place"))
+			v.Text += fmt.Sprintf(" %s of %d free.", map[bool]string{true: "1 place is", false: fmt.Sprintf("%d places are", free)}[free == 1], h.Limit)
 		}
 	case h.Renewed:
 		v.Text = fmt.Sprintf("%s is held by %s, which is alive: it renewed %s ago, as it should every %s.", l.lock(), shown.Text(h.Holder), shown.Age(h.SinceRenewal), shown.Age(due(h)))

@@ -184,6 +184,16 @@ func (l *look) queueVerdicts() {
 
 // pastVerdicts are about what has happened before.
 func (l *look) pastVerdicts() {
+	for _, h := range l.Holders {
+		if h.SlowestRenewal > h.TTL*6/10 {
+			l.add(Verdict{Kind: WhyGap, Severity: SeverityWarning,
+				Text: fmt.Sprintf("%s has nearly lost %s before: once it did not renew for %s, and the lease lasts %s.", shown.Text(h.Holder), l.lock(),
+					shown.Age(h.SlowestRenewal), shown.Duration(h.TTL)),
+				Because: "Sure: the server measures it. The program paused, or it could not reach the server.",
+				Steps:   []Step{{Do: "Find out what paused it (garbage collection, a busy machine, the network), or use a longer TTL."}}})
+			break
+		}
+	}
 	hour := 0
 	var holders []string
 	for _, e := range l.Events {
@@ -215,7 +225,7 @@ func (l *look) tableVerdict() {
 		v.Text = fmt.Sprintf("Nobody can use any lock: %s has locked the whole table %s of pglock.", about(b), shown.Text(t.table))
 		v.Because = "Sure: pg_locks shows it. LOCK TABLE, ALTER TABLE, VACUUM FULL, TRUNCATE and a migration lock so. " + does(b) + statement(b)
 		v.Steps = l.endProcess(b)
-		l.Processes = []Backend{b}
+		l.Processes = []ProcessFacts{{b}}
 	}
 	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when their time is over."
 	l.add(v)

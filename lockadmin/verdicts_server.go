@@ -142,7 +142,7 @@ func (l *look) roots(b Backend) (ends []Backend, between int) {
 		if at.PID != b.PID {
 			between++
 		}
-		for _, p := range l.Processes {
+		for _, p := range l.processes {
 			if p.PID != 0 && slices.Contains(at.BlockedBy, p.PID) && !seen[p.PID] {
 				seen[p.PID] = true
 				front = append(front, p)
@@ -173,7 +173,7 @@ func (l *look) endProcess(b Backend) []Step {
 		steps = append(steps, Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.", shown.Text(b.User), whose)})
 	} else if b.State == "active" && len(b.BlockedBy) == 0 {
 		steps = append(steps, Step{Do: "Cancel its statement.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
-			Effect: "The statement fails, and usually its transaction with it. The connection stays.", Needs: needs})
+			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. If a person runs it, ask them first.", Needs: needs})
 	}
 	return append(steps, Step{Do: "End its connection.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
 		Effect: "Rolls its transaction back: what it has not committed is lost. Whoever waits for it goes on at once.", Needs: needs})
@@ -197,10 +197,11 @@ func (l *look) rowVerdicts() {
 		case slices.ContainsFunc(l.Holders, func(h HolderFacts) bool { return pulseOf(h) != onTime }):
 			h := l.Holders[0]
 			v.Severity = SeverityCritical
-			v.Text += fmt.Sprintf(" So %s cannot renew its lease.", shown.Text(h.Holder))
+			v.Text += fmt.Sprintf(" So %s cannot renew its lease: the last time was %s ago.", shown.Text(h.Holder), shown.Age(h.SinceRenewal))
 			v.IfNothing = fmt.Sprintf("In %s %s loses the lock, although its program may be well. After that nobody gets it until that transaction ends.", shown.Age(h.Remaining), shown.Text(h.Holder))
 		default:
-			v.IfNothing = fmt.Sprintf("If it keeps the holder from renewing, the lease ends in %s. Nobody gets the lock until that transaction ends.", shown.Age(l.Holders[0].Remaining))
+			v.IfNothing = fmt.Sprintf("The holder probably cannot renew. Then its lease ends in %s, and after that nobody gets the lock until that transaction ends.",
+				shown.Age(l.Holders[0].Remaining))
 		}
 		v.Steps = append(l.endProcess(b), Step{Do: "Do not break the lock: a break would wait for the same row."})
 		l.add(v)
@@ -267,12 +268,20 @@ func (l *look) blockedVerdict(b Backend) {
 		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
 	}
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
-	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails when its own time is over, at the latest when its lease ends. "
+	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails when its time is over" + l.atTheLatest() + "."
 	if l.alive() > 0 && present {
-		v.IfNothing += fmt.Sprintf("Until then %s keeps the lock, and %s for it.", who, waitWord(l.alive()))
+		v.IfNothing += fmt.Sprintf(" Until then %s keeps the lock, and %s for it.", who, waitWord(l.alive()))
 	}
 	v.Steps = append(l.endProcess(end), Step{Do: "Do not break the lock for this: the next holder would meet the same transaction."})
 	l.add(v)
+}
+
+// atTheLatest says when the lease ends, if there is one.
+func (l *look) atTheLatest() string {
+	if len(l.Holders) != 1 {
+		return ", at the latest when its lease ends"
+	}
+	return fmt.Sprintf(", in %s at the latest", shown.Age(l.Holders[0].Remaining))
 }
 
 func waitWord(n int) string {
@@ -297,9 +306,12 @@ func (l *look) idleVerdict(b Backend) {
 			shown.Text(b.Resource), shown.Age(b.Transaction), shown.Age(b.InState))
 	}
 	v.Because = fmt.Sprintf("Sure: %s has passed the fence of %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), shown.Text(b.Resource)) + statement(b)
-	v.IfNothing = "The server ends that transaction when its time is over, at the latest when its lease ends. What it wrote is then rolled back."
+	v.IfNothing = "The server ends that transaction when its time is over" + l.atTheLatest() + ". What it wrote is then rolled back."
+	if !present {
+		v.IfNothing = "The server ends that transaction when the time that it was given is over. It cannot commit any more, because its lease has ended."
+	}
 	if behind > 0 {
-		v.IfNothing += fmt.Sprintf(" Until then %s at the fence.", waitWord(behind))
+		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits", false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
 	}
 	terminate := Step{Do: "End that transaction.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
 		Effect: "Rolls back what this transaction wrote, and opens the fence. The program keeps the lock, gets an error, and may write again."}
@@ -312,6 +324,7 @@ func (l *look) idleVerdict(b Backend) {
 			l.breakStep(l.name, h.Token, h.Holder, "its transaction is idle")}
 		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until its time is over."
 	} else {
+		terminate.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
 		v.Steps = []Step{terminate, again("Or wait, and look again.", l.name)}
 	}
 	l.add(v)
@@ -319,7 +332,7 @@ func (l *look) idleVerdict(b Backend) {
 
 // behind counts who waits for a process.
 func (l *look) behind(b Backend) (n int) {
-	for _, p := range l.Processes {
+	for _, p := range l.processes {
 		if slices.Contains(p.BlockedBy, b.PID) {
 			n++
 		}

@@ -219,6 +219,30 @@ func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, r
 		shellName(name), len(holders), strings.Join(tokens, ", "))}
 }
 
+// unbroken explains why a break of the lease with that token has failed; 0 stands for any.
+func (o *options) unbroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64, err error) error {
+	switch {
+	case errors.Is(err, lockadmin.ErrNotHeld):
+		return o.nothingBroken(ctx, admin, name, token)
+	case errors.Is(err, context.DeadlineExceeded):
+		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
+			hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
+				"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
+				"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
+	case unknownOutcome(err):
+		return o.unknownBreak(name, err)
+	}
+	return err
+}
+
+func (o *options) unknownBreak(name string, err error) error {
+	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
+		hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
+}
+
+// unknownOutcome reports whether a break may have been done although it has failed.
+func unknownOutcome(err error) bool { return lost(err) || errors.Is(err, pglock.ErrOutcomeUnknown) }
+
 // nothingBroken says why there was nothing to break. The lock may be held again by now.
 func (o *options) nothingBroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64) error {
 	infos, err := admin.Holders(ctx, name)
@@ -251,11 +275,11 @@ func drawBroken(w *page, o *options, v breakView) {
 		drawHeldNow(w, v)
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, `The old holder's next fenced write, renewal and release fail. What it writes
-without a fence is not stopped: end that process if it still runs.
-The audit: pglock-admin show %s%s
-`, shellName(v.Name), o.same())
+	fmt.Fprintf(w, "%s\nThe audit: pglock-admin show %s%s\n", wrapped(stillRuns, textWidth(w)), shellName(v.Name), o.same())
 }
+
+const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is not stopped: " +
+	"end that process if it still runs."
 
 // drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
 func drawHeldNow(w *page, v breakView) {

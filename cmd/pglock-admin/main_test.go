@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/troubles"
 	"github.com/pglock-dev/pglock/migrations"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -24,6 +25,9 @@ import (
 const asProgram = "PGLOCK_ADMIN_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
+	if troubles.IsWorker() {
+		os.Exit(troubles.Work())
+	}
 	if os.Getenv(asProgram) != "" {
 		os.Exit(mainWithSignals())
 	}

@@ -202,11 +202,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			break
 		}
 		add("holder", fmt.Sprintf("%s, %s, token %d, for %s (since %s)", printable(h.Holder), slotText(h.LockInfo), int64(h.Token), age(h.HeldFor), h.AcquiredAt.UTC().Format("15:04:05 UTC")))
-		renewal := "not renewed yet"
-		if h.Renewed {
-			renewal = "renewed " + age(h.SinceRenewal) + " ago"
-		}
-		add("lease", fmt.Sprintf("%s %s of %s left; %s, due every %s", leaseBar(h.LockInfo.Remaining, h.TTL), age(h.LockInfo.Remaining), durationText(h.TTL), renewal, age(h.TTL/3)))
+		add("lease", leaseText(h))
 	}
 	if l := e.Last; l != nil {
 		add("last", fmt.Sprintf("%s, %s, token %d", printable(l.Holder), slotText(l.LockInfo), int64(l.Token)))
@@ -228,12 +224,15 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For), printable(w.Holder), age(w.Waiting), whose))
 		}
 	}
+	if hidden := slices.IndexFunc(e.Holders, func(h lockadmin.HolderFacts) bool { return h.Heartbeat == 0 && h.Renewed && h.SinceRenewal < h.TTL/2 }); hidden >= 0 {
+		add("server", fmt.Sprintf("no process is known for the heartbeat of %s, as behind a pooler such as PgBouncer", printable(e.Holders[hidden].Holder)))
+	}
 	for n, b := range e.Processes {
 		if n == most+1 {
 			add("", fmt.Sprintf("and %d more: pglock-admin show", len(e.Processes)-n))
 			break
 		}
-		add("server", processText(b))
+		add("server", processText(b.Backend))
 	}
 	for n, ev := range e.Events {
 		if n == most {
@@ -245,6 +244,22 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 		add("unseen", u)
 	}
 	return facts
+}
+
+// leaseText tells how much of a lease is left, and how it is renewed.
+func leaseText(h lockadmin.HolderFacts) string {
+	text := fmt.Sprintf("%s %s of %s left", leaseBar(h.LockInfo.Remaining, h.TTL), age(h.LockInfo.Remaining), durationText(h.TTL))
+	if h.LockInfo.Remaining > h.TTL {
+		text = fmt.Sprintf("%s %s left (extended for a long write)", leaseBar(1, 1), age(h.LockInfo.Remaining))
+	}
+	if !h.Renewed {
+		return fmt.Sprintf("%s; not renewed yet, due every %s", text, age(h.TTL/3))
+	}
+	text += fmt.Sprintf("; renewed %s ago, due every %s", age(h.SinceRenewal), age(h.TTL/3))
+	if h.SlowestRenewal > h.SinceRenewal {
+		text += fmt.Sprintf(", longest gap %s", age(h.SlowestRenewal))
+	}
+	return text
 }
 
 func queueText(q lockadmin.QueueFacts) string {

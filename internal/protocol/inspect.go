@@ -53,7 +53,8 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 // LookBriefly keeps the statements of a transaction from waiting for locks, and from running, for longer than so many
 // milliseconds. It returns the server's time.
 const LookBriefly = `SELECT (EXTRACT(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8
-	FROM pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true), pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true)`
+	FROM pg_catalog.set_config('lock_timeout', $1::pg_catalog.text, true) AS a,
+		pg_catalog.set_config('statement_timeout', $2::pg_catalog.text, true) AS b`
 
 // The next two read catalogs alone, so they also work where the schema is missing or its tables are locked.
 
@@ -74,7 +75,7 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 
 // TableLocks tells who keeps readers from the tables of a schema: the process or the prepared transaction, its table, and
 // what pg_stat_activity shows of it.
-const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction) c.relname::pg_catalog.text, k.pid, p.gid,
+const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::pg_catalog.text, k.pid, p.gid,
 		coalesce(a.usename, p.owner)::pg_catalog.text, a.application_name, a.state,
 		(EXTRACT(epoch FROM pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) coalesce(a.xact_start, p.prepared)) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8,
 		CASE WHEN a.backend_start IS NOT NULL THEN pg_catalog.left(a.query, 1000) END
@@ -83,10 +84,11 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction) c.relname::pg_cata
 		JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace AND n.nspname OPERATOR(pg_catalog.=) $1::pg_catalog.text
 		JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) k.database AND d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()
 		LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) k.pid
-		LEFT JOIN pg_catalog.pg_prepared_xacts p ON k.pid IS NULL
-			AND k.virtualtransaction OPERATOR(pg_catalog.=) ('-1/' OPERATOR(pg_catalog.||) p.transaction::pg_catalog.text)
+		LEFT JOIN pg_catalog.pg_locks u ON k.pid IS NULL AND u.pid IS NULL AND u.transactionid IS NOT NULL
+			AND u.virtualtransaction OPERATOR(pg_catalog.=) k.virtualtransaction
+		LEFT JOIN pg_catalog.pg_prepared_xacts p ON p.transaction OPERATOR(pg_catalog.=) u.transactionid
 	WHERE k.granted AND k.mode OPERATOR(pg_catalog.=) 'AccessExclusiveLock' AND k.locktype OPERATOR(pg_catalog.=) 'relation'
-	ORDER BY k.virtualtransaction, c.relkind DESC, c.relname LIMIT 20`
+	ORDER BY k.virtualtransaction, k.pid, p.gid, c.relkind DESC, c.relname LIMIT 20`
 
 // The statements of prune, each in its own transaction. PostgreSQL 14 reads no interval of more than 2^31 seconds or
 // microseconds from text.
@@ -94,14 +96,16 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction) c.relname::pg_cata
 // EndInTime makes the server end the transaction's statements after so many milliseconds.
 const EndInTime = `SELECT pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 
-// SweepAll removes leftovers, at most so many of each kind.
+// SweepAll removes leftovers, at most so many of each kind, and leaves the history alone.
 func SweepAll(schema string) string {
-	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4), NULL::pg_catalog.text`, schema)
+	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4, false), NULL::pg_catalog.text`, schema)
 }
 
-// PruneHistory removes entries of the history that are older than so many seconds.
+// PruneHistory removes entries of the history that are older than so many seconds: it looks at so many, after the
+// given one.
 func PruneHistory(schema string) string {
-	return inSchema(`SELECT {{schema}}.prune_history(pg_catalog.make_interval(secs => $1::pg_catalog.float8)), NULL::pg_catalog.text`, schema)
+	return inSchema(`SELECT removed, next::pg_catalog.text
+		FROM {{schema}}.prune_history(pg_catalog.make_interval(secs => $1::pg_catalog.float8), $2::pg_catalog.int4, $3::pg_catalog.text::pg_catalog.int8)`, schema)
 }
 
 // PruneLocks removes locks that have been free for longer than so many seconds: at most so many names, after the

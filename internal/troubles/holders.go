@@ -16,14 +16,11 @@ func (s *Stage) holder(ctx context.Context, label, lock string, opts ...pglock.A
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if err := warm(ctx, c, pool); err != nil {
-		return nil, nil, nil, err
-	}
 	lease, err := c.TryAcquire(ctx, lock, opts...)
-	if err != nil {
-		return nil, nil, nil, err
+	if err == nil {
+		err = beat(ctx, lease, pool)
 	}
-	return c, pool, lease, nil
+	return c, pool, lease, err
 }
 
 // heldFor makes a lease older, and its holder renew it.

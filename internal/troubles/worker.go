@@ -55,14 +55,11 @@ func work(ctx context.Context, role, url string) error {
 		fmt.Println("ready")
 		select {}
 	}
-	if err := warm(ctx, c, pool); err != nil {
-		return err
-	}
 	lease, err := c.TryAcquire(ctx, report, pglock.WithTTL(30*time.Minute))
 	if err != nil {
 		return err
 	}
-	if err := lease.Renew(ctx); err != nil {
+	if err := beat(ctx, lease, pool); err != nil {
 		return err
 	}
 	again := make(chan os.Signal, 1)
@@ -76,24 +73,27 @@ func work(ctx context.Context, role, url string) error {
 	return nil
 }
 
-// warm makes the client open the connection of its heartbeat, which it does when a lease has lasted for a third of its
-// TTL.
-func warm(ctx context.Context, c *pglock.Client, pool *pgxpool.Pool) error {
+// beat makes the client renew a lease with its heartbeat, which opens that connection, and returns when the server knows
+// it.
+func beat(ctx context.Context, lease *pglock.Lease, pool *pgxpool.Pool) error {
 	admin, err := lockadmin.New(ctx, pool)
 	if err != nil {
 		return err
 	}
-	lease, err := c.TryAcquire(ctx, fmt.Sprint("warm-up/", time.Now().UnixNano()), pglock.WithTTL(pglock.MinTTL))
+	end, err := lease.Extend(ctx, lease.TTL()+time.Second)
 	if err != nil {
 		return err
 	}
+	end()
 	for pauseBriefly(ctx) {
 		backends, err := admin.Backends(ctx, lease.Name())
 		if err != nil {
 			return err
 		}
-		if len(backends) > 0 {
-			return lease.Release(ctx)
+		for _, b := range backends {
+			if b.Use == lockadmin.BackendHeartbeat && b.Token == lease.Token() {
+				return nil
+			}
 		}
 	}
 	return ctx.Err()

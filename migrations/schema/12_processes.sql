@@ -49,13 +49,22 @@ AS $$
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
   FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
     JOIN writers w ON w.transactionid = x.xid AND w.relation = o.relation
-    LEFT JOIN pg_prepared_xacts p ON w.pid IS NULL AND w.virtualtransaction = '-1/' || p.transaction
+    LEFT JOIN k u ON w.pid IS NULL AND u.pid IS NULL AND u.locktype = 'transactionid'
+      AND u.virtualtransaction = w.virtualtransaction
+    LEFT JOIN pg_prepared_xacts p ON p.transaction = u.transactionid
   WHERE o.by <> '0'::xid AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
   UNION
-  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, t.pid, NULL
-  FROM ours o JOIN k t ON t.locktype = 'tuple' AND t.relation = o.relation AND t.database = (SELECT h.oid FROM here h)
-    AND t.page = o.at[0]::int AND t.tuple = o.at[1]::int
-  WHERE EXISTS (SELECT FROM k n WHERE n.pid = t.pid AND NOT n.granted)
+  SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'at row' ELSE 'at fence' END, o.resource, n.pid, NULL
+  FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
+    JOIN k n ON NOT n.granted AND (n.locktype = 'transactionid' AND n.transactionid = x.xid
+      OR n.locktype = 'tuple' AND n.relation = o.relation)
+  WHERE o.by <> '0'::xid
+    AND EXISTS (SELECT FROM k r WHERE r.pid = n.pid AND r.locktype = 'relation' AND r.relation = o.relation
+                AND r.mode IN ('RowShareLock', 'RowExclusiveLock'))
+    AND NOT EXISTS (   -- it waits for another row
+      SELECT FROM k t WHERE t.pid = n.pid AND t.locktype = 'tuple'
+        AND (t.database, t.relation, t.page, t.tuple)
+            IS DISTINCT FROM ((SELECT h.oid FROM here h), o.relation, o.at[0]::int, o.at[1]::int))
 $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
@@ -82,11 +91,13 @@ AS $$
     at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
       SELECT DISTINCT ON (s.pid) s.pid, CASE
           WHEN w.locktype = 'advisory' THEN 'an advisory lock'
+          WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
           WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
           ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
             SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
-        (SELECT p.gid FROM pg_prepared_xacts p JOIN k g ON g.pid IS NULL AND g.virtualtransaction = '-1/' || p.transaction
+        (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
+           JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
          WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
          LIMIT 1) AS gid
       FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/troubles"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/migrations"
+)
+
+var updateWhy = flag.Bool("update-why", false, "write the screens of why anew")
+
+// whys are the first verdicts about the prepared troubles.
+var whys = map[string]lockadmin.VerdictKind{
+	"crashed-holder": lockadmin.WhyGone, "stopped-holder": lockadmin.WhyStopped, "blocked-holder": lockadmin.WhyBlocked,
+	"idle-holder": lockadmin.WhyIdle, "deadlock": lockadmin.WhyCircle, "prepared-transaction": lockadmin.WhyPrepared,
+	"long-queue": lockadmin.WhySlow, "wrong-database": lockadmin.WhyAnotherDatabase,
+	"idle-psql": lockadmin.WhyBlocked, "row-psql": lockadmin.WhyRow, "fence": lockadmin.WhyIdle, "waits": lockadmin.WhyWaits,
+	"healthy": lockadmin.WhyHeld, "free": lockadmin.WhyFree, "broken": lockadmin.WhyBroken, "limit": lockadmin.WhyHeld,
+	"similar": lockadmin.WhyUnknown, "pooler": lockadmin.WhyHeld, "table": lockadmin.WhyTable,
+}
+
+// Each trouble is prepared on a real server, and its screen says what it is: at 100 columns, at 40, and in JSON.
+func TestWhySaysWhatTheTroubleIs(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "10", "max_connections": "300"})
+	for _, trouble := range troubles.All() {
+		if strings.HasPrefix(trouble.Name, "wrong-database") || trouble.Name == "similar" {
+			continue // which other databases are in use is a question to the whole server
+		}
+		t.Run(trouble.Name, func(t *testing.T) {
+			t.Parallel()
+			checkWhy(t, trouble.Name, freshDatabase(t, server.URL(), strings.ReplaceAll(trouble.Name, "-", "_")))
+		})
+	}
+}
+
+func TestWhyFindsTheRightDatabase(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil)
+	at := freshDatabase(t, server.URL(), "ci")
+	checkWhy(t, "wrong-database", at)
+	checkWhy(t, "similar", freshDatabase(t, server.URL(), "ci2"))
+	stage := prepare(t, "wrong-database-empty", at)
+	defer stage.Close()
+	a := in(t, stage.URL, "why", stage.Lock).want(t, exitSchema, "probably the wrong database", "database app", "why nightly-report --database-url ", "/app?")
+	if strings.Contains(a.stderr, "migrate up") {
+		t.Errorf("whoever looks into the wrong database is told to make the schema there:\n%s", a.stderr)
+	}
+	shown := regexp.MustCompile(`--database-url '([^']+)'`).FindStringSubmatch(a.stderr)
+	if shown == nil {
+		t.Fatal(a.stderr)
+	}
+	config, err := pgxpool.ParseConfig(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := strings.Replace(shown[1], "postgres@", "postgres:"+config.ConnConfig.Password+"@", 1)
+	admin(t, "why", stage.Lock, "--database-url", there).want(t, exitOK, "is held by app-1/reporter[4711]")
+}
+
+// freshDatabase makes a database with pglock's schema on a test's own server.
+func freshDatabase(t *testing.T, server, name string) string {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "CREATE DATABASE "+pgx.Identifier{name}.Sanitize()); err != nil {
+		t.Fatal(err)
+	}
+	at := strings.Replace(server, "/postgres?", "/"+name+"?", 1)
+	if err := migrations.Up(t.Context(), at); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+func prepare(t *testing.T, name, at string) *troubles.Stage {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stage, err := troubles.Prepare(ctx, name, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stage
+}
+
+func checkWhy(t *testing.T, name, at string) {
+	t.Helper()
+	stage := prepare(t, name, at)
+	defer stage.Close()
+	in(t, stage.URL, "why", stage.Lock).want(t, exitOK, "WHAT TO DO NEXT")
+	config, err := pgxpool.ParseConfig(stage.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	admin, err := lockadmin.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := admin.Explain(t.Context(), stage.Lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Verdicts[0].Kind != whys[name] || e.Severity != e.Verdicts[0].Severity {
+		t.Errorf("the verdict is %q, want %q: %s", e.Verdicts[0].Kind, whys[name], e.Verdicts[0].Text)
+	}
+	steady(&e)
+	o := &options{schema: defaultSchema, config: config, getenv: func(string) string { return stage.URL }}
+	for _, width := range []int{100, 40} {
+		p := &page{width: width}
+		drawWhy(p, o, e)
+		golden(t, fmt.Sprintf("%s.%d.txt", name, width), p.String())
+		checkScreen(t, width, p.String())
+	}
+	var b strings.Builder
+	if err := writeJSON(&b, o.pasteable(e)); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, name+".json", b.String())
+}
+
+// checkScreen checks that the text fits, but for commands, which are pasted.
+func checkScreen(t *testing.T, width int, screen string) {
+	t.Helper()
+	lines := strings.Split(strings.Trim(screen, "\n"), "\n")
+	if width == 100 && len(lines) > 42 {
+		t.Errorf("the screen has %d lines", len(lines))
+	}
+	for _, line := range lines {
+		if n := len([]rune(line)); n > width && !strings.Contains(line, "pglock-admin ") && !strings.Contains(line, "psql ") && strings.Contains(strings.TrimSpace(line), " ") {
+			t.Errorf("%d columns, not %d: %s", n, width, line)
+		}
+	}
+}
+
+// golden compares a text with a file, but for the address of the server.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
+	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "127.0.0.1:5432")
+	path := filepath.Join("testdata", "why", file)
+	if *updateWhy {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != text {
+		t.Errorf("%s has changed; -update-why writes it anew. It was\n%s\nand is\n%s", file, want, text)
+	}
+}
+
+// steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's name.
+func steady(e *lockadmin.Explanation) {
+	host, _ := os.Hostname()
+	pids := map[string]string{}
+	if m := regexp.MustCompile(regexp.QuoteMeta(host) + `/reporter\[(\d+)\]`).FindStringSubmatch(e.Verdicts[0].Text + fmt.Sprint(e.Last)); m != nil {
+		pids[m[1]] = "4711" // the worker
+	}
+	if e.Last != nil {
+		if _, pid, found := strings.Cut(strings.TrimSuffix(e.Last.Holder, "]"), host+"/reporter["); found {
+			pids[pid] = "4711"
+		}
+	}
+	for n, b := range e.Processes {
+		if p := strconv.Itoa(b.PID); b.PID != 0 && pids[p] == "" {
+			pids[p] = strconv.Itoa(20001 + n)
+		}
+	}
+	text := func(s string) string {
+		s = strings.ReplaceAll(s, host+"/reporter[", "app-1/reporter[")
+		s = strings.ReplaceAll(s, "on host "+host+".", "on host app-1.")
+		s = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`).ReplaceAllString(s, "dfd7ac05-c5ed-4085-9172-adfd63f7298b")
+		s = regexp.MustCompile(`\d{2,}`).ReplaceAllStringFunc(s, func(n string) string {
+			if to, known := pids[n]; known {
+				return to
+			}
+			return n
+		})
+		s = regexp.MustCompile(`\b\d+(\.\d+)?m?s\b`).ReplaceAllStringFunc(s, func(d string) string {
+			took, err := time.ParseDuration(d)
+			if err != nil {
+				return d
+			}
+			return age(rounded(took))
+		})
+		return regexp.MustCompile(`\b(\d+m)\d+s\b`).ReplaceAllString(s, "$1")
+	}
+	at := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
+	var walk func(v reflect.Value)
+	walk = func(v reflect.Value) {
+		switch {
+		case v.Type() == reflect.TypeFor[time.Duration]():
+			v.SetInt(int64(rounded(time.Duration(v.Int()))))
+		case v.Type() == reflect.TypeFor[time.Time]():
+			if !v.Interface().(time.Time).IsZero() {
+				v.Set(reflect.ValueOf(at))
+			}
+		case v.Kind() == reflect.String:
+			v.SetString(text(v.String()))
+		case v.Kind() == reflect.Int:
+			if to, known := pids[strconv.FormatInt(v.Int(), 10)]; known && v.Int() > 100 {
+				n, _ := strconv.Atoi(to)
+				v.SetInt(int64(n))
+			}
+		case v.Kind() == reflect.Struct:
+			for i := range v.NumField() {
+				if v.Field(i).CanSet() {
+					walk(v.Field(i))
+				}
+			}
+		case v.Kind() == reflect.Pointer && !v.IsNil():
+			walk(v.Elem())
+		case v.Kind() == reflect.Slice:
+			for i := range v.Len() {
+				walk(v.Index(i))
+			}
+		}
+	}
+	ago := make([]time.Duration, len(e.Events))
+	for i, ev := range e.Events {
+		ago[i] = rounded(e.At.Sub(ev.At))
+	}
+	walk(reflect.ValueOf(e).Elem())
+	for i, b := range e.Processes {
+		if b.Use == lockadmin.BackendHeartbeat { // it works now and then
+			e.Processes[i].State, e.Processes[i].WaitsFor = "idle", ""
+		}
+	}
+	for i := range e.Events {
+		e.Events[i].At = at.Add(-ago[i])
+	}
+}
+
+// rounded makes what lasts some seconds one second, what lasts nearly half a minute just that, and leaves out seconds of
+// minutes.
+func rounded(d time.Duration) time.Duration {
+	switch {
+	case d <= 0:
+		return d
+	case d < 15*time.Second && d != 10*time.Second:
+		return time.Second
+	case d > 15*time.Second && d <= 31*time.Second:
+		return 30 * time.Second
+	case d >= 55*time.Minute && d < 61*time.Minute:
+		return time.Hour
+	case d >= time.Minute:
+		return (d + 20*time.Second).Truncate(time.Minute)
+	}
+	return d
+}
