@@ -1078,7 +1078,8 @@ END $$;
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
 -- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
 -- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn. p_handed: the holder of the present lease ends it by this grant; ended_at then says when.
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
@@ -3290,7 +3291,7 @@ END $$;
 -- The history: who held what, from when until when, and how it ended.
 
 -- note_tenure writes the history of what its own holder has ended, at level all. It also writes what must never happen:
--- a grant over a lease that was not over. A grant that ends the lease on behalf of its holder has changed ended_at.
+-- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
 --
 -- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
 -- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
@@ -3307,7 +3308,7 @@ BEGIN
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
       OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
-      CASE WHEN granted AND NOT handed THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,8 +20,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 )
-
-var updateWhy = flag.Bool("update-why", false, "write the screens of why anew")
 
 // whys are the first verdicts about the prepared troubles.
 var whys = map[string]lockadmin.VerdictKind{
@@ -132,14 +129,14 @@ func checkWhy(t *testing.T, name, at string) {
 	for _, width := range []int{100, 40} {
 		p := &page{width: width}
 		drawWhy(p, o, e)
-		golden(t, fmt.Sprintf("%s.%d.txt", name, width), p.String())
+		goldenWhy(t, fmt.Sprintf("%s.%d.txt", name, width), p.String())
 		checkScreen(t, width, p.String())
 	}
 	var b strings.Builder
-	if err := writeJSON(&b, o.pasteable(e)); err != nil {
+	if err := writeData(&b, outputJSON, o.pasteable(e)); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, name+".json", b.String())
+	goldenWhy(t, name+".json", b.String())
 }
 
 // checkScreen checks that the text fits, but for commands, which are pasted.
@@ -156,27 +153,11 @@ func checkScreen(t *testing.T, width int, screen string) {
 	}
 }
 
-// golden compares a text with a file, but for the address of the server.
-func golden(t *testing.T, file, text string) {
+// goldenWhy compares a screen with its file, but for the address of the server.
+func goldenWhy(t *testing.T, file, text string) {
 	t.Helper()
 	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "127.0.0.1:5432")
-	path := filepath.Join("testdata", "why", file)
-	if *updateWhy {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(want) != text {
-		t.Errorf("%s has changed; -update-why writes it anew. It was\n%s\nand is\n%s", file, want, text)
-	}
+	golden(t, filepath.Join("testdata", "why", file), text)
 }
 
 // steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's name.
