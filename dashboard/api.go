@@ -67,6 +67,7 @@ func (d *Dashboard) serveLock(w http.ResponseWriter, r *http.Request, who Identi
 		d.explain(err).write(w)
 		return
 	}
+	v.Why = d.readWhy(r.Context(), name)
 	d.reply(w, who, v)
 }
 
@@ -85,6 +86,17 @@ func (d *Dashboard) serveHistory(w http.ResponseWriter, r *http.Request, who Ide
 	d.reply(w, who, v)
 }
 
-func (d *Dashboard) serveSessions(w http.ResponseWriter, _ *http.Request, _ Identity) {
-	refusal{Status: http.StatusNotImplemented, Error: "Sessions are not there yet."}.write(w)
+func (d *Dashboard) serveSessions(w http.ResponseWriter, r *http.Request, who Identity) {
+	a := readArguments(r.URL.RawQuery, "match", "after", "limit")
+	match, after, limit := a.text("match", pglock.MaxNameBytes), a.text("after", pglock.MaxNameBytes), a.limit()
+	if a.wrong != nil {
+		a.wrong.write(w)
+		return
+	}
+	v, err := d.readSessions(r.Context(), match, after, limit)
+	if err != nil {
+		d.explain(err).write(w)
+		return
+	}
+	d.reply(w, who, v)
 }

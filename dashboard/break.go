@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -19,14 +20,22 @@ import (
 // breakBytes limits the body of a request to break a lock: each byte of name and reason may be written as six.
 const breakBytes = 6*(pglock.MaxNameBytes+lockadmin.MaxReasonBytes) + 1024
 
-// bodyWithin limits how long a client may take to send that body.
-const bodyWithin = 10 * time.Second
-
 // breakRequest is the body of such a request.
 type breakRequest struct {
-	Name   string      `json:"name"`
-	Token  json.Number `json:"token"` // a text or a number
-	Reason string      `json:"reason"`
+	Name   string    `json:"name"`
+	Token  tokenText `json:"token"`
+	Reason string    `json:"reason"`
+}
+
+// tokenText is a token as somebody has sent it: a text, or a number.
+type tokenText string
+
+func (t *tokenText) UnmarshalJSON(value []byte) error {
+	if value[0] != '"' {
+		*t = tokenText(value)
+		return nil
+	}
+	return json.Unmarshal(value, (*string)(t))
 }
 
 // serveBreak ends a lease for somebody who may do that.
@@ -48,9 +57,9 @@ func (d *Dashboard) serveBreak(w http.ResponseWriter, r *http.Request, who Ident
 		f.write(w)
 		return
 	}
-	number, err := strconv.ParseInt(request.Token.String(), 10, 64)
+	number, err := strconv.ParseInt(string(request.Token), 10, 64)
 	if err != nil {
-		invalid("token", argument.Shorten(request.Token.String()), "be the token of the lease to break").write(w)
+		invalid("token", argument.Shorten(string(request.Token)), "be the token of the lease to break").write(w)
 		return
 	}
 	broken, err := d.breakLock(r.Context(), request.Name, pglock.Token(number), request.Reason, who.Name)
@@ -67,10 +76,6 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wr
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return request, &refusal{Status: http.StatusUnsupportedMediaType, Error: "The body must be application/json."}
 	}
-	c := http.NewResponseController(w)
-	if c.SetReadDeadline(time.Now().Add(bodyWithin)) == nil { // the host's server may not know how
-		defer c.SetReadDeadline(time.Time{}) //nolint:errcheck // it has just worked
-	}
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, breakBytes))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&request)
@@ -86,10 +91,13 @@ func readBreak(w http.ResponseWriter, r *http.Request) (request breakRequest, wr
 	switch {
 	case errors.As(err, &large):
 		return request, &refusal{Status: http.StatusRequestEntityTooLarge, Error: fmt.Sprintf("The body has more than %d bytes.", breakBytes)}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return request, &refusal{Status: http.StatusRequestTimeout, Error: "The body did not arrive in time."}
 	case err != nil:
 		f := invalid("body", "something else", `be an object {"name", "token", "reason"}`)
 		return request, &f
 	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // at it the server would take the client for gone
 	return request, nil
 }
 

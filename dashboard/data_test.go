@@ -1,9 +1,14 @@
 package dashboard_test
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/pglock-dev/pglock/dashboard"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -11,24 +16,274 @@ type lock struct {
 	Name, Holder, Token string
 	Held                bool
 	Remaining           int64 `json:"remaining_ms"`
+	TTL                 int64 `json:"ttl_ms"`
 	Waiting             int
 	Metadata            map[string]string
 }
 
 type locks struct {
+	At       time.Time
+	Server   string
 	Locks    []lock
 	More     bool
 	CanBreak bool `json:"can_break"`
 }
 
+// one is the answer about one lock.
+type one struct {
+	Lock    lock
+	Holders []lock
+	Waiters []struct {
+		Place          int
+		Ticket, Holder string
+		Behind         string
+		Alive          bool
+	}
+	MoreWaiters bool `json:"more_waiters"`
+}
+
+// hostile is a name that would do harm if it were HTML, a header, an event of a stream, or a terminal's.
+const hostile = "</script><img src=x onerror=alert(1)>\r\n\ndata: {}\x1b[2J\u202e\u2028'\"&amp;"
+
 func TestTheListHasLocksAndTheirTokensAsTexts(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	lease := s.hold("app-1", "nightly", pglock.WithMetadata([]byte(`{"job":"<script>alert(1)</script>"}`)))
+	lease := s.hold("app-1", "nightly")
 	got := decode[locks](t, s.get("/api/locks").want(200).body)
-	if len(got.Locks) != 1 || got.Locks[0].Name != "nightly" || got.Locks[0].Token != fmt.Sprint(lease.Token()) || !got.Locks[0].Held || got.CanBreak {
+	if len(got.Locks) != 1 || got.CanBreak || got.At.IsZero() {
+		t.Fatalf("%+v", got)
+	}
+	l := got.Locks[0]
+	if l.Name != "nightly" || l.Holder != "app-1" || l.Token != fmt.Sprint(lease.Token()) || !l.Held || l.TTL != 60_000 || l.Remaining < 1 {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestHostileTextsComeOutAsJSONAlone(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	metadata, _ := json.Marshal(map[string]string{"note": hostile})
+	s.hold(hostile[:200%len(hostile)], hostile, pglock.WithMetadata(metadata))
+	for _, path := range []string{"/api/locks", "/api/lock?name=" + escape(hostile)} {
+		r := s.get(path).want(200)
+		if kind := r.header.Get("Content-Type"); kind != "application/json; charset=utf-8" {
+			t.Errorf("%s has the type %s", path, kind)
+		}
+		if strings.ContainsAny(r.body, "<>\x1b\n\u2028") {
+			t.Errorf("%s has characters that JSON should escape: %q", path, r.body)
+		}
+	}
+	l := decode[locks](t, s.get("/api/locks").body).Locks[0]
+	if l.Name != hostile || l.Metadata["note"] != hostile {
+		t.Errorf("%+v", l)
+	}
+	events := s.stream("/api/stream")
+	if got := decode[locks](t, events.next("locks")); got.Locks[0].Name != hostile {
+		t.Errorf("the stream has %+v", got)
+	}
+}
+
+func TestOneLockHasItsQueue(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.hold("app-1", "nightly")
+	s.wait("app-2", "nightly")
+	s.wait("app-3", "nightly")
+	got := decode[one](t, s.get("/api/lock?name=nightly").want(200).body)
+	if len(got.Holders) != 1 || len(got.Waiters) != 2 || got.Waiters[0].Holder != "app-2" || got.Waiters[0].Behind != "app-1" ||
+		got.Waiters[1].Behind != "app-2" || got.Waiters[1].Place != 2 || got.Lock.Waiting != 2 {
 		t.Errorf("%+v", got)
 	}
-	s.get("/api/lock?name=nightly").want(200, `"holder":"app-1"`)
-	s.get("/").want(200, "<!doctype html>")
+	s.get("/api/lock?name=nobody").want(404, "no lock of this name")
+}
+
+// wait puts somebody into the queue, until the test ends.
+func (s *stage) wait(holder, name string) {
+	s.t.Helper()
+	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(s.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if lease, err := client.Acquire(ctx, name); err == nil {
+			_ = lease.Release(context.WithoutCancel(ctx))
+		}
+	}()
+	s.t.Cleanup(func() {
+		cancel()
+		<-done
+		if err := client.Close(context.Background()); err != nil {
+			s.t.Error(err)
+		}
+	})
+	for conn := s.db.Conn(s.t); ; {
+		var queued bool
+		err := conn.QueryRow(s.t.Context(), "SELECT EXISTS (SELECT FROM pglock.list_waiters($1) w WHERE w.holder = $2)", name, holder).Scan(&queued)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if queued {
+			return
+		}
+	}
+}
+
+func TestAPageOfTheListIsBounded(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.many(30, "")
+	got := decode[locks](t, s.get("/api/locks?limit=10").want(200).body)
+	if len(got.Locks) != 10 || !got.More {
+		t.Errorf("%d locks, more: %v", len(got.Locks), got.More)
+	}
+	got = decode[locks](t, s.get("/api/locks?limit=20&after="+escape(got.Locks[9].Name)).want(200).body)
+	if len(got.Locks) != 20 || got.More || got.Locks[0].Name != "lock 00011" {
+		t.Errorf("%d locks from %s, more: %v", len(got.Locks), got.Locks[0].Name, got.More)
+	}
+	got = decode[locks](t, s.get("/api/locks?match=0002").want(200).body)
+	if len(got.Locks) != 11 {
+		t.Errorf("%d locks have 0002 in their names", len(got.Locks))
+	}
+}
+
+// Metadata may be long: a page of the list ends before it has too many bytes.
+func TestAPageOfTheListHasAtMostEightMegabytes(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.many(1500, strings.Repeat("x", 8000))
+	r := s.get("/api/locks?limit=10000").want(200)
+	got := decode[locks](t, r.body)
+	if len(r.body) > 10<<20 || !got.More || len(got.Locks) < 900 {
+		t.Errorf("%d bytes, %d locks, more: %v", len(r.body), len(got.Locks), got.More)
+	}
+}
+
+// many makes locks that are held, with a text in their metadata.
+func (s *stage) many(n int, note string) {
+	s.t.Helper()
+	s.execute(`INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, metadata)
+		SELECT 'lock ' || to_char(n, 'FM00000'), n, gen_random_uuid(), gen_random_uuid(), 'app ' || n % 7, '1h', now(), now(), now() + '1h',
+			CASE WHEN $2 <> '' THEN json_build_object('note', $2::text) END
+		FROM generate_series(1, $1::int) n`, n, note)
+}
+
+func TestTenThousandLocksAreOneAnswer(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.many(10_000, "")
+	began := time.Now()
+	got := decode[locks](t, s.get("/api/locks?limit=10000").want(200).body)
+	took := time.Since(began)
+	if len(got.Locks) != 10_000 || got.More {
+		t.Errorf("%d locks, more: %v", len(got.Locks), got.More)
+	}
+	t.Logf("10,000 locks took %s", took)
+	if took > 5*time.Second {
+		t.Errorf("10,000 locks took %s", took)
+	}
+}
+
+func TestSessionsAreListedAndSearched(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.hold("app-1", "nightly")
+	s.hold("app-2", "hourly")
+	s.wait("app-3", "nightly")
+	type sessions struct {
+		Sessions []struct {
+			ID, Holder      string
+			Leases, Tickets int
+			Alive           bool
+		}
+		More bool
+	}
+	got := decode[sessions](t, s.get("/api/sessions?limit=2").want(200).body)
+	if len(got.Sessions) != 2 || !got.More || got.Sessions[0].Holder != "app-1" || got.Sessions[0].Leases != 1 || !got.Sessions[0].Alive {
+		t.Errorf("%+v", got)
+	}
+	got = decode[sessions](t, s.get("/api/sessions?limit=2&after="+got.Sessions[1].ID).want(200).body)
+	if len(got.Sessions) != 1 || got.More || got.Sessions[0].Tickets != 1 {
+		t.Errorf("%+v", got)
+	}
+	got = decode[sessions](t, s.get("/api/sessions?match=app-2").want(200).body)
+	if len(got.Sessions) != 1 || got.Sessions[0].Holder != "app-2" {
+		t.Errorf("%+v", got)
+	}
+	s.get("/api/sessions?after=nonsense").want(400, `"field":"after"`)
+}
+
+func TestTheOrderIsTheServers(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	s.many(20, "")
+	s.execute("UPDATE pglock.locks SET acquired_at = now() - make_interval(mins => slot + token::int), expires_at = now() + make_interval(mins => token::int)")
+	for order, first := range map[string]string{"name": "lock 00001", "age": "lock 00020", "expiry": "lock 00001", "waiting": "lock 00001"} {
+		got := decode[locks](t, s.get("/api/locks?limit=3&order="+order).want(200).body)
+		if len(got.Locks) != 3 || !got.More || got.Locks[0].Name != first && order != "waiting" {
+			t.Errorf("%s: %+v", order, got)
+		}
+		if got = decode[locks](t, s.get("/api/locks?limit=20&order="+order).want(200).body); len(got.Locks) != 20 || got.More {
+			t.Errorf("%s: %d locks, more: %v", order, len(got.Locks), got.More)
+		}
+		s.stream("/api/stream?order=" + order).next("locks")
+	}
+	s.get("/api/locks?order=age&after=x").want(400, `"field":"after"`)
+}
+
+func TestHoldersOfOneLockStayTogether(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	for n := range 5 {
+		s.hold(fmt.Sprint("app-", n), "gpu", pglock.WithLimit(5))
+	}
+	s.hold("app-9", "last")
+	got := decode[locks](t, s.get("/api/locks?limit=2").want(200).body)
+	if len(got.Locks) != 5 || !got.More {
+		t.Errorf("%d holders, more: %v", len(got.Locks), got.More)
+	}
+	if got = decode[locks](t, s.get("/api/locks?after=gpu").want(200).body); len(got.Locks) != 1 || got.Locks[0].Name != "last" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestOneLockIsExplainedWithoutTheStatementsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := start(t, dashboard.WithOnError(func(err error) { t.Error(err) }))
+	s.hold("app-1", "nightly")
+	r := s.get("/api/lock?name=nightly").want(200, `"why":{"state":"held"`, `"verdicts":[{`)
+	if strings.Contains(r.body, "processes") || strings.Contains(r.body, "query") {
+		t.Errorf("%s", r.body)
+	}
+	if data := s.stream("/api/stream?name=nightly").next("lock"); !strings.Contains(data, `"verdicts":[{`) {
+		t.Errorf("%s", data)
+	}
+}
+
+func TestTheHistoryHasPages(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	for range 3 {
+		lease := s.hold("app-1", "nightly")
+		s.tryBreak(request{"nightly", fmt.Sprint(lease.Token()), "stuck"}).want(200)
+	}
+	type history struct {
+		Events []struct {
+			ID, Kind  string
+			GrantedAt time.Time `json:"granted_at"`
+			EndedAt   time.Time `json:"ended_at"`
+		}
+		More  bool
+		Level string
+	}
+	got := decode[history](t, s.get("/api/history?name=nightly&limit=2", asAlice).want(200).body)
+	if len(got.Events) != 2 || !got.More || got.Level != "losses" || got.Events[0].EndedAt.Before(got.Events[0].GrantedAt) || got.Events[0].GrantedAt.IsZero() {
+		t.Errorf("%+v", got)
+	}
+	got = decode[history](t, s.get("/api/history?limit=2&before="+got.Events[1].ID, asAlice).want(200).body)
+	if len(got.Events) != 1 || got.More || got.Events[0].Kind != "break" {
+		t.Errorf("%+v", got)
+	}
 }

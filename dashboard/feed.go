@@ -10,8 +10,6 @@ import (
 )
 
 const (
-	// A feed reads again after this pause, or after four times as long as the last read took.
-	pollEvery = 800 * time.Millisecond
 	pollShare = 4
 
 	// MaxFeeds limits how many different queries streams have at once.
@@ -101,6 +99,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen []byte
+	var told time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -108,15 +107,18 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		case <-timer.C:
 		}
 		began := time.Now()
-		next, print := d.look(ctx, q)
-		if ctx.Err() != nil {
-			return
-		}
-		if !bytes.Equal(print, seen) {
-			seen = print
+		now := d.look(ctx, q)
+		if !bytes.Equal(now.fingerprint, seen) || now.err == nil && q.name != "" && began.Sub(told) >= d.pace.again {
+			next := d.stateOf(ctx, q, now)
+			if ctx.Err() != nil {
+				return
+			}
 			f.publish(next)
+			seen, told = now.fingerprint, began
+		} else if now.err == nil && q.name == "" {
+			f.refresh(d.stateOf(ctx, q, now))
 		}
-		timer.Reset(max(pollEvery, pollShare*time.Since(began)))
+		timer.Reset(max(d.pace.poll, pollShare*time.Since(began)))
 	}
 }
 
@@ -129,6 +131,14 @@ func (f *feed) publish(s state) {
 	f.next = make(chan struct{})
 }
 
+// refresh keeps, for those who join later, what differs only in the time that has passed. It wakes nobody.
+func (f *feed) refresh(s state) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s.number = f.now.number
+	f.now = s
+}
+
 // current returns the present state, and a channel that is closed when there is another one.
 func (f *feed) current() (state, <-chan struct{}) {
 	f.mu.Lock()
@@ -136,26 +146,46 @@ func (f *feed) current() (state, <-chan struct{}) {
 	return f.now, f.next
 }
 
-// look reads the database once. The fingerprint is equal for two states that differ only in the time that has passed.
-func (d *Dashboard) look(ctx context.Context, q query) (s state, fingerprint []byte) {
-	v, event, print, err := d.lookAt(ctx, q)
-	if err == nil {
-		s.event = event
-		s.data, err = json.Marshal(v)
-	}
-	if err != nil {
-		f := d.explain(err)
-		s = state{event: eventProblem, data: f.json()}
-		return s, s.data
-	}
-	return s, print
+// glance is what one read of the database has found.
+type glance struct {
+	list        locksView
+	one         oneView
+	err         error
+	fingerprint []byte // equal for two glances that differ only in the time that has passed
 }
 
-func (d *Dashboard) lookAt(ctx context.Context, q query) (v any, event string, fingerprint []byte, err error) {
+// look reads what the query asks for, but for the explanation of a lock.
+func (d *Dashboard) look(ctx context.Context, q query) (g glance) {
 	if q.name == "" {
-		locks, err := d.readLocks(ctx, q)
-		return locks, eventLocks, locks.fingerprint(), err
+		g.list, g.err = d.readLocks(ctx, q)
+		g.fingerprint = g.list.fingerprint()
+	} else {
+		g.one, g.err = d.readLock(ctx, q.name)
+		g.fingerprint = g.one.fingerprint()
 	}
-	lock, err := d.readLock(ctx, q.name)
-	return lock, eventLock, lock.fingerprint(), err
+	if g.err != nil && ctx.Err() == nil {
+		g.fingerprint = d.explain(g.err).problem()
+	}
+	return g
+}
+
+// stateOf makes what the watchers see. A lock is explained here, because its explanation changes with every second and
+// takes longer than all else.
+func (d *Dashboard) stateOf(ctx context.Context, q query, g glance) (s state) {
+	err := g.err
+	switch {
+	case err != nil:
+		return state{event: eventProblem, data: g.fingerprint}
+	case q.name == "":
+		s.event = eventLocks
+		s.data, err = json.Marshal(g.list)
+	default:
+		g.one.Why = d.readWhy(ctx, q.name)
+		s.event = eventLock
+		s.data, err = json.Marshal(g.one)
+	}
+	if err != nil {
+		return state{event: eventProblem, data: d.explain(err).problem()}
+	}
+	return s
 }

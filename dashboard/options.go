@@ -33,10 +33,11 @@ type config struct {
 	streamLimit int
 	connections int
 	onError     func(error)
+	pace        pace
 }
 
 func newConfig(opts []Option) (config, error) {
-	c := config{streamLimit: DefaultStreams, connections: DefaultConnections, onError: func(error) {}}
+	c := config{streamLimit: DefaultStreams, connections: DefaultConnections, onError: func(error) {}, pace: defaultPace}
 	for _, o := range opts {
 		if o == nil {
 			return c, &pglock.ArgumentError{Field: "option", Value: "nil", Rule: "be an option of this package"}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"strings"
 	"time"
 
 	"github.com/pglock-dev/pglock/lockadmin"
@@ -16,6 +15,7 @@ const (
 	waitersShown = 200
 	fencesShown  = 200
 	breaksAtOnce = 2
+	pageRows     = 1000 // of a statement: metadata may be long
 
 	// A page of a list ends before it has more of this, whatever its limit: metadata may be long.
 	bytesShown = 8 << 20
@@ -37,12 +37,24 @@ func (d *Dashboard) reading(ctx context.Context, f func(context.Context) error) 
 	}
 }
 
-// readLocks reads one page of the list.
+// readLocks reads one page of the list. The holders of a lock stay together, so it may have more than the limit.
 func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err error) {
 	v = locksView{At: time.Now().UTC(), Locks: []lockView{}}
-	opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(q.limit+1, lockadmin.MaxPageSize))}
+	opts := []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.Order(q.order))}
+	switch {
+	case q.order != orders[0]: // there is one page, and an entry more tells whether it is all
+		opts = append(opts, lockadmin.WithLimit(min(q.limit+1, lockadmin.MaxPageSize)))
+	default:
+		opts = append(opts, lockadmin.WithPageSize(min(q.limit+1, pageRows)))
+	}
+	if q.match != "" {
+		opts = append(opts, lockadmin.WithMatch(q.match))
+	}
 	if q.free {
 		opts = append(opts, lockadmin.WithFree())
+	}
+	if q.after != "" {
+		opts = append(opts, lockadmin.WithAfter(q.after))
 	}
 	err = d.reading(ctx, func(ctx context.Context) error {
 		size := 0
@@ -50,11 +62,9 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 			if err != nil {
 				return err
 			}
-			if !strings.Contains(i.Name, q.match) && !strings.Contains(i.Holder, q.match) || i.Name <= q.after {
-				continue
-			}
 			size += len(i.Name) + len(i.Holder) + len(i.Metadata)
-			if len(v.Locks) == q.limit || size > bytesShown {
+			full := len(v.Locks) >= q.limit || size > bytesShown && len(v.Locks) > 0
+			if full && (i.Slot <= 1 || v.Locks[len(v.Locks)-1].Name != i.Name) {
 				v.More = true
 				return nil
 			}
@@ -64,6 +74,39 @@ func (d *Dashboard) readLocks(ctx context.Context, q query) (v locksView, err er
 			v.Locks = append(v.Locks, viewLock(i))
 		}
 		return nil
+	})
+	return v, err
+}
+
+// readWhy asks what is wrong with a lock. nil: nobody can tell now.
+func (d *Dashboard) readWhy(ctx context.Context, name string) (v *whyView) {
+	err := d.reading(ctx, func(ctx context.Context) error {
+		e, err := d.admin.Explain(ctx, name)
+		v = viewWhy(e)
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil {
+			d.onError(err)
+		}
+		return nil
+	}
+	return v
+}
+
+// readSessions reads one page of the clients.
+func (d *Dashboard) readSessions(ctx context.Context, match, after string, limit int) (v sessionsView, err error) {
+	v = sessionsView{At: time.Now().UTC()}
+	opts := []lockadmin.ListOption{lockadmin.WithLimit(limit + 1), lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
+	if match != "" {
+		opts = append(opts, lockadmin.WithMatch(match))
+	}
+	if after != "" {
+		opts = append(opts, lockadmin.WithAfter(after))
+	}
+	err = d.reading(ctx, func(ctx context.Context) error {
+		v.Sessions, v.More, err = first(limit, d.admin.Sessions(ctx, opts...), viewSession)
+		return err
 	})
 	return v, err
 }
@@ -93,16 +136,19 @@ func (d *Dashboard) readLock(ctx context.Context, name string) (v oneView, err e
 	return v, err
 }
 
-// readHistory reads what happened to one lock, or to all, newest first.
+// readHistory reads what happened to one lock, or to all, newest first, and what the history has at all.
 func (d *Dashboard) readHistory(ctx context.Context, name string, before int64, limit int) (v historyView, err error) {
-	v = historyView{At: time.Now().UTC(), Level: "losses"}
+	v = historyView{At: time.Now().UTC()}
+	opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, pageRows)), lockadmin.WithLimit(limit + 1)}
+	if before > 0 {
+		opts = append(opts, lockadmin.WithBefore(before))
+	}
 	err = d.reading(ctx, func(ctx context.Context) error {
-		opts := []lockadmin.ListOption{lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))}
-		if before > 0 {
-			opts = append(opts, lockadmin.WithBefore(before))
+		if v.Events, v.More, err = first(limit, d.admin.History(ctx, name, opts...), viewEvent); err != nil {
+			return err
 		}
-		events := d.admin.History(ctx, name, opts...)
-		v.Events, v.More, err = first(limit, events, viewEvent)
+		settings, err := d.admin.HistorySettings(ctx)
+		v.Level, v.Keep = settings.Level, settings.Keep.Milliseconds()
 		return err
 	})
 	return v, err

@@ -37,6 +37,18 @@ func (f refusal) json() []byte {
 	return body
 }
 
+// problem is json for a stream, which has begun with another status.
+func (f refusal) problem() []byte {
+	body, err := json.Marshal(struct {
+		Status int `json:"status"`
+		refusal
+	}{f.Status, f})
+	if err != nil { // cannot happen either
+		return []byte("{}")
+	}
+	return body
+}
+
 const jsonKind = "application/json; charset=utf-8"
 
 func invalid(field, value, rule string) refusal {

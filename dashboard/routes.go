@@ -43,6 +43,9 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	if r.ContentLength != 0 { // the server reads what is left of a body before it answers
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body)) // the host's server may not know how
+	}
 	who, ok := d.authenticate(w, r)
 	if !ok {
 		return
@@ -67,14 +70,21 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// methodIs answers for a request with another method.
+// methodIs answers for a request with another method, or with a body where there should be none.
 func methodIs(w http.ResponseWriter, r *http.Request, method string) bool {
 	allow := method
 	if method == http.MethodGet {
 		allow = "GET, HEAD"
 	}
-	if r.Method == method || method == http.MethodGet && r.Method == http.MethodHead {
+	switch {
+	case r.Method == method && method != http.MethodGet:
 		return true
+	case method == http.MethodGet && (r.Method == http.MethodGet || r.Method == http.MethodHead):
+		if r.ContentLength == 0 {
+			return true
+		}
+		refusal{Status: http.StatusRequestEntityTooLarge, Error: "This address takes no body."}.write(w)
+		return false
 	}
 	w.Header().Set("Allow", allow)
 	refusal{Status: http.StatusMethodNotAllowed, Error: "This address takes " + allow + " only."}.write(w)

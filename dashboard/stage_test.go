@@ -2,10 +2,12 @@ package dashboard_test
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -20,17 +22,22 @@ import (
 
 // stage is a page on a server of its own, over a database of its own.
 type stage struct {
-	t    *testing.T
-	db   *pgtest.DB
-	pool *pgxpool.Pool
-	page *dashboard.Dashboard
-	http *httptest.Server
+	t     *testing.T
+	db    *pgtest.DB
+	pool  *pgxpool.Pool
+	admin *lockadmin.Admin
+	page  *dashboard.Dashboard
+	http  *httptest.Server
 }
 
 func start(t *testing.T, opts ...dashboard.Option) *stage {
 	t.Helper()
 	db := pgtest.Database(t)
-	pool := db.Pool(t)
+	return startOver(t, db, db.Pool(t), opts...)
+}
+
+func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
+	t.Helper()
 	admin, err := lockadmin.New(t.Context(), pool)
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +52,7 @@ func start(t *testing.T, opts ...dashboard.Option) *stage {
 		server.Close()
 		server.Client().CloseIdleConnections()
 	})
-	return &stage{t, db, pool, page, server}
+	return &stage{t, db, pool, admin, page, server}
 }
 
 // hold takes a lock for the length of the test.
@@ -85,6 +92,9 @@ func (s *stage) ask(method, path, body string, headers ...string) reply {
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
 		r.Header.Set(name, value)
+		if name == "Host" {
+			r.Host = value
+		}
 	}
 	client := *s.http.Client()
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -117,6 +127,45 @@ func (r reply) want(status int, texts ...string) reply {
 		}
 	}
 	return r
+}
+
+// alice may break locks on a page that has WithBreaks; her password is in the header.
+var (
+	withAlice = dashboard.WithBasicAuth("alice", "correct horse")
+	asAlice   = basic("alice", "correct horse")
+)
+
+func basic(name, password string) string {
+	return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":"+password))
+}
+
+// csrf reads the token from the page, as the page's script does.
+func (s *stage) csrf(headers ...string) string {
+	s.t.Helper()
+	page := s.get("/", headers...).want(200)
+	found := regexp.MustCompile(`<meta name="pglock-csrf" content="([^"]*)">`).FindStringSubmatch(page.body)
+	if found == nil {
+		s.t.Fatalf("no token in %s", page.body)
+	}
+	return found[1]
+}
+
+// tryBreak sends what the page's script sends.
+func (s *stage) tryBreak(body any, headers ...string) reply {
+	s.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	all := append([]string{"Content-Type: application/json", "X-CSRF-Token: " + s.csrf(asAlice), asAlice}, headers...)
+	return s.ask(http.MethodPost, "/api/break", string(text), all...)
+}
+
+func (s *stage) execute(sql string, args ...any) {
+	s.t.Helper()
+	if _, err := s.db.Conn(s.t).Exec(s.t.Context(), sql, args...); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 func decode[T any](t *testing.T, body string) (v T) {

@@ -10,14 +10,26 @@ import (
 const (
 	streamKind = "text/event-stream; charset=utf-8"
 
-	// A stream that has nothing to tell writes a comment after this time, and so notices that its reader is gone.
-	quietFor = 15 * time.Second
-	// A reader that does not take a piece of an event within this time is disconnected.
-	pieceWithin = 10 * time.Second
-	pieceBytes  = 64 << 10
-	// A stream ends after this time. Browsers connect again, and show their credentials again.
-	streamFor = 15 * time.Minute
+	pieceBytes = 64 << 10
+
+	// When the Dashboard is closed a reader has this time left to take what is being written.
+	lastPiece = 500 * time.Millisecond
 )
+
+// pace has the times of streams, and that of a request.
+type pace struct {
+	poll  time.Duration // a feed reads again after this pause, or after pollShare times as long as the last read took
+	again time.Duration // a feed of one lock explains it again, though nothing else has changed
+	quiet time.Duration // a stream with nothing to tell writes a comment, and so notices that its reader is gone
+	piece time.Duration // a reader that does not take a piece of an event in time is disconnected
+	whole time.Duration // a stream ends; browsers connect again, and show their credentials again
+	body  time.Duration // a client has this long to send the body of a request
+}
+
+var defaultPace = pace{
+	poll: 800 * time.Millisecond, again: 3 * time.Second, quiet: 15 * time.Second, piece: 10 * time.Second, whole: 15 * time.Minute,
+	body: 10 * time.Second,
+}
 
 // serveStream writes server-sent events until the client leaves, the Dashboard is closed, or its time is up.
 func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Identity) {
@@ -27,7 +39,7 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 		return
 	}
 	c := http.NewResponseController(w)
-	if err := c.SetWriteDeadline(time.Now().Add(pieceWithin)); err != nil { // a reader that stops would hold it for ever
+	if err := c.SetWriteDeadline(time.Now().Add(d.pace.piece)); err != nil { // a reader that stops would hold it for ever
 		refusal{Status: http.StatusNotImplemented, Error: "This server cannot stream."}.write(w)
 		return
 	}
@@ -54,7 +66,7 @@ func (d *Dashboard) serveStream(w http.ResponseWriter, r *http.Request, who Iden
 	w.Header().Set("Content-Type", streamKind)
 	w.Header().Set("X-Accel-Buffering", "no") // a proxy must not keep events back
 	w.WriteHeader(http.StatusOK)
-	s := stream{w: w, control: c, beginning: d.beginnings.of(who), life: d.life}
+	s := stream{w: w, control: c, beginning: d.beginnings.of(who), life: d.life, pace: d.pace}
 	defer s.endWrites()()
 	s.run(r.Context(), f)
 }
@@ -65,6 +77,7 @@ type stream struct {
 	control   *http.ResponseController
 	beginning []byte
 	life      context.Context // of the Dashboard
+	pace      pace
 }
 
 // endWrites ends a write to a slow reader when the Dashboard is closed. The function that it returns undoes that, and must
@@ -73,7 +86,7 @@ func (s *stream) endWrites() (undo func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(s.life, func() {
 		defer close(done)
-		_ = s.control.SetWriteDeadline(time.Now()) // if this fails, the deadline of the piece ends the write
+		_ = s.control.SetWriteDeadline(time.Now().Add(lastPiece)) // if this fails, the deadline of the piece ends the write
 	})
 	return func() {
 		if !stop() {
@@ -84,7 +97,7 @@ func (s *stream) endWrites() (undo func()) {
 
 // run writes events until one of the two contexts ends, the reader is too slow, or the time is up.
 func (s *stream) run(ctx context.Context, f *feed) {
-	quiet, over := time.NewTicker(quietFor), time.NewTimer(streamFor)
+	quiet, over := time.NewTicker(s.pace.quiet), time.NewTimer(s.pace.whole)
 	defer quiet.Stop()
 	defer over.Stop()
 	if !s.send([]byte("retry: 2000\n\n")) {
@@ -97,7 +110,7 @@ func (s *stream) run(ctx context.Context, f *feed) {
 			if !s.sendState(now) {
 				return
 			}
-			quiet.Reset(quietFor)
+			quiet.Reset(s.pace.quiet)
 			continue // a newer one may be there already
 		}
 		select {
@@ -130,7 +143,7 @@ func (s *stream) send(parts ...[]byte) bool {
 	for _, part := range parts {
 		for len(part) > 0 {
 			n := min(len(part), pieceBytes)
-			if s.control.SetWriteDeadline(time.Now().Add(pieceWithin)) != nil || s.life.Err() != nil {
+			if s.control.SetWriteDeadline(time.Now().Add(s.pace.piece)) != nil || s.life.Err() != nil {
 				return false
 			}
 			if _, err := s.w.Write(part[:n]); err != nil {

@@ -36,6 +36,8 @@ type lockView struct {
 	TTL        int64           `json:"ttl_ms"`
 	HeldFor    int64           `json:"held_for_ms"`
 	Waiting    int             `json:"waiting"`
+	Grants     int64           `json:"grants"`
+	Slowest    int64           `json:"slowest_renewal_ms"`
 	Metadata   json.RawMessage `json:"metadata"`
 }
 
@@ -43,7 +45,8 @@ func viewLock(i pglock.LockInfo) lockView {
 	v := lockView{
 		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Held: i.Held, Holder: i.Holder, Session: i.Session,
 		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt, EndedAt: i.EndedAt,
-		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting, Metadata: i.Metadata,
+		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
+		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Metadata: i.Metadata,
 	}
 	if i.Held { // by the server's clock alone
 		v.HeldFor = max(0, seenAt(i).Sub(i.AcquiredAt).Milliseconds())
@@ -106,32 +109,91 @@ type oneView struct {
 	MoreWaiters bool         `json:"more_waiters"`
 	Fences      []fenceView  `json:"fences"`
 	MoreFences  bool         `json:"more_fences"`
-	Why         any          `json:"why"`
+	Why         *whyView     `json:"why"` // null: nobody can tell now
 }
 
+// whyView is what people need of an Explanation. It has no statements of other programs: they may hold secrets.
+type whyView struct {
+	State    lockadmin.LockState `json:"state"`
+	Severity lockadmin.Severity  `json:"severity"`
+	Verdicts []lockadmin.Verdict `json:"verdicts"`
+	Unseen   []string            `json:"unseen"`
+}
+
+func viewWhy(e lockadmin.Explanation) *whyView {
+	return &whyView{e.State, e.Severity, e.Verdicts, e.Unseen}
+}
+
+type sessionView struct {
+	ID             string    `json:"id"`
+	Holder         string    `json:"holder"`
+	Version        string    `json:"version"`
+	Leases         int       `json:"leases"`
+	Tickets        int       `json:"tickets"`
+	Alive          bool      `json:"alive"`
+	AliveUntil     time.Time `json:"alive_until,omitzero"`
+	LastHeartbeat  time.Time `json:"last_heartbeat,omitzero"`
+	SinceHeartbeat *int64    `json:"since_heartbeat_ms"` // null: nothing was heard of it yet
+	PID            int       `json:"pid"`                // 0: not known
+	User           string    `json:"user"`
+	Application    string    `json:"application"`
+	Client         string    `json:"client"`
+	State          string    `json:"state"`
+}
+
+func viewSession(s lockadmin.Session) sessionView {
+	v := sessionView{ID: s.ID, Holder: s.Holder, Version: s.Version, Leases: s.Leases, Tickets: s.Tickets, Alive: s.Alive,
+		AliveUntil: s.AliveUntil, LastHeartbeat: s.LastHeartbeat, PID: s.PID, User: s.User, Application: s.Application,
+		Client: s.Client, State: s.State}
+	if !s.LastHeartbeat.IsZero() {
+		silent := s.Silent.Milliseconds()
+		v.SinceHeartbeat = &silent
+	}
+	return v
+}
+
+// sessionsView is the answer of api/sessions.
+type sessionsView struct {
+	At       time.Time     `json:"at"`
+	Sessions []sessionView `json:"sessions"`
+	More     bool          `json:"more"`
+}
+
+// eventView is an event in JSON. Of what is no tenure it has no times but At.
 type eventView struct {
-	ID       string              `json:"id"`
-	Kind     lockadmin.EventKind `json:"kind"`
-	Lock     string              `json:"lock"`
-	Token    token               `json:"token"`
-	NewToken token               `json:"new_token"`
-	Holder   string              `json:"holder"`
-	At       time.Time           `json:"at"`
-	Actor    string              `json:"actor"`
-	DBUser   string              `json:"db_user"`
-	Reason   string              `json:"reason"`
+	ID         string              `json:"id"`
+	Kind       lockadmin.EventKind `json:"kind"`
+	Lock       string              `json:"lock"`
+	Slot       int                 `json:"slot"`
+	Mode       pglock.Mode         `json:"mode"`
+	Limit      int                 `json:"limit"`
+	Token      token               `json:"token"`
+	FirstToken token               `json:"first_token"`
+	NewToken   token               `json:"new_token"`
+	Holder     string              `json:"holder"`
+	Session    string              `json:"session"`
+	GrantedAt  time.Time           `json:"granted_at,omitzero"`
+	EndedAt    time.Time           `json:"ended_at,omitzero"`
+	At         time.Time           `json:"at"`
+	Actor      string              `json:"actor"`
+	DBUser     string              `json:"db_user"`
+	Reason     string              `json:"reason"`
+	Resource   string              `json:"resource"`
 }
 
 func viewEvent(e lockadmin.Event) eventView {
-	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Token: token(e.Token), NewToken: token(e.NewToken),
-		Holder: e.Holder, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason}
+	return eventView{ID: strconv.FormatInt(e.ID, 10), Kind: e.Kind, Lock: e.Lock, Slot: e.Slot, Mode: e.Mode, Limit: e.Limit,
+		Token: token(e.Token), FirstToken: token(e.FirstToken), NewToken: token(e.NewToken), Holder: e.Holder, Session: e.Session,
+		GrantedAt: e.GrantedAt, EndedAt: e.EndedAt, At: e.At, Actor: e.Actor, DBUser: e.DBUser, Reason: e.Reason, Resource: e.Resource}
 }
 
+// historyView is the answer of api/history.
 type historyView struct {
-	At     time.Time   `json:"at"`
-	Events []eventView `json:"events"`
-	More   bool        `json:"more"`
-	Level  string      `json:"level"`
+	At     time.Time              `json:"at"`
+	Events []eventView            `json:"events"`
+	More   bool                   `json:"more"`
+	Level  lockadmin.HistoryLevel `json:"level"`
+	Keep   int64                  `json:"keep_ms"`
 }
 
 type brokenView struct {

@@ -3,6 +3,7 @@ package fencedstore
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pglock-dev/pglock/internal/hooks"
@@ -16,16 +17,18 @@ var refusals = []error{pglock.ErrLost, pglock.ErrReleased, ErrTimeLimit, ErrLeft
 // observeRefusal tells the observer of the lease's client that a write was refused, or that its outcome is unknown. It
 // says nothing of other errors, such as the application's own, and returns err.
 func (o opening) observeRefusal(ctx context.Context, err error) error {
-	var stale *StaleTokenError
-	var lost *pglock.LostError
 	what := hooks.Observed{Err: err}
 	at := o.fences[0]
-	for _, f := range o.fences {
-		switch {
-		case errors.As(err, &stale) && stale.Resource == f.Resource && stale.Token == f.Lease.Token():
-			at, what.Kind, what.LastToken = f, string(pglock.EventStale), int64(stale.LastToken)
-		case errors.As(err, &lost) && lost.Name == f.Lease.Name():
-			at = f
+	var stale *StaleTokenError
+	var lost *pglock.LostError
+	if errors.As(err, &stale) {
+		isOurs := func(f Fence) bool { return f.Resource == stale.Resource && f.Lease.Token() == stale.Token }
+		if i := slices.IndexFunc(o.fences, isOurs); i >= 0 {
+			at, what.Kind, what.LastToken = o.fences[i], string(pglock.EventStale), int64(stale.LastToken)
+		}
+	} else if errors.As(err, &lost) {
+		if i := slices.IndexFunc(o.fences, func(f Fence) bool { return f.Lease.Name() == lost.Name }); i >= 0 {
+			at = o.fences[i]
 		}
 	}
 	if what.Resource = at.Resource; what.Kind == "" {
@@ -49,12 +52,7 @@ func kindOf(err error) string {
 }
 
 func isOneOf(err error, targets []error) bool {
-	for _, target := range targets {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // observeWrite tells the observers of the leases' clients that a write is committed.

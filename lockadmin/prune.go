@@ -13,15 +13,13 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// What Prune removes by default.
-const (
-	DefaultIdle     = 24 * time.Hour
-	DefaultEventAge = 90 * 24 * time.Hour
-)
+// DefaultIdle is for how long Prune leaves a free lock.
+const DefaultIdle = 24 * time.Hour
 
 const (
-	sweptAtOnce = 1000 // of each kind
-	namesAtOnce = 1000
+	sweptAtOnce  = 1000 // of each kind
+	eventsAtOnce = 1000
+	namesAtOnce  = 1000
 	// A try stops every grant for at most a tenth of a second, and a step for as long as it lasts. The pause after it
 	// lets those continue that had to queue behind it.
 	pauseAfterTry  = 400 * time.Millisecond
@@ -33,15 +31,18 @@ type Pruned struct {
 	Locks     int64
 	Events    int64
 	Leftovers int64
-	Waits     int // how often it found the table of locks in use
+	Waits     int           // how often it found the table of locks in use
+	EventAge  time.Duration // the age of events from which on they were removed
 }
 
 // PruneOption configures one Prune.
 type PruneOption func(*pruning) error
 
 type pruning struct {
-	idle, age time.Duration
-	onInUse   func()
+	idle    time.Duration
+	age     time.Duration
+	aged    bool // age is given
+	onInUse func()
 }
 
 // WithIdle makes Prune remove locks that have been free for longer than d. Defaults to DefaultIdle, a day.
@@ -52,10 +53,10 @@ func WithIdle(d time.Duration) PruneOption {
 	}
 }
 
-// WithEventAge makes Prune remove events older than d. Defaults to DefaultEventAge, 90 days.
+// WithEventAge makes Prune remove events of the history that are older than d. Defaults to HistorySettings.Keep.
 func WithEventAge(d time.Duration) PruneOption {
 	return func(p *pruning) error {
-		p.age = d
+		p.age, p.aged = d, true
 		return notNegative("event age", d)
 	}
 }
@@ -88,7 +89,7 @@ func notNegative(field string, d time.Duration) error {
 //
 // Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or the connection's failure.
 func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) {
-	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle, age: DefaultEventAge}}
+	p := pruner{admin: a, pruning: pruning{idle: DefaultIdle}}
 	if err := apply(&p.pruning, opts); err != nil {
 		return Pruned{}, err
 	}
@@ -120,12 +121,34 @@ func (p *pruner) run(ctx context.Context) error {
 		p.done.Leftovers += n
 		more = n >= sweptAtOnce // otherwise there were fewer of each kind
 	}
-	n, _, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.age.Seconds())
-	if err != nil {
+	if err := p.events(ctx); err != nil {
 		return err
 	}
-	p.done.Events = n
 	return p.locks(ctx)
+}
+
+// events goes through the history from its old end, step by step.
+func (p *pruner) events(ctx context.Context) error {
+	if !p.aged {
+		s, err := p.admin.historySettings(ctx)
+		if err != nil {
+			return err
+		}
+		p.age = s.Keep
+	}
+	p.done.EventAge = p.age
+	after := "0"
+	for {
+		n, next, err := p.call(ctx, protocol.PruneHistory(p.admin.schema), p.age.Seconds(), eventsAtOnce, after)
+		if err != nil {
+			return err
+		}
+		p.done.Events += n
+		if next == nil {
+			return nil
+		}
+		after = *next
+	}
 }
 
 // locks goes through the names step by step.
@@ -161,15 +184,22 @@ func (p *pruner) locks(ctx context.Context) error {
 // continue, with its locks, after the caller has gone.
 func (p *pruner) call(ctx context.Context, statement string, args ...any) (n int64, next *string, err error) {
 	err = pgx.BeginTxFunc(ctx, p.admin.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		if deadline, ok := ctx.Deadline(); ok {
-			left := max(1, time.Until(deadline).Milliseconds())
-			if _, err := tx.Exec(ctx, protocol.EndInTime, fmt.Sprint(left)); err != nil {
-				return err
-			}
+		if err := endInTime(ctx, tx); err != nil {
+			return err
 		}
 		return tx.QueryRow(ctx, statement, args...).Scan(&n, &next)
 	})
 	return n, next, err
+}
+
+// endInTime makes the server end the transaction's statements when the time of ctx is up.
+func endInTime(ctx context.Context, tx pgx.Tx) error {
+	deadline, bounded := ctx.Deadline()
+	if !bounded {
+		return nil
+	}
+	_, err := tx.Exec(ctx, protocol.EndInTime, fmt.Sprint(max(1, time.Until(deadline).Milliseconds())))
+	return err
 }
 
 func isInUse(err error) bool { return protocol.LockedOut(err) }

@@ -25,10 +25,18 @@ BEGIN
 END $do$;
 
 DROP TRIGGER fence_commit ON fences;
+DROP TRIGGER note_tenure ON locks;
 DROP FUNCTION recent_events(p_after bigint);
 DROP FUNCTION statistics(p_top int);
-DROP FUNCTION prune_history(p_older interval);
+DROP FUNCTION prune_history(p_older interval, p_limit int, p_after bigint, OUT removed bigint, OUT next bigint);
+DROP FUNCTION clock_steps(p_after bigint, p_limit int);
+DROP FUNCTION replay_history(p_lock_name text, p_limit int, p_after text, p_after_token bigint, p_after_id bigint);
+DROP FUNCTION present_tenure(l locks);
+DROP TYPE tenure;
 DROP FUNCTION list_history(p_lock_name text, p_limit int, p_before bigint, p_kinds text[], p_since timestamptz, p_until timestamptz);
+DROP FUNCTION set_history(p_actor text, p_level text, p_keep interval, OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz);
+DROP FUNCTION history_settings(OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz);
+DROP FUNCTION note_tenure();
 DROP FUNCTION break_session(p_session_id uuid, p_reason text, p_actor text, p_limit int, p_after text);
 DROP FUNCTION prune_locks(p_idle interval, p_limit int, p_after text, OUT removed bigint, OUT next text);
 DROP FUNCTION diagnose();
@@ -44,6 +52,7 @@ DROP FUNCTION rank_waiters(p_limit int, p_name text, p_prefix text, p_match text
 DROP FUNCTION list_waiters(p_name text, p_limit int, p_after text, p_after_ticket bigint, p_after_place bigint, p_prefix text, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval);
 DROP FUNCTION rank_locks(p_order text, p_limit int, p_prefix text, p_free boolean, p_match text, p_holder text, p_session_id uuid, p_mode text, p_queued boolean, p_older interval);
 DROP FUNCTION list_locks(p_prefix text, p_free boolean, p_after text, p_limit int, p_match text, p_holder text, p_session_id uuid, p_mode text, p_queued boolean, p_older interval);
+DROP FUNCTION last_with(p_prefix text);
 DROP FUNCTION is_listed(p_name text, p_in_holder text, p_in_session uuid, p_in_mode text, p_since timestamptz, p_match text, p_holder text, p_session_id uuid, p_mode text, p_older interval);
 DROP FUNCTION watch(p_name text, p_for interval);
 DROP FUNCTION get_lock(p_name text);
@@ -97,7 +106,7 @@ DROP FUNCTION tell(g grants, p_batch waiters[], p_session_id uuid, p_grant_id uu
 DROP FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint);
 DROP FUNCTION free_slots(p_name text, p_capacity int, p_most int);
 DROP FUNCTION next_batch(w waiters, p_most int);
-DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint);
+DROP FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean);
 DROP FUNCTION lock_to_grant(p_name text);
 DROP FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid);
 DROP TYPE grants;
@@ -114,7 +123,7 @@ DROP FUNCTION acquire_otherwise(w waiters, p_session_key uuid, p_session_ttl int
 DROP FUNCTION check_request(w waiters, p_session_ttl interval);
 DROP FUNCTION acquire_leases(p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_turns int[], p_alone boolean);
 DROP FUNCTION acquire_lease(p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb, p_retry boolean, p_mode text, p_capacity int, p_wait boolean, p_session_ttl interval, p_owner_id uuid, p_nested boolean, p_turns int, p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json);
-DROP FUNCTION sweep(p_limit int);
+DROP FUNCTION sweep(p_limit int, p_history boolean);
 DROP FUNCTION end_session(p_session_key uuid);
 DROP FUNCTION touch_session(p_session_id uuid, p_holder text, p_session_ttl interval);
 DROP FUNCTION session_alive(p_session_id uuid);

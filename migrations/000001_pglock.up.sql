@@ -165,8 +165,7 @@ CREATE INDEX done_keys_keep_until ON done_keys (keep_until) WHERE keep_until IS 
 CREATE TABLE events (
   id        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at        timestamptz NOT NULL DEFAULT clock_timestamp(),
-  kind      text        NOT NULL CONSTRAINT events_kind CHECK (kind IN (
-    'takeover', 'break', 'expired', 'release', 'handover', 'overlap', 'bypass', 'epoch', 'level')),
+  kind      text        NOT NULL,                   -- of those above: see locks about CHECKs
   lock_name text COLLATE "C" NOT NULL,
   token     bigint      NOT NULL,                   -- of the tenure; of a block of tokens the last
   first_token bigint,                               -- of its block; NULL if it had one token
@@ -557,10 +556,11 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago, receipts a week old, and keys
--- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
--- skips what somebody has locked, and waits for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
+-- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
+-- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
+-- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
+-- for nobody (I25).
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -585,6 +585,9 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
+  IF p_history THEN
+    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+  END IF;
   RETURN total;
 END $$;
 
@@ -1073,10 +1076,12 @@ END $$;
 
 -- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
--- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
--- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+-- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
+-- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
+CREATE FUNCTION grant_head(
+  g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1096,6 +1101,7 @@ BEGIN
     owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
+    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
     metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
@@ -1548,7 +1554,7 @@ BEGIN
     RETURN;
   END IF;
   g.queued := head.queued;
-  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0), ARRAY[w], head.session_id, NULL);
+  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
@@ -1747,9 +1753,9 @@ BEGIN
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
       WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover');
+    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover', 'expired');
   IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+    RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
   END IF;
   PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;
@@ -2673,6 +2679,12 @@ AS $$
     AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
 $$;
 
+-- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
+-- database's encoding has no such text.
+CREATE FUNCTION last_with(p_prefix text) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
 -- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
@@ -2683,11 +2695,12 @@ CREATE FUNCTION list_locks(
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
   SELECT * FROM (
     SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
+    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+      AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
@@ -2704,7 +2717,8 @@ CREATE FUNCTION rank_locks(
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 DECLARE
   ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
@@ -2742,7 +2756,7 @@ RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, 
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
   SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
@@ -2758,8 +2772,9 @@ AS $$
                                                AND e.ticket <= p_after_ticket))
                ELSE 0 END AS place
       FROM waiters w
-      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_prefix AND starts_with(w.name, p_prefix)
-        AND w.name >= p_name AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.name, a.ticket LIMIT p_limit) q
@@ -2778,7 +2793,8 @@ CREATE FUNCTION rank_waiters(
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -2814,11 +2830,11 @@ CREATE FUNCTION list_fences(
   p_match text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)
     UNION
@@ -2827,7 +2843,7 @@ AS $$
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
     (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
@@ -2838,7 +2854,7 @@ CREATE FUNCTION rank_fences(
   p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
   p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
   SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
   WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
@@ -2856,7 +2872,8 @@ CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
 RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -3154,7 +3171,7 @@ $$;
 -- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
 -- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
 -- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
--- the epoch takes it over.
+-- the epoch takes it over. The history gets the leases that have run out.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -3189,7 +3206,13 @@ BEGIN
           AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
           AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
         FOR UPDATE OF i SKIP LOCKED) f),
-    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.slot, l.token)
+    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
+    noted AS (
+      INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
+          ended_at, number)
+        SELECT 'expired', g.name, g.token, g.first_token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
+          g.acquired_at, g.expires_at, g.grants
+        FROM gone g WHERE g.expires_at > '-infinity')
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
   UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)
     WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);
@@ -3267,35 +3290,212 @@ END $$;
 
 -- ==== 14_history
 
--- The history: who held what, and how it ended.
+-- The history: who held what, from when until when, and how it ended.
+
+-- note_tenure writes the history of what its own holder has ended, at level all. It also writes what must never happen:
+-- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
+--
+-- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
+-- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
+-- show the gap.
+CREATE FUNCTION note_tenure() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '100ms'
+AS $$
+DECLARE
+  granted boolean := NEW.grants <> OLD.grants;
+  handed  boolean := granted AND NEW.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at;
+BEGIN
+  INSERT INTO events (kind, lock_name, token, first_token, new_token, holder, actor, session_id, slot, mode, capacity,
+      granted_at, ended_at, number)
+    VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
+      OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
+      OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+  RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+  RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
+  RETURN NULL;
+END $$;
+
+-- The trigger is disabled at level losses. Its condition names the ends that no function has written: a break draws a
+-- new token, and a takeover follows a lease whose end is settled.
+CREATE TRIGGER note_tenure AFTER UPDATE ON locks FOR EACH ROW WHEN (
+    OLD.expires_at > '-infinity' AND (
+      NEW.grants = OLD.grants AND NEW.token = OLD.token AND NEW.expires_at = '-infinity'
+      OR NEW.grants <> OLD.grants AND OLD.ended_at IS DISTINCT FROM OLD.expires_at))
+  EXECUTE FUNCTION note_tenure();
+ALTER TABLE locks DISABLE TRIGGER note_tenure;
+
+-- history_settings tells the level; for how long the history is kept, in microseconds; since when it has every tenure,
+-- NULL if it has not; and when what pruning may have removed had ended, NULL if it has removed nothing.
+CREATE FUNCTION history_settings(OUT level text, OUT keep_us bigint, OUT since timestamptz, OUT pruned timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+AS $$
+  SELECT CASE WHEN t.tgenabled IN ('O', 'A') THEN 'all' ELSE 'losses' END,
+    (extract(epoch FROM i.history_keep) * 1000000)::bigint,
+    CASE WHEN t.tgenabled IN ('O', 'A') THEN i.history_since END, i.history_pruned
+  FROM installation i, pg_trigger t WHERE t.tgrelid = 'locks'::regclass AND t.tgname = 'note_tenure'
+$$;
+
+-- set_history sets the level and how long the history is kept; NULL leaves it as it is. A change of the level locks the
+-- table of locks for a moment, and waits for its writers for at most a tenth of a second: 55P03, and nothing was done.
+-- Nobody else waits for longer than that.
+CREATE FUNCTION set_history(
+  p_actor text, p_level text DEFAULT NULL, p_keep interval DEFAULT NULL, OUT level text, OUT keep_us bigint,
+  OUT since timestamptz, OUT pruned timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '100ms'
+AS $$
+DECLARE
+  ok  boolean := require_read_committed() AND has_bytes('actor', p_actor, 256)
+    AND (p_level IS NULL OR p_level IN ('losses', 'all') OR refuse('level', quote_literal(left(p_level, 40)),
+      'be losses or all'))
+    AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', p_keep::text,
+      'be from 1 day to 36525 days'));
+  was record;
+BEGIN
+  SELECT * INTO was FROM history_settings() h;
+  IF p_level <> was.level THEN
+    EXECUTE 'ALTER TABLE locks ' || CASE p_level WHEN 'all' THEN 'ENABLE ALWAYS' ELSE 'DISABLE' END
+      || ' TRIGGER note_tenure';
+    UPDATE installation i SET history_since = CASE p_level WHEN 'all' THEN clock_timestamp() END;
+  END IF;
+  UPDATE installation i SET history_keep = p_keep WHERE i.history_keep <> p_keep;
+  SELECT * INTO level, keep_us, since, pruned FROM history_settings() h;
+  IF (level, keep_us) <> (was.level, was.keep_us) THEN
+    INSERT INTO events (kind, lock_name, token, actor, reason)
+      VALUES ('level', '', 0, p_actor, 'level ' || level || ', kept for ' || keep_us / 1000000 || ' s');
+  END IF;
+END $$;
 
 -- list_history shows operators the history, newest first: p_limit entries before the one with the id p_before; ''
--- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which the entry was written.
+-- means every lock's. p_kinds chooses kinds; p_since and p_until limit the time at which an entry was written.
 CREATE FUNCTION list_history(
   p_lock_name text DEFAULT '', p_limit int DEFAULT 100, p_before bigint DEFAULT NULL, p_kinds text[] DEFAULT NULL,
   p_since timestamptz DEFAULT NULL, p_until timestamptz DEFAULT NULL)
 RETURNS TABLE (id bigint, at timestamptz, kind text, lock_name text, token bigint, first_token bigint,
                new_token bigint, holder text, actor text, db_user text, reason text, resource text, session_id uuid,
                slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
-  SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.first_token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
-    e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
-  FROM events e
-  WHERE (p_lock_name = '' OR e.lock_name = p_lock_name) AND e.id < coalesce(p_before, 9223372036854775807)
-    AND (p_kinds IS NULL OR e.kind = ANY (p_kinds)) AND (p_since IS NULL OR e.at >= p_since)
-    AND (p_until IS NULL OR e.at < p_until)
-  ORDER BY e.id DESC LIMIT p_limit
+#variable_conflict use_column
+DECLARE
+  upto bigint := coalesce(p_before, 9223372036854775807);
+BEGIN
+  RETURN QUERY
+    SELECT e.id, e.at, e.kind, e.lock_name, e.token, e.first_token, e.new_token, e.holder, e.actor, e.db_user, e.reason,
+      e.resource, e.session_id, e.slot, e.mode, e.capacity, e.granted_at, e.ended_at, e.number
+    FROM (
+      (SELECT * FROM events a WHERE p_lock_name = '' AND a.id < upto AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
+         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
+       ORDER BY a.id DESC LIMIT p_limit)
+      UNION ALL
+      (SELECT * FROM events a WHERE p_lock_name <> '' AND a.lock_name = p_lock_name AND a.id < upto
+         AND (p_kinds IS NULL OR a.kind = ANY (p_kinds))
+         AND (p_since IS NULL OR a.at >= p_since) AND (p_until IS NULL OR a.at < p_until)
+       ORDER BY a.lock_name, a.id DESC LIMIT p_limit)) e
+    ORDER BY e.id DESC;
+END $$;
+
+-- What replay_history lists.
+CREATE TYPE tenure AS (
+  lock_name text, token bigint, id bigint, at timestamptz, kind text, first_token bigint, new_token bigint,
+  holder text, slot int, mode text, capacity int, granted_at timestamptz, ended_at timestamptz, number bigint);
+
+-- present_tenure is what a row of locks says now.
+CREATE FUNCTION present_tenure(l locks) RETURNS tenure
+LANGUAGE sql STABLE
+AS $$
+  SELECT ROW(l.name, l.token, 9223372036854775807, now(),
+    CASE WHEN l.expires_at = '-infinity' THEN 'free' WHEN l.expires_at <= now() THEN 'over' ELSE 'held' END,
+    l.first_token, NULL, l.holder, l.slot, l.mode, l.capacity, l.acquired_at,
+    CASE WHEN l.expires_at = '-infinity' THEN NULL WHEN l.expires_at <= now() THEN l.expires_at
+         ELSE GREATEST(l.acquired_at, now()) END, l.grants)::tenure
 $$;
 
--- prune_history removes older entries, and returns how many. It locks only them.
-CREATE FUNCTION prune_history(p_older interval DEFAULT '90 days') RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+-- replay_history lists tenures for a check: those of the history, and after them what the rows of locks say now, in the
+-- order of lock_name, token and id; p_limit of them after the given ones. A row of locks has the greatest id and the
+-- kind held, over (it has run out) or free. A lease that is held has lasted until now at least: ended_at. Every page is
+-- of one moment.
+CREATE FUNCTION replay_history(
+  p_lock_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_token bigint DEFAULT 0,
+  p_after_id bigint DEFAULT 0)
+RETURNS SETOF tenure
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
-  WITH gone AS (DELETE FROM events e WHERE e.at < (SELECT clock_timestamp() - p_older) RETURNING e.id)
-  SELECT CASE WHEN p_older >= interval '0' THEN (SELECT count(*) FROM gone)
-              ELSE refuse('older', p_older::text, 'not be negative')::int END
+#variable_conflict use_column
+BEGIN
+  IF p_lock_name = '' THEN
+    RETURN QUERY
+      SELECT * FROM (
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+           e.capacity, e.granted_at, e.ended_at, e.number
+         FROM events e WHERE (e.lock_name, e.token, e.id) > (p_after, p_after_token, p_after_id) AND e.lock_name > ''
+         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
+        UNION ALL
+        (SELECT (present_tenure(l)).* FROM locks l
+         WHERE l.name >= p_after AND (l.name, l.token, 9223372036854775807) > (p_after, p_after_token, p_after_id)
+         ORDER BY l.name FETCH FIRST p_limit ROWS WITH TIES)) u
+      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
+  ELSE
+    RETURN QUERY
+      SELECT * FROM (
+        (SELECT e.lock_name, e.token, e.id, e.at, e.kind, e.first_token, e.new_token, e.holder, e.slot, e.mode,
+           e.capacity, e.granted_at, e.ended_at, e.number
+         FROM events e WHERE e.lock_name = p_lock_name AND (e.token, e.id) > (p_after_token, p_after_id)
+         ORDER BY e.lock_name, e.token, e.id LIMIT p_limit)
+        UNION ALL
+        (SELECT (present_tenure(l)).* FROM locks l
+         WHERE l.name = p_lock_name AND (l.token, 9223372036854775807) > (p_after_token, p_after_id))) u
+      ORDER BY u.lock_name, u.token, u.id LIMIT p_limit;
+  END IF;
+END $$;
+
+-- clock_steps finds where the server's clock was set back by more than a tenth of a second between two entries of the
+-- history: id is of the second, before and after are their times. It looks at p_limit entries after p_after; last is
+-- the id of the last of them, for the next call, and NULL if there are none. There is one row without a step.
+CREATE FUNCTION clock_steps(p_after bigint DEFAULT 0, p_limit int DEFAULT 100000)
+RETURNS TABLE (id bigint, before timestamptz, after timestamptz, last bigint)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+AS $$
+  WITH page AS MATERIALIZED (
+    SELECT e.id, e.at, lag(e.at) OVER (ORDER BY e.id) AS before
+    FROM (SELECT o.id, o.at FROM events o WHERE o.id >= p_after ORDER BY o.id LIMIT p_limit) e)
+  SELECT s.id, s.before, s.at, m.last
+  FROM (SELECT nullif(max(p.id), p_after) AS last FROM page p) m
+    LEFT JOIN page s ON s.at < s.before - interval '0.1 s'
+  ORDER BY s.id
 $$;
+
+-- prune_history removes entries that are older than p_older; NULL: older than the history is kept. A call is one step:
+-- it looks at no more than p_limit entries after the one with the id p_after, the oldest first. It returns how many
+-- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It locks only
+-- what it removes, and waits for nobody.
+CREATE FUNCTION prune_history(
+  p_older interval DEFAULT NULL, p_limit int DEFAULT 1000, p_after bigint DEFAULT 0, OUT removed bigint,
+  OUT next bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $$
+DECLARE
+  ok   boolean := require_read_committed()
+    AND (p_older IS NULL OR p_older >= interval '0' OR refuse('older', p_older::text, 'not be negative'))
+    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+  upto timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
+BEGIN
+  WITH page AS MATERIALIZED (
+      SELECT e.id, e.at < upto AS old FROM events e WHERE e.id > coalesce(p_after, 0) ORDER BY e.id LIMIT p_limit),
+    gone AS (
+      DELETE FROM events e WHERE e.id = ANY (ARRAY(
+        SELECT o.id FROM events o JOIN page p ON p.id = o.id WHERE p.old FOR UPDATE OF o SKIP LOCKED)) RETURNING e.id)
+    SELECT (SELECT count(*) FROM gone), CASE WHEN count(*) = p_limit AND bool_or(p.old) THEN max(p.id) END
+      INTO removed, next FROM page p;
+  IF removed > 0 THEN
+    UPDATE installation i SET history_pruned = upto FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
+      WHERE i.one = mine.one AND (i.history_pruned IS NULL OR i.history_pruned < upto);
+  END IF;
+END $$;
 
 
 -- ==== 14_statistics
@@ -3377,7 +3577,7 @@ CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id big
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   (SELECT e.id, e.kind FROM events e
-   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
+   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'overlap', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
   UNION ALL
   SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
 $$;
@@ -3398,7 +3598,8 @@ DECLARE
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
     list_waits, backend_pids, list_backends, statistics, recent_events}';
-  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history,
+    set_history, history_settings, replay_history, clock_steps}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[

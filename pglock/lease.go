@@ -222,6 +222,9 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 		sent := l.client.now()
 		e, err := l.client.backend.Release(ctx, l.claim(), l.queued && l.client.othersWait.Load())
 		if err == nil {
+			if e.Released {
+				l.released(ctx, nil)
+			}
 			l.client.othersWait.Store(e.Handed.Announced || len(e.Handed.Slots) > 0)
 			l.client.tell(ctx, l.name, e.Handed, sent)
 		}

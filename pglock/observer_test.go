@@ -2,11 +2,17 @@ package pglock
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
 
@@ -28,28 +34,623 @@ func (n *notes) of(kinds ...EventKind) (some []Event) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, e := range n.events {
-		for _, kind := range kinds {
-			if e.Kind == kind {
-				some = append(some, e)
-			}
+		if slices.Contains(kinds, e.Kind) {
+			some = append(some, e)
 		}
 	}
 	return some
 }
 
-func TestEachGrantIsObservedAndItsEndOnce(t *testing.T) {
+// kinds are those of the events of a lock, but for the heartbeat's, in order, each with its way, if it has one.
+func (n *notes) kinds(lock string) (all []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, e := range n.events {
+		if e.Lock == lock && e.Kind != EventRenew {
+			all = append(all, strings.TrimSpace(string(e.Kind)+" "+string(e.Way)))
+		}
+	}
+	return all
+}
+
+func wantKinds(t *testing.T, n *notes, lock string, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	if got := n.kinds(lock); !slices.Equal(got, want) {
+		t.Errorf("lock %q: events %q, want %q", lock, got, want)
+	}
+}
+
+func TestGrantOfAFreeLockAndItsReleaseAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))
-		l := mustAcquire(t, c, "report", WithTTL(time.Minute))
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n), WithDefaultHolder("me"))
+		l := mustAcquire(t, c, "report", WithTTL(time.Minute), WithLimit(3))
 		time.Sleep(5 * time.Second)
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		if err := l.Release(t.Context()); err != ErrReleased {
+			t.Fatal(err)
+		}
+		wantKinds(t, &n, "report", "grant free", "release")
+		for _, e := range n.events {
+			at := time.Now()
+			if e.Kind == EventGrant {
+				at = at.Add(-5 * time.Second)
+			}
+			if e.Lock != "report" || e.Mode != ModeLimit || e.Token != l.Token() || e.Holder != "me" || e.TTL != time.Minute || !e.At.Equal(at) {
+				t.Errorf("event %+v", e)
+			}
+		}
+		if held := n.of(EventRelease)[0].Held; held != 5*time.Second {
+			t.Errorf("held for %v", held)
+		}
+	})
+}
+
+func TestFailedCallIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore()
+		queued(s, time.Hour)
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		if _, err := c.TryAcquire(t.Context(), "tried"); !errors.Is(err, ErrHeld) {
+			t.Fatal(err)
+		}
+		if _, err := c.Acquire(t.Context(), "waited", WithMaxWait(3*time.Second)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err := c.Acquire(t.Context(), "invalid", WithTTL(1)); !errors.Is(err, ErrInvalid) {
+			t.Fatal(err)
+		}
+		wantKinds(t, &n, "tried", "failed")
+		wantKinds(t, &n, "waited", "wait", "failed")
+		wantKinds(t, &n, "invalid")
+		all := n.of(EventFailed)
+		if !errors.Is(all[0].Err, ErrHeld) || all[0].Waited != 0 || all[0].Place != 0 {
+			t.Errorf("of a try: %+v", all[0])
+		}
+		if !errors.Is(all[1].Err, ErrHeld) || all[1].Waited != 3*time.Second || all[1].Place != 1 {
+			t.Errorf("of a wait: %+v", all[1])
+		}
+		s.set(func() { s.onAcquire = nil })
+		if _, err := c.Acquire(t.Context(), "late", WithTTL(time.Second), func(r *request) error {
+			s.set(func() {
+				s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+					time.Sleep(2 * time.Second)
+					return protocol.Answer{Granted: true, Token: 77, Remaining: time.Second}, nil
+				}
+			})
+			return nil
+		}); !errors.Is(err, ErrLost) {
+			t.Fatal(err)
+		}
+		wantKinds(t, &n, "late", "failed")
+	})
+}
+
+func TestRenewalsAreObservedOncePerStatement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore()
+		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+			time.Sleep(30 * time.Millisecond)
+			return s.renewed(claims), nil
+		}
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		for i := range 5 {
+			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
+		}
+		time.Sleep(time.Minute)
+		all := n.of(EventRenew)
+		if len(all) != len(s.of("renewAll")) || len(all) < 5 {
+			t.Errorf("%d events of %d statements", len(all), len(s.of("renewAll")))
+		}
+		for _, e := range all {
+			if e.Count != 5 || e.Took != 30*time.Millisecond || e.TTL != 30*time.Second || e.Gap < 9*time.Second || e.Gap > 10100*time.Millisecond || e.Lock == "" || e.Token == 0 {
+				t.Errorf("event %+v", e)
+			}
+		}
+		if bad := n.of(EventRenewLate, EventRenewFailed); len(bad) > 0 {
+			t.Errorf("events %+v", bad)
+		}
+	})
+}
+
+func TestFailedAndLateRenewalsAreObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		mustAcquire(t, c, "long", WithTTL(30*time.Second))
+		mustAcquire(t, c, "longer", WithTTL(50*time.Second)) // renewed with the other, and never late
+		s.set(func() {
+			s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				time.Sleep(time.Second)
+				return nil, errReset
+			}
+		})
+		time.Sleep(21 * time.Second)
+		s.set(func() { s.onRenewAll = nil })
+		time.Sleep(3 * time.Second)
+		failed, late := n.of(EventRenewFailed), n.of(EventRenewLate)
+		if len(failed) == 0 || failed[0].Count != 2 || failed[0].Lock != "long" || !errors.Is(failed[0].Err, errReset) || failed[0].Took != time.Second ||
+			failed[0].Gap < 10*time.Second || failed[0].Gap > 11*time.Second {
+			t.Errorf("failed: %+v", failed)
+		}
+		if len(late) != 1 || late[0].Count != 1 || late[0].Lock != "long" || late[0].Gap <= 20*time.Second || late[0].Gap > 24*time.Second {
+			t.Errorf("late: %+v", late)
+		}
+		if lost := n.of(EventLost); len(lost) > 0 {
+			t.Errorf("lost: %+v", lost)
+		}
+	})
+}
+
+func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+		time.Sleep(3 * time.Second)
+		if err := l.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.set(func() {
+			s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
+		})
+		if err := l.Renew(t.Context()); err == nil {
+			t.Fatal("it has renewed over a broken connection")
+		}
+		wantKinds(t, &n, "report", "grant free", "renew failed")
+		if e := n.of(EventRenew); len(e) != 1 || e[0].Gap != 3*time.Second || e[0].Count != 1 || e[0].Token != l.Token() {
+			t.Errorf("renewals %+v", e)
+		}
+		busy := true
+		s.set(func() {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
+			}
+			s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
+				if busy {
+					busy = false
+					return 0, sqlError("55P03")
+				}
+				return s.ttl(c.GrantID), nil
+			}
+		})
+		time.Sleep(10 * time.Second)
+		if e := n.of(EventRenewFailed); len(e) != 2 || protocol.State(e[1].Err) != "55P03" {
+			t.Errorf("failures %+v", e)
+		}
+		if e := n.of(EventRenew); len(e) != 2 || e[1].Gap < 9*time.Second {
+			t.Errorf("renewals %+v", e)
+		}
+	})
+}
+
+func TestRenewalOfAnExtendedLeaseIsNeverLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+		end, err := l.Extend(t.Context(), time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer end()
+		s.set(func() { s.onRenewAll = hangs })
+		time.Sleep(time.Minute)
+		s.set(func() { s.onRenewAll = nil })
+		time.Sleep(time.Minute)
+		if bad := n.of(EventRenewLate, EventLost); len(bad) > 0 {
+			t.Errorf("events %+v", bad)
+		}
+		if len(n.of(EventRenewFailed)) == 0 || len(n.of(EventRenew)) < 3 {
+			t.Errorf("events %+v", n.events)
+		}
+	})
+}
+
+func TestEachLossIsObservedOnceWithItsCause(t *testing.T) {
+	verdict := func(outcome string) func(*fakeStore, *Lease) {
+		return func(s *fakeStore, _ *Lease) {
+			s.set(func() {
+				s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+					return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: outcome}}, nil
+				}
+			})
+			time.Sleep(11 * time.Second)
+		}
+	}
+	for name, tc := range map[string]struct {
+		lose   func(s *fakeStore, l *Lease)
+		reason Reason
+		held   time.Duration
+		work   bool // went on after the loss, for what was left of a minute
+	}{
+		"at the deadline": {func(s *fakeStore, l *Lease) {
+			s.set(func() { s.onRenewAll = hangs })
+			time.Sleep(time.Minute)
+		}, ReasonExpired, 29 * time.Second, true},
+		"broken":     {verdict(string(ReasonBroken)), ReasonBroken, 10 * time.Second, true},
+		"taken over": {verdict(string(ReasonTakenOver)), ReasonTakenOver, 10 * time.Second, true},
+		"unknown":    {verdict(string(ReasonUnknown)), ReasonUnknown, 10 * time.Second, true},
+		"by a check": {func(s *fakeStore, l *Lease) {
+			s.set(func() { s.onReason = func(protocol.Claim) (Reason, error) { return ReasonBroken, nil } })
+			_, _ = l.Check(context.Background())
+		}, ReasonBroken, 0, true},
+		"by a renewal of its own": {func(s *fakeStore, l *Lease) {
+			s.set(func() {
+				s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) {
+					return 0, sqlError(protocol.StateExpired)
+				}
+			})
+			_ = l.Renew(context.Background())
+		}, ReasonExpired, 0, true},
+		"by a busy row": {func(s *fakeStore, l *Lease) {
+			s.set(func() {
+				s.onRenewBusy = func(context.Context, protocol.Claim) (time.Duration, error) {
+					return 0, sqlError(protocol.StateExpired)
+				}
+			})
+			verdict(protocol.Busy)(s, l)
+		}, ReasonExpired, 10 * time.Second, true},
+		"by the release": {func(s *fakeStore, l *Lease) {
+			s.set(func() {
+				s.onRelease = func(context.Context, protocol.Claim) (bool, error) { return false, nil }
+				s.onReason = func(protocol.Claim) (Reason, error) { return ReasonTakenOver, nil }
+			})
+		}, ReasonTakenOver, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n notes
+				s := newFakeStore()
+				c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+				l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+				began := time.Now()
+				tc.lose(s, l)
+				synctest.Wait()
+				lost := time.Since(began)
+				time.Sleep(time.Minute - lost)
+				if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
+					t.Fatalf("Release: %v", err)
+				}
+				_ = l.Release(t.Context())
+				synctest.Wait()
+				wantKinds(t, &n, "report", slices.DeleteFunc(n.kinds("report"), func(kind string) bool {
+					return kind != "grant free" && kind != "renew failed" && kind != "lost" && kind != "outlived"
+				})...)
+				all, outlived := n.of(EventLost), n.of(EventOutlived)
+				if len(all) != 1 || len(outlived) != 1 {
+					t.Fatalf("lost %+v, outlived %+v", all, outlived)
+				}
+				e := all[0]
+				var why *LostError
+				if e.Reason != tc.reason || !errors.As(e.Err, &why) || why.Reason != tc.reason || e.Token != l.Token() {
+					t.Errorf("lost: %+v", e)
+				}
+				if tc.held > 0 && (e.Held < tc.held-time.Second || e.Held > tc.held) {
+					t.Errorf("held for %v, want %v", e.Held, tc.held)
+				}
+				if late := outlived[0].Late; outlived[0].Reason != tc.reason || tc.work && late != time.Minute-e.Held || !tc.work && late != 0 {
+					t.Errorf("work outlived the lease of %v by %v: %+v", e.Held, late, outlived[0])
+				}
+			})
+		})
+	}
+}
+
+func TestLossThatTheReleaseIsTheFirstToNoticeIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		var paused atomic.Int64
+		system := trust.SystemClock()
+		c := startClient(t, newFakeStore(), func() trust.Instant { return system().Add(time.Duration(paused.Load())) }, WithObserver(&n))
+		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+		paused.Store(int64(40 * time.Second)) // no timer has noticed that yet
+		if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
+			t.Fatal(err)
+		}
+		wantKinds(t, &n, "report", "grant free", "lost", "outlived")
+		lost, outlived := n.of(EventLost), n.of(EventOutlived)
+		if lost[0].Held != 29*time.Second || lost[0].Gap != 40*time.Second || outlived[0].Late != 11*time.Second {
+			t.Errorf("lost %+v, outlived %+v", lost, outlived)
+		}
+	})
+}
+
+func TestWorkThatOutlivesItsLeaseInDoIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		s.set(func() { s.onRenewAll = hangs })
+		err := c.Do(t.Context(), "report", func(ctx context.Context, _ *Lease) error {
+			<-ctx.Done()
+			time.Sleep(4 * time.Second)
+			return nil
+		}, WithTTL(30*time.Second))
+		if !errors.Is(err, ErrLost) {
+			t.Fatal(err)
+		}
 		synctest.Wait()
-		all := n.of(EventGrant, EventRelease, EventLost)
-		if len(all) != 2 || all[0].Kind != EventGrant || all[0].Way != WayFree || all[1].Kind != EventRelease || all[1].Held != 5*time.Second {
-			t.Errorf("events: %+v", all)
+		if all := n.of(EventOutlived); len(all) != 1 || all[0].Late < 4*time.Second || all[0].Late > 5*time.Second || all[0].Reason != ReasonExpired {
+			t.Errorf("events %+v", all)
+		}
+		s.set(func() { s.onRenewAll = nil })
+		if err := c.Do(t.Context(), "other", func(context.Context, *Lease) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		wantKinds(t, &n, "other", "grant free", "release")
+	})
+}
+
+func TestTurnsAreObservedAsHandOversBetweenCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeServer()
+		c := s.client(t, WithObserver(&n), WithTurns(4, time.Minute))
+		_, now, waiting := inTurn(t, s, c, 2) // five calls: the first alone, then turns of one block
+		if err := now.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serveAll(t, waiting)
+		synctest.Wait()
+		lines := n.kinds("report")
+		want := []string{"wait", "wait", "wait", "wait", "wait", "grant queue"}
+		if len(lines) < 6 || !slices.Equal(lines[:6], want) {
+			t.Fatalf("events %q, want them to begin with %q", lines, want)
+		}
+		for i, e := range n.of(EventWait) {
+			if place := max(1, i); e.Place != place { // the first call is the server's first; the others are the line's
+				t.Errorf("call %d waits at place %d", i, e.Place)
+			}
+		}
+		passed := strings.Count(strings.Join(lines, ", "), "release turn, hand over turn, grant turn")
+		if turns := len(n.of(EventGrant)) - 2; turns != 3 || passed != turns {
+			t.Errorf("%d turns were passed on, of %d: %q", passed, turns, lines)
+		}
+		tenuresOnce(t, n.of(EventGrant, EventRelease, EventLost))
+		for _, e := range n.of(EventHandOver) {
+			if e.Way == WayTurn && (e.Count != 1 || e.Took != 0) {
+				t.Errorf("hand-over %+v", e)
+			}
+		}
+	})
+}
+
+// tenuresOnce checks that each grant has one end, after it.
+func tenuresOnce(t *testing.T, events []Event) {
+	t.Helper()
+	type tenure struct {
+		lock  string
+		token Token
+	}
+	held, over := make(map[tenure]bool), make(map[tenure]bool)
+	for _, e := range events {
+		of := tenure{e.Lock, e.Token}
+		switch granted := e.Kind == EventGrant; {
+		case granted && held[of], !granted && (!held[of] || over[of]):
+			t.Errorf("%v comes a second time, or without a grant", e)
+		case granted:
+			held[of] = true
+		default:
+			over[of] = true
+		}
+	}
+	for of := range held {
+		if !over[of] {
+			t.Errorf("%v has no end", of)
+		}
+	}
+}
+
+// However the calls of several clients end, each grant and its end come once and in this order.
+func TestEventsOfALeaseComeInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeServer()
+		all := make([]notes, 3)
+		var clients []*Client
+		var calls sync.WaitGroup
+		for i := range all {
+			c := s.client(t, WithObserver(&all[i]), WithTurns(5, 0))
+			clients = append(clients, c)
+			for n := range 40 {
+				calls.Go(func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(n%7+1)*20*time.Millisecond)
+					defer cancel()
+					l, err := c.Acquire(ctx, "report", WithTTL(time.Second))
+					if err != nil {
+						return
+					}
+					if n%10 == 0 {
+						s.does(ctx, "break", func() { s.rows["report"].until = time.Now() })
+						time.Sleep(2 * time.Second)
+					}
+					_ = l.Release(ctx)
+				})
+			}
+		}
+		calls.Wait()
+		for i, c := range clients {
+			if err := c.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			tenuresOnce(t, all[i].of(EventGrant, EventRelease, EventLost))
+			if waits, ends := len(all[i].of(EventWait)), len(all[i].of(EventGrant, EventFailed)); ends != 40 || waits > 40 || waits < 30 {
+				t.Errorf("of 40 calls %d waits and %d ends were observed", waits, ends)
+			}
+		}
+	})
+}
+
+func TestCloseTellsOfAllEndsAndJoinsTheObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))
+		for i := range 100 {
+			mustAcquire(t, c, fmt.Sprint("report ", i))
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tenuresOnce(t, n.of(EventGrant, EventRelease)) // without a wait: Close has joined the goroutine
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(n.events) != 200 {
+			t.Errorf("%d events", len(n.events))
+		}
+	})
+}
+
+func TestBlockingObserverHoldsUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []Event
+		block := make(chan struct{})
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(_ context.Context, e Event) {
+			<-block
+			told = append(told, e)
+		})))
+		began := time.Now()
+		kept := mustAcquire(t, c, "kept", WithTTL(3*time.Second))
+		for range observedMost {
+			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("%d locks took %v", observedMost, took)
+		}
+		time.Sleep(time.Minute)
+		if err := kept.Err(); err != nil {
+			t.Errorf("a lease was not renewed: %v", err)
+		}
+		close(block)
+		synctest.Wait()
+		if len(told) < 3 || told[0].Kind != EventGrant || told[1].Kind != EventObserver || told[1].Panics != 0 || told[2].Kind != EventGrant || len(told) > observedMost+2 {
+			t.Errorf("told %d, first %+v", len(told), told[:min(3, len(told))])
+		}
+		sum := len(told) - 1 + told[1].Count
+		if beats := 60; sum < 1+2*observedMost+beats || sum > 2+2*observedMost+2*beats {
+			t.Errorf("told of %d, dropped %d", len(told), told[1].Count)
+		}
+	})
+}
+
+func TestCloseWaitsASecondForAnObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		told := 0
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(context.Context, Event) {
+			told++
+			<-block
+		})))
+		mustAcquire(t, c, "report")
+		mustAcquire(t, c, "other")
+		began := time.Now()
+		if err := c.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "observer") || time.Since(began) != observedLast {
+			t.Errorf("after %v Close returned: %v", time.Since(began), err)
+		}
+		close(block)
+		synctest.Wait()
+		if told != 1 {
+			t.Errorf("after Close the observer was told %d more events", told-1)
+		}
+	})
+}
+
+func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		angry := ObserverFunc(func(ctx context.Context, e Event) {
+			if e.Kind == EventGrant {
+				panic("no grants, please")
+			}
+		})
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(angry), WithObserver(nil), WithObserver(ObserverFunc(nil)), WithObserver(&n))
+		for range 3 {
+			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if len(n.of(EventGrant)) != 3 || len(n.of(EventRelease)) != 3 {
+			t.Errorf("the second observer was told %+v", n.events)
+		}
+		told := n.of(EventObserver)
+		if len(told) != 3 || told[0].Panics != 1 || told[0].Count != 0 || !strings.Contains(told[0].Err.Error(), "no grants, please") {
+			t.Errorf("told of panics: %+v", told)
+		}
+	})
+}
+
+func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		var n notes
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "acquire"))
+		l, err := c.TryAcquire(ctx, "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, err := c.TryAcquire(ctx, "lost", WithTTL(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := l.Release(context.WithValue(ctx, key{}, "release")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		s.set(func() { s.onRenewAll = hangs })
+		time.Sleep(5 * time.Second)
+		_ = lost.Release(context.WithValue(ctx, key{}, "late"))
+		synctest.Wait()
+		want := map[EventKind]any{EventGrant: "acquire", EventRelease: "release", EventRenew: nil, EventRenewFailed: nil, EventLost: "acquire", EventOutlived: "late"}
+		seen := make(map[EventKind]bool)
+		for i, e := range n.events {
+			seen[e.Kind] = true
+			if got := n.ctxs[i].Value(key{}); got != want[e.Kind] || n.ctxs[i].Err() != nil || n.ctxs[i].Done() != nil {
+				t.Errorf("the context of %q has the value %v and the error %v", e.Kind, got, n.ctxs[i].Err())
+			}
+		}
+		for kind := range want {
+			if !seen[kind] {
+				t.Errorf("there was no event %q", kind)
+			}
+		}
+	})
+}
+
+func TestPollingAndItsEndAreObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeStore() // whose connection hears nothing
+		queued(s, time.Hour)
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		waiting(t.Context(), t, c, "report")
+		time.Sleep(20 * time.Second)
+		polling := n.of(EventPolling)
+		if len(polling) < 2 || polling[0].Count != 1 || polling[1].Count != 2 || polling[1].Took <= 0 || polling[0].Err == nil || polling[0].Connection != ConnectionListener {
+			t.Fatalf("events %+v", polling)
+		}
+		if back := n.of(EventReconnect); len(back) > 0 {
+			t.Fatalf("events %+v", back)
+		}
+		hearing(s)
+		time.Sleep(time.Minute)
+		back := n.of(EventReconnect)
+		if len(back) != 1 || back[0].Connection != ConnectionListener || back[0].Took < 15*time.Second || back[0].Err == nil {
+			t.Errorf("events %+v", back)
 		}
 	})
 }

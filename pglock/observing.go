@@ -27,6 +27,7 @@ type observing struct {
 
 	mu       sync.Mutex // a leaf: no other mutex is taken under it, and no observer is called
 	events   []observed
+	waiting  int // events that no observer was told yet, also of the batch under way
 	dropped  int
 	panics   int
 	panicked error
@@ -58,9 +59,10 @@ func (o *observing) tell(ctx context.Context, e Event) {
 	defer o.mu.Unlock()
 	switch {
 	case o.closing:
-	case len(o.events) >= observedMost:
+	case o.waiting >= observedMost:
 		o.dropped++
 	default:
+		o.waiting++
 		o.events = append(o.events, observed{context.WithoutCancel(ctx), e})
 		signal(o.wake)
 	}
@@ -76,19 +78,20 @@ func (o *observing) run() {
 		batch, o.events, closing = o.events, batch[:0], o.closing
 		o.mu.Unlock()
 		for i, next := range batch {
-			if !o.about() {
+			if !o.about(1) {
 				return
 			}
 			o.deliver(next)
 			batch[i] = observed{} // it may hold much
 		}
 	}
-	o.about()
+	o.about(0)
 }
 
-// about tells the observers what they have missed. False: Close does not wait any more.
-func (o *observing) about() bool {
+// about tells the observers what they have missed, before so many more events. False: Close does not wait any more.
+func (o *observing) about(more int) bool {
 	o.mu.Lock()
+	o.waiting -= more
 	e := Event{Kind: EventObserver, At: time.Now(), Count: o.dropped, Panics: o.panics, Err: o.panicked}
 	o.dropped, o.panics, o.panicked = 0, 0, nil
 	left := o.left

@@ -21,8 +21,16 @@ type breakView struct {
 	Now    []lockView `json:"now"` // who holds the lock after the break; null when that could not be read
 }
 
+// breaking is what a command line of break asks for.
+type breaking struct {
+	name, session string
+	reason, by    string
+	token         pglock.Token // 0: the lock's only lease
+	given, yes    bool         // the token is given; no question is asked
+}
+
 func newBreak(o *options) *cobra.Command {
-	var reason, by string
+	var b breaking
 	var token int64
 	cmd := &cobra.Command{
 		Use:   "break NAME --reason TEXT",
@@ -31,59 +39,156 @@ func newBreak(o *options) *cobra.Command {
 replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did
 it, when, and why.
 
-If the lock has several holders, choose one with --token.
+At a terminal it first shows the holder and asks. If the lock has gone to somebody else by the time of the answer,
+nothing is broken. --yes asks no question; without a terminal there is none.
+
+If the lock has several holders, choose one with --token. --session ID, instead of a NAME, ends every lease and every
+place in a queue of one client; pglock-admin sessions shows the IDs. Up to a thousand locks are one transaction.
 
 You need the role pglock_admin. This does not stop the old holder: whatever it writes without a fence still arrives.`,
 		Example: `  pglock-admin break nightly-report --reason "stuck since 3:00, host is down"
-  pglock-admin break nightly-report --reason "as seen in list" --token 42`,
-		Args:        oneName,
+  pglock-admin break nightly-report --reason "as seen in list" --token 42
+  pglock-admin break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason "its host is gone"`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if !cmd.Flags().Changed("session") {
+				return oneName(cmd, args)
+			}
+			if len(args) > 0 {
+				return usageErrorf("pglock-admin break --session ID --reason TEXT", "break takes a NAME or --session, not both")
+			}
+			return nil
+		},
 		Annotations: usesDatabase,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			name, err := nameOf(cmd, args, 0)
-			if err != nil {
-				return err
-			}
-			if strings.TrimSpace(reason) == "" {
-				return usageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", shellName(name), o.same()),
-					"--reason is empty: the audit must say why the lease was ended")
-			}
-			if by == "" {
-				by = actor()
-			}
-			opts := []lockadmin.BreakOption{lockadmin.WithActor(by)}
-			if cmd.Flags().Changed("token") {
-				opts = append(opts, lockadmin.WithToken(pglock.Token(token)))
-			}
-			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				broken, err := admin.Break(ctx, name, reason, opts...)
-				switch {
-				case errors.Is(err, pglock.ErrInvalid) && !cmd.Flags().Changed("token"):
-					return o.nameOneOf(ctx, admin, name, reason, err)
-				case errors.Is(err, lockadmin.ErrNotHeld):
-					return o.nothingBroken(ctx, admin, name, token)
-				case errors.Is(err, context.DeadlineExceeded):
-					return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
-						hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
-							"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
-							"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
-				case lost(err), errors.Is(err, pglock.ErrOutcomeUnknown):
-					return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
-						hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
-				case err != nil:
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			what := "--session " + shellQuote(escapeText(b.session))
+			if !cmd.Flags().Changed("session") {
+				if b.name, err = nameOf(cmd, args, 0); err != nil {
 					return err
 				}
-				view := breakView{Broken: broken, Reason: reason, By: by}
-				if infos, err := admin.Holders(ctx, name); err == nil { // the break is done, even if this fails
-					view.Now = heldViews(infos)
+				what = shellName(b.name)
+			}
+			if strings.TrimSpace(b.reason) == "" {
+				return usageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", what, o.same()),
+					"--reason is empty: the audit must say why the lease was ended")
+			}
+			if b.by == "" {
+				b.by = actor()
+			}
+			b.token, b.given = pglock.Token(token), cmd.Flags().Changed("token")
+			if cmd.Flags().Changed("session") {
+				if b.given {
+					return usageErrorf("no --token", "--token does not go with --session")
 				}
-				return o.changed(cmd, view, func(w *page) { drawBroken(w, o, view) })
-			})
+				return o.breakSession(cmd, b)
+			}
+			return o.breakLock(cmd, b)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "`text` that tells the audit why; required")
+	cmd.Flags().StringVar(&b.reason, "reason", "", "`text` that tells the audit why; required")
 	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token to break; leases with another token are left alone")
-	cmd.Flags().StringVar(&by, "by", "", "`name` of whoever does it, for the audit (default user@host)")
+	cmd.Flags().StringVar(&b.session, "session", "", "break everything of the session with this `ID`, instead of a lock")
+	cmd.Flags().StringVar(&b.by, "by", "", "`name` of whoever does it, for the audit (default user@host)")
+	cmd.Flags().BoolVar(&b.yes, "yes", false, "ask no question")
+	o.completeFlags(cmd)
 	return cmd
+}
+
+// breakLock breaks one lease, after a question if somebody can answer it.
+func (o *options) breakLock(cmd *cobra.Command, b breaking) error {
+	asked := !b.yes && asks(cmd)
+	if asked {
+		var seen lockView
+		err := o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) (err error) {
+			seen, err = o.toBreak(ctx, admin, b)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		b.token, b.given = seen.Token, true
+		if err := agreed(cmd.Context(), cmd, "End this lease?", func(w *page) { drawToBreak(w, o, seen) }); err != nil {
+			return err
+		}
+	}
+	opts := []lockadmin.BreakOption{lockadmin.WithActor(b.by)}
+	if b.given {
+		opts = append(opts, lockadmin.WithToken(b.token))
+	}
+	return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+		broken, err := admin.Break(ctx, b.name, b.reason, opts...)
+		switch {
+		case errors.Is(err, pglock.ErrInvalid) && !b.given:
+			return o.nameOneOf(ctx, admin, b.name, b.reason, err)
+		case errors.Is(err, lockadmin.ErrNotHeld):
+			err := o.nothingBroken(ctx, admin, b.name, int64(b.token))
+			var own *advised
+			if asked && errors.As(err, &own) {
+				own.text = "the lock has moved on since the question: " + own.text
+			}
+			return err
+		case err != nil:
+			return o.breakFailed(err, "pglock-admin show "+shellName(b.name)+o.same()+", to see whether it was broken")
+		}
+		view := breakView{Broken: broken, Reason: b.reason, By: b.by}
+		if infos, err := admin.Holders(ctx, b.name); err == nil { // the break is done, even if this fails
+			view.Now = heldViews(infos)
+		}
+		return o.changed(cmd, view, func(w *page) { drawBroken(w, o, view) })
+	})
+}
+
+// breakFailed says what became of a break whose answer is an error.
+func (o *options) breakFailed(err error, look string) error {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), stateOf(err) == "57014":
+		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
+			hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
+				"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
+				"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
+	case lost(err), errors.Is(err, pglock.ErrOutcomeUnknown):
+		return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable, hint: look}
+	}
+	return err
+}
+
+// toBreak is the lease that a break would end.
+func (o *options) toBreak(ctx context.Context, admin *lockadmin.Admin, b breaking) (lockView, error) {
+	infos, err := admin.Holders(ctx, b.name)
+	if err != nil {
+		return lockView{}, o.noSuchLock(b.name, err)
+	}
+	holders := heldViews(infos)
+	if b.given {
+		for _, h := range holders {
+			if h.Token == b.token {
+				return h, nil
+			}
+		}
+		return lockView{}, o.nothingBroken(ctx, admin, b.name, int64(b.token))
+	}
+	switch len(holders) {
+	case 0:
+		return lockView{}, o.nothingBroken(ctx, admin, b.name, 0)
+	case 1:
+		return holders[0], nil
+	}
+	return lockView{}, o.nameOneOf(ctx, admin, b.name, b.reason, lockadmin.ErrNotHeld)
+}
+
+func drawToBreak(w *page, o *options, l lockView) {
+	fmt.Fprintf(w, "at %s\n", o.at.now())
+	waiting := "nobody"
+	if l.LockInfo.Waiting > 0 {
+		waiting = fmt.Sprint(l.LockInfo.Waiting)
+	}
+	drawFields(w, [][2]string{
+		{"lock", shellName(l.Name)},
+		{"holder", printable(l.Holder)},
+		{"token", fmt.Sprint(int64(l.Token))},
+		{"held for", age(heldFor(l.LockInfo))},
+		{"lease", fmt.Sprintf("%s of %s left", age(l.LockInfo.Remaining), durationText(l.LockInfo.TTL))},
+		{"waiting", waiting},
+	})
 }
 
 // nameOneOf refuses to break a lock with several holders, and lists their tokens.
@@ -113,6 +218,30 @@ func (o *options) nameOneOf(ctx context.Context, admin *lockadmin.Admin, name, r
 	return &advised{code: exitUsage, hint: hint, text: fmt.Sprintf("lock %s has %d holders, with the tokens %s: name the one to break with --token; nothing was broken",
 		shellName(name), len(holders), strings.Join(tokens, ", "))}
 }
+
+// unbroken explains why a break of the lease with that token has failed; 0 stands for any.
+func (o *options) unbroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64, err error) error {
+	switch {
+	case errors.Is(err, lockadmin.ErrNotHeld):
+		return o.nothingBroken(ctx, admin, name, token)
+	case errors.Is(err, context.DeadlineExceeded):
+		return &advised{code: exitFailure, text: fmt.Sprintf("nothing was broken within %s (--timeout): a transaction keeps the lease from being broken until it ends", durationText(o.timeout)),
+			hint: "find that transaction: SELECT * FROM pg_prepared_xacts; and\n" +
+				"  SELECT pid, application_name, state, xact_start, query FROM pg_stat_activity WHERE xact_start IS NOT NULL;\n" +
+				"  It is committing, prepared, or past its last check. If there is none: psql -c 'SELECT 1' shows whether the server hangs"}
+	case unknownOutcome(err):
+		return o.unknownBreak(name, err)
+	}
+	return err
+}
+
+func (o *options) unknownBreak(name string, err error) error {
+	return &advised{text: "it is unknown whether the lease was broken", err: err, code: exitUnreachable,
+		hint: "pglock-admin show " + shellName(name) + o.same() + ", to see whether it was broken"}
+}
+
+// unknownOutcome reports whether a break may have been done although it has failed.
+func unknownOutcome(err error) bool { return lost(err) || errors.Is(err, pglock.ErrOutcomeUnknown) }
 
 // nothingBroken says why there was nothing to break. The lock may be held again by now.
 func (o *options) nothingBroken(ctx context.Context, admin *lockadmin.Admin, name string, token int64) error {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/pglock-dev/pglock/migrations"
 )
@@ -34,8 +36,8 @@ const exitCodesHelp = `Exit codes:
     7  doctor --strict found something that needs attention
   130  interrupted
 
-Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json an
-error is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
+Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json
+or yaml an error is an object {"error", "code", "hint", "at"}. run has other exit codes: pglock-admin run --help.`
 
 // problem is an error as the user sees it.
 type problem struct {
@@ -45,9 +47,9 @@ type problem struct {
 	At      *where `json:"at,omitempty"` // nil if no server is involved
 }
 
-func (p problem) print(w io.Writer, asJSON bool) {
-	if asJSON {
-		_ = writeJSON(w, p) // if this fails, there is nowhere else to write
+func (p problem) print(w io.Writer, format string) {
+	if format != outputTable {
+		_ = writeData(w, format, p) // if this fails, there is nowhere else to write
 		return
 	}
 	fmt.Fprintf(w, "pglock-admin: %s\n", escapeText(p.Message))
@@ -103,26 +105,33 @@ func (o *options) diagnose(ctx context.Context, err error) problem {
 	return p
 }
 
-// wantsJSON looks for -o json in a command line that could not be parsed.
-func wantsJSON(args []string) bool {
+// wanted looks for the format in a command line that could not be parsed.
+func wanted(args []string) string {
 	for i, a := range args {
-		switch a {
-		case "-ojson", "-o=json", "--output=json":
-			return true
-		case "-o", "--output":
-			if i+1 < len(args) && args[i+1] == outputJSON {
-				return true
-			}
-		case "--":
-			return false
+		value := ""
+		switch {
+		case a == "--":
+			return outputTable
+		case (a == "-o" || a == "--output") && i+1 < len(args):
+			value = args[i+1]
+		case strings.HasPrefix(a, "--output="):
+			value = strings.TrimPrefix(a, "--output=")
+		case strings.HasPrefix(a, "-o"):
+			value = strings.TrimPrefix(a[len("-o"):], "=")
+		}
+		if slices.Contains(outputs, value) {
+			return value
 		}
 	}
-	return false
+	return outputTable
 }
 
-// writeJSON writes v as one object. It escapes everything that could control a terminal, of which JSON itself escapes
-// only a part.
-func writeJSON(w io.Writer, v any) error {
+// writeData writes v, which is an object, as JSON or YAML. It escapes everything that could control a terminal, of
+// which the formats themselves escape only a part.
+func writeData(w io.Writer, format string, v any) error {
+	if format == outputYAML {
+		return writeYAML(w, v)
+	}
 	b, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err

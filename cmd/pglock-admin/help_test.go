@@ -26,7 +26,7 @@ func commands(c *cobra.Command) (all []*cobra.Command) {
 
 func TestEveryFlagSaysWhatItTakesAndWhatItHasByDefault(t *testing.T) {
 	t.Parallel()
-	kinds := []string{"number", "text", "name", "duration", "string", "format", "column"}
+	kinds := []string{"number", "text", "name", "duration", "string", "format", "column", "label", "ID", "word"}
 	for _, c := range commands(newRoot(&options{})) {
 		flags := append([]*pflag.Flag{}, flagsOf(c.LocalFlags())...)
 		for _, f := range flags {
@@ -86,7 +86,7 @@ func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
 	t.Parallel()
 	drawn := func(width int) string {
 		p := &page{width: width}
-		drawList(p, listView{Locks: []lockView{heldLock("report"), heldLock("my job")}}, false)
+		drawList(p, listView{Locks: []lockView{heldLock("report"), heldLock("my job")}}, listFlags{order: "name"})
 		return p.String()
 	}
 	for width, want := range map[int][]string{

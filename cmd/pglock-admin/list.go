@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -40,9 +39,7 @@ type listView struct {
 }
 
 func newList(o *options) *cobra.Command {
-	var prefix string
-	var all bool
-	var limit int
+	var flags listFlags
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "Show who holds which lock",
@@ -52,69 +49,54 @@ A live holder renews its lease. A lease that has almost run out belongs to a hol
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
 holder of slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
 
-You can paste a name from the table after pglock-admin show.`,
+The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock with
+the longest queue, --order expiry the lease that ends next. You can paste a name from the table after pglock-admin show.`,
 		Example: `  pglock-admin list
-  pglock-admin list --prefix jobs/ --all -o json`,
+  pglock-admin list --prefix jobs/ --all -o json
+  pglock-admin list --order age --limit 10         the ten leases that are held longest
+  pglock-admin list --queued --older 5m            held for five minutes, and somebody waits`,
 		Args:        noArguments,
 		Annotations: usesDatabase,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if limit < 0 {
-				return usageErrorf("--limit 100, or 0 for all", "--limit is %d: it must not be negative", limit)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
 			}
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				view, err := listAll(ctx, admin, prefix, all, limit)
+				infos, more, err := lockadmin.First(flags.limit, admin.Locks(ctx, opts...))
 				if err != nil {
 					return err
 				}
-				return o.show(cmd, view, func(w *page) { drawList(w, view, all) })
+				view := listView{Locks: []lockView{}, More: more}
+				for _, i := range infos {
+					view.Locks = append(view.Locks, viewOf(i))
+				}
+				return o.show(cmd, view, func(w *page) { drawList(w, view, flags) })
 			})
 		},
 	}
-	cmd.Flags().StringVar(&prefix, "prefix", "", "show only locks whose names begin with this `text`")
-	cmd.Flags().BoolVar(&all, "all", false, "show free locks too")
-	cmd.Flags().IntVar(&limit, "limit", 0, "show at most this `number`; 0 shows all")
+	flags.add(o, cmd, map[string]string{
+		"prefix":  "show only locks whose names begin with this `text`",
+		"match":   "show only leases with this `text` in the name or in the label of the holder",
+		"holder":  "show only leases of the holder with this `label`",
+		"session": "show only leases of the session with this `ID`",
+		"mode":    "show only leases of this mode, a `word`: ",
+		"all":     "show free locks too",
+		"queued":  "show only locks for which somebody waits",
+		"older":   "show only leases that are held for longer than this `duration`",
+		"after":   "begin after the lock with this `name`",
+	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
 	return cmd
 }
 
-// listAll reads one row more than the limit, to know whether there are more.
-func listAll(ctx context.Context, admin *lockadmin.Admin, prefix string, free bool, limit int) (listView, error) {
-	var opts []lockadmin.ListOption
-	if prefix != "" {
-		opts = append(opts, lockadmin.WithPrefix(prefix))
-	}
-	if free {
-		opts = append(opts, lockadmin.WithFree())
-	}
-	if limit > 0 {
-		opts = append(opts, lockadmin.WithPageSize(min(limit+1, lockadmin.DefaultPageSize)))
-	}
-	infos, more, err := first(limit, admin.Locks(ctx, opts...))
-	view := listView{Locks: []lockView{}, More: more}
-	for _, i := range infos {
-		view.Locks = append(view.Locks, viewOf(i))
-	}
-	return view, err
-}
-
-// first reads a list up to a limit, and reports whether there is more. 0 means no limit.
-func first[T any](limit int, list iter.Seq2[T, error]) (some []T, more bool, err error) {
-	for one, err := range list {
-		switch {
-		case err != nil:
-			return nil, false, err
-		case limit > 0 && len(some) == limit:
-			return some, true, nil
-		}
-		some = append(some, one)
-	}
-	return some, false, nil
-}
-
-func drawList(w *page, view listView, all bool) {
+func drawList(w *page, view listView, flags listFlags) {
 	if len(view.Locks) == 0 {
-		if all {
+		switch {
+		case flags.filtered():
+			fmt.Fprintln(w, "no lock fits these flags")
+		case flags.all:
 			fmt.Fprintln(w, "no locks")
-		} else {
+		default:
 			fmt.Fprintln(w, "no lock is held (--all shows free ones too)")
 		}
 		return
@@ -144,7 +126,7 @@ func drawList(w *page, view listView, all bool) {
 	}
 	drawTable(w, titles, rows, placesOf(right, titles)...)
 	if view.More {
-		fmt.Fprintf(w, "the first %d; there are more: raise --limit, or narrow with --prefix\n", len(view.Locks))
+		flags.more(w, len(view.Locks), view.Locks[len(view.Locks)-1].Name)
 	}
 }
 

@@ -38,7 +38,13 @@ func (o *options) checkLive(cmd *cobra.Command, interval time.Duration, instead 
 		return usageErrorf(instead+" -o "+o.output, "--output %s means nothing to a screen that moves", o.output)
 	case interval < liveLeastInterval || interval > liveMostInterval:
 		return usageErrorf("--interval 1s", "--interval is %s: it must be from %s to %s", durationText(interval), durationText(liveLeastInterval), durationText(liveMostInterval))
-	case !isTerminal(cmd.OutOrStdout()) || !isTerminal(cmd.InOrStdin()):
+	}
+	return o.checkTerminal(isTerminal(cmd.OutOrStdout()) && isTerminal(cmd.InOrStdin()), instead)
+}
+
+func (o *options) checkTerminal(is bool, instead string) error {
+	switch {
+	case !is:
 		return usageErrorf(instead+", which writes to pipes and files too", "this needs a terminal: standard input and output must be one")
 	case o.getenv("TERM") == "dumb":
 		return usageErrorf(instead, "this terminal cannot show a screen: TERM is dumb")
@@ -85,12 +91,13 @@ func (o *options) live(cmd *cobra.Command, wish liveWish, interval time.Duration
 	}
 	suspends := newSuspends(program)
 	defer suspends.stop()
-	model.suspend, model.resumed = suspends.suspend(), suspends.resumed
+	model.suspend = suspends.suspend
 	helpers.Go(func() {
 		program.Send(begin)
 		reader.run(ctx, func(s liveShot) { program.Send(s) })
 	})
-	helpers.Go(func() { liveClock(ctx, program, cmd.OutOrStdout()) })
+	var gone bool
+	helpers.Go(func() { gone = liveClock(ctx, program, cmd.OutOrStdout()) })
 	if err = runProgram(ctx, program, in); errors.Is(err, errTerminalBlocked) {
 		return silent(exitInterrupted)
 	}
@@ -104,7 +111,7 @@ func (o *options) live(cmd *cobra.Command, wish liveWish, interval time.Duration
 		return silent(exitInterrupted)
 	case errors.Is(err, tea.ErrProgramPanic):
 		return &advised{text: "the screen failed", err: err, code: exitFailure, hint: "pglock-admin list" + o.same()}
-	case err != nil:
+	case gone || err != nil:
 		return &advised{text: "the terminal is gone", err: err, code: exitFailure, hint: again + ", at a terminal"}
 	case model.code != exitOK:
 		return silent(model.code)
@@ -121,19 +128,19 @@ func (r *liveReader) open(ctx context.Context) error {
 	return because(bounded, r.o.withRights(bounded, r.pool, err))
 }
 
-// liveClock tells the screen the time, and ends it with ctx, or when the terminal is gone.
-func liveClock(ctx context.Context, program *tea.Program, out io.Writer) {
+// liveClock tells the screen the time, and ends it with ctx, or when the terminal is gone, of which it tells.
+func liveClock(ctx context.Context, program *tea.Program, out io.Writer) (gone bool) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			program.Quit()
-			return
+			return false
 		case now := <-tick.C:
 			if !isTerminal(out) {
 				program.Quit()
-				return
+				return true
 			}
 			program.Send(liveTick(now))
 		}

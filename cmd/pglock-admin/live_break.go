@@ -26,6 +26,8 @@ type liveBroken struct {
 	asked  liveBreak
 	broken lockadmin.Broken
 	failed *problem
+
+	unknown bool // whether it was broken
 }
 
 // breakLease breaks exactly the lease with that token.
@@ -33,9 +35,13 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	bounded, cancel := r.o.bounded(ctx)
 	defer cancel()
 	broken, err := r.admin.Break(bounded, b.name, b.reason, lockadmin.WithToken(b.token), lockadmin.WithActor(actor()))
-	if err = because(bounded, r.o.withRights(bounded, r.pool, err)); err != nil {
+	if err = because(bounded, r.o.withRights(bounded, r.pool, r.o.unbroken(bounded, r.admin, b.name, int64(b.token), err))); err != nil {
+		unknown := unknownOutcome(err) || ctx.Err() != nil
+		if ctx.Err() != nil { // somebody has ended the screen
+			err = r.o.unknownBreak(b.name, nil)
+		}
 		p := r.o.diagnose(ctx, err)
-		return liveBroken{asked: b, failed: &p}
+		return liveBroken{asked: b, failed: &p, unknown: unknown}
 	}
 	return liveBroken{asked: b, broken: broken}
 }
@@ -51,14 +57,22 @@ func typedInto(text, more string, most int) string {
 		switch {
 		case r == '\n' || r == '\t' || r == '\r':
 			r = ' '
-		case !evenRune(r):
+		case r == utf8.RuneError:
 			continue
 		}
-		if len(text)+utf8.RuneLen(r) <= most {
-			text += string(r)
+		if next := text + string(r); len(next) <= most && evenEnd(next) {
+			text = next
 		}
 	}
 	return text
+}
+
+// evenEnd reports whether the last rune of a text is even, and does not join the one before it.
+func evenEnd(text string) bool {
+	_, size := utf8.DecodeLastRuneInString(text)
+	_, before := utf8.DecodeLastRuneInString(text[:len(text)-size])
+	_, even := evenCells(text[len(text)-size-before:])
+	return even
 }
 
 // rubbedOut removes the last rune.
@@ -85,7 +99,7 @@ func (b *liveBreak) draw(width int, held bool) []string {
 	if b.hint != "" {
 		lines = append(lines, liveAlarm(fit(b.hint, width)))
 	}
-	return append(lines, liveFaint(fit(choose(width, "Enter breaks token "+fmt.Sprint(int64(b.token))+" and no other   Esc does nothing", "Enter breaks it  Esc does not"), width)))
+	return append(lines, liveFaint(fit(choose(width, "Enter breaks token "+fmt.Sprint(int64(b.token))+" and no other   Esc goes back", "Enter breaks it   Esc goes back"), width)))
 }
 
 // lastCells keeps the end of a text that is too long, where somebody types.
@@ -99,9 +113,12 @@ func lastCells(s string, width int) string {
 
 // told says what became of a break.
 func (b liveBroken) told() string {
-	if b.failed != nil {
-		return fmt.Sprintf("Token %d was not broken: %s. Try: %s", int64(b.asked.token), strings.TrimSuffix(b.failed.Message, "."), b.failed.Hint)
+	switch {
+	case b.failed == nil:
+		return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. Its program may still run: what it writes without a fence arrives.",
+			int64(b.broken.Token), printable(b.broken.Holder), int64(b.broken.NewToken))
+	case b.unknown:
+		return fmt.Sprintf("Token %d: %s. Try: %s", int64(b.asked.token), b.failed.Message, b.failed.Hint)
 	}
-	return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. Its program may still run: what it writes without a fence arrives.",
-		int64(b.broken.Token), printable(b.broken.Holder), int64(b.broken.NewToken))
+	return "Nothing was broken: " + strings.TrimSuffix(b.failed.Message, "; nothing was broken") + ". Try: " + b.failed.Hint
 }

@@ -7,13 +7,10 @@ import (
 	"time"
 
 	tea "charm.land/bubbletea/v2"
-	"github.com/charmbracelet/x/ansi"
 
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
-
-func stripped(line string) string { return ansi.Strip(line) }
 
 // evenPlain reports whether a text has only runes that take the same number of cells in every terminal.
 func evenPlain(line string) bool {
@@ -41,7 +38,7 @@ func newLab(width, height int) *liveLab {
 	lab := &liveLab{}
 	lab.liveModel = &liveModel{o: &options{at: &target{where: where{Server: "db.example.com:5432", Database: "app", Schema: defaultSchema}}, getenv: func(string) string { return "" }},
 		interval: time.Second, width: width, height: height, now: liveNoon, wish: liveWish{order: byWait},
-		ask: func(w liveWish) { lab.asked = append(lab.asked, w) }, breakIt: func(b liveBreak) { lab.broken = append(lab.broken, b) }}
+		ask: func(w liveWish) { lab.asked = append(lab.asked, w) }, suspend: func() {}, breakIt: func(b liveBreak) { lab.broken = append(lab.broken, b) }}
 	return lab
 }
 
@@ -174,4 +171,26 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 			golden(t, fmt.Sprintf("testdata/live/%s-%dx%d.txt", name, size[0], size[1]), screenText(e))
 		}
 	}
+}
+
+// The pictures in the documentation are what a terminal shows.
+func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
+	t.Parallel()
+	l := newLab(100, 12)
+	l.gets(liveShot{locks: shop()})
+	after := shopRated()
+	after.locks[2].Token = 51
+	for n, grants := range []int64{0, 0, 12, 0, 1} {
+		after.locks[n].Grants += grants
+	}
+	l.gets(after)
+	golden(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
+		"pglock-admin top: five locks, those with the longest queue first. The lease of one has almost run out, and it is red."))
+
+	l = newLab(100, 25)
+	l.wish.name = "nightly-report"
+	l.gets(reportShot()).presses("b")
+	l.types("stuck since 3:00, host is down")
+	golden(t, "../../docs/watch.svg", picture(emulated(t, l.liveModel),
+		"pglock-admin watch nightly-report: the holder with the bar of its lease, three waiters, the history, the process of the server. It asks why the lease is to be broken."))
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -45,17 +46,27 @@ func onScreen(t *testing.T, url string, columns, lines int, args ...string) *scr
 
 func screenOf(t *testing.T, url string, columns, lines int, cmd *exec.Cmd) *screen {
 	t.Helper()
-	master, slave := pseudoTerminal(t)
-	s := &screen{t: t, terminal: master, slave: slave, emulator: vt.NewSafeEmulator(columns, lines), cmd: cmd,
-		ended: make(chan error, 1), changed: make(chan struct{}, 1)}
-	s.size(columns, lines)
-	s.before = s.settings()
+	s := emptyScreen(t, columns, lines)
+	s.cmd = cmd
 	cmd.Env = append(os.Environ(), asProgram+"=1", "DATABASE_URL="+url, "TERM=xterm-256color")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.slave, s.slave, s.slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	go func() { s.ended <- cmd.Wait() }()
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	return s
+}
+
+// emptyScreen is a terminal in which nothing runs yet.
+func emptyScreen(t *testing.T, columns, lines int) *screen {
+	t.Helper()
+	master, slave := pseudoTerminal(t)
+	s := &screen{t: t, terminal: master, slave: slave, emulator: vt.NewSafeEmulator(columns, lines),
+		ended: make(chan error, 1), changed: make(chan struct{}, 1)}
+	s.size(columns, lines)
+	s.before = s.settings()
 	s.joined.Go(func() {
 		for buffer := make([]byte, 4096); ; {
 			n, err := master.Read(buffer)
@@ -75,9 +86,7 @@ func screenOf(t *testing.T, url string, columns, lines int, cmd *exec.Cmd) *scre
 		}
 	})
 	s.joined.Go(func() { _, _ = io.Copy(master, s.emulator) }) // what the terminal answers to questions
-	go func() { s.ended <- cmd.Wait() }()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
 		_ = slave.Close()
 		_ = master.Close()
 		_ = s.emulator.Close()
@@ -148,6 +157,13 @@ func (s *screen) types(keys string) {
 // ends waits for the end of the program, and wants its exit code, and the terminal as it was.
 func (s *screen) ends(code int) {
 	s.t.Helper()
+	s.exits(code)
+	s.asItWas()
+}
+
+// exits waits for the end of the program, and wants its exit code.
+func (s *screen) exits(code int) {
+	s.t.Helper()
 	var err error
 	select {
 	case err = <-s.ended:
@@ -164,7 +180,35 @@ func (s *screen) ends(code int) {
 	if got != code {
 		s.t.Errorf("exit code %d, want %d:\n%s", got, code, s.text())
 	}
-	s.asItWas()
+}
+
+func (s *screen) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// child is the process that the program of the terminal, a shell, has started.
+func (s *screen) child() int {
+	s.t.Helper()
+	pid := strconv.Itoa(s.cmd.Process.Pid)
+	children, err := os.ReadFile("/proc/" + pid + "/task/" + pid + "/children")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.Fields(string(children))[0])
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return child
+}
+
+// written is everything that was written to the terminal.
+func (s *screen) written() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.raw.String()
 }
 
 // asItWas checks that the terminal is left as it was.
@@ -174,10 +218,8 @@ func (s *screen) asItWas() {
 		s.t.Errorf("the settings of the terminal are %+v, and were %+v", now, s.before)
 	}
 	s.until("the screen of before", func(string) bool { return !s.emulator.IsAltScreen() })
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	raw := s.written()
 	for _, pair := range [][2]string{{"\x1b[?1049h", "\x1b[?1049l"}, {"\x1b[?25l", "\x1b[?25h"}, {"\x1b[?2004h", "\x1b[?2004l"}, {"\x1b[>4;2m", "\x1b[>4m"}, {"\x1b[>1u", "\x1b[<1u"}, {"\x1b[?2027h", "\x1b[?2027l"}} {
-		raw := s.raw.String()
 		if on, off := strings.LastIndex(raw, pair[0]), strings.LastIndex(raw, pair[1]); on > off {
 			s.t.Errorf("%q is not taken back by %q", pair[0], pair[1])
 		}

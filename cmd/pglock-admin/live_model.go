@@ -16,8 +16,7 @@ type liveModel struct {
 
 	ask     func(liveWish)  // hands the reader a wish; does not wait
 	breakIt func(liveBreak) // starts to break; the answer comes as liveBroken
-	suspend func() tea.Cmd  // for Ctrl-Z; nil where that is not possible
-	resumed func()          // after Ctrl-Z and fg
+	suspend func()          // stops this program until somebody continues it
 
 	width, height int
 	now           time.Time // by this machine's clock
@@ -64,19 +63,24 @@ func (m *liveModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case liveBroken:
 		m.asking, m.notice = nil, msg.told()
 		m.ask(m.wish)
-	case tea.SuspendMsg:
-	case tea.ResumeMsg:
-		if m.resumed != nil {
-			m.resumed()
-		}
-		m.now = time.Now()
-		m.ask(m.wish)
+	case liveSuspend:
+		m.suspended()
 	case tea.PasteMsg:
 		m.typed(msg.Content)
 	case tea.KeyPressMsg:
 		return m, m.key(msg)
 	}
 	return m, nil
+}
+
+// liveSuspend asks to stop this program, as Ctrl-Z does.
+type liveSuspend struct{}
+
+// suspended returns when the program goes on. What is on the screen is old then.
+func (m *liveModel) suspended() {
+	m.suspend()
+	m.now = time.Now()
+	m.ask(m.wish)
 }
 
 // take shows what was read, if it is what the screen is about.
@@ -125,9 +129,7 @@ func (m *liveModel) key(k tea.KeyPressMsg) tea.Cmd {
 		m.code = exitInterrupted
 		return tea.Quit
 	case "ctrl+z":
-		if m.suspend != nil {
-			return m.suspend()
-		}
+		m.suspended()
 		return nil
 	}
 	switch {

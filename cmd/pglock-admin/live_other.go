@@ -4,11 +4,10 @@ package main
 
 import tea "charm.land/bubbletea/v2"
 
-// suspends does nothing: here is nothing that continues a stopped program.
+// suspends does nothing: here nobody continues a stopped program.
 type suspends struct{}
 
 func newSuspends(*tea.Program) *suspends { return &suspends{} }
 
-func (*suspends) suspend() func() tea.Cmd { return nil }
-func (*suspends) resumed()                {}
-func (*suspends) stop()                   {}
+func (*suspends) suspend() {}
+func (*suspends) stop()    {}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	uv "github.com/charmbracelet/ultraviolet"
+	"github.com/charmbracelet/x/ansi"
 	"github.com/charmbracelet/x/vt"
 )
 
@@ -18,8 +19,8 @@ type cellScreen interface {
 	Height() int
 }
 
-// emulated shows the lines of a screen in a terminal, and fails if the terminal would wrap one.
-func emulated(t *testing.T, m *liveModel) *vt.Emulator {
+// drawn gives the lines of a screen, and fails if the terminal would wrap one, obey it, or draw it in another width.
+func drawn(t *testing.T, m *liveModel) []string {
 	t.Helper()
 	lines := m.screen()
 	if len(lines) != m.height {
@@ -29,10 +30,17 @@ func emulated(t *testing.T, m *liveModel) *vt.Emulator {
 		if n := cells(line); n > m.width {
 			t.Errorf("%d cells, want at most %d: %q", n, m.width, line)
 		}
-		if plain := stripped(line); !evenPlain(plain) {
+		if !evenPlain(ansi.Strip(line)) {
 			t.Errorf("a line with what a terminal may draw in another width, or obey: %q", line)
 		}
 	}
+	return lines
+}
+
+// emulated shows a screen in a terminal.
+func emulated(t *testing.T, m *liveModel) *vt.Emulator {
+	t.Helper()
+	lines := drawn(t, m)
 	e := vt.NewEmulator(m.width, m.height)
 	if _, err := e.WriteString("\x1b[?7l" + strings.Join(lines, "\r\n")); err != nil {
 		t.Fatal(err)

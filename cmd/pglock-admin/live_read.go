@@ -102,6 +102,10 @@ func (r *liveReader) run(ctx context.Context, send func(liveShot)) {
 // locks, takes a fifth of one of the server's processors at most.
 const liveShare = 4
 
+func pauseAfter(took, interval time.Duration) time.Duration {
+	return max(interval-took, liveShare*took)
+}
+
 // read refreshes once.
 func (r *liveReader) read(ctx context.Context) liveShot {
 	began := time.Now()
@@ -118,7 +122,7 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	}
 	shot.err = because(bounded, r.o.withRights(bounded, r.pool, shot.err))
 	shot.at = time.Now()
-	shot.next = shot.at.Add(max(r.interval-shot.at.Sub(began), liveShare*shot.at.Sub(began)))
+	shot.next = shot.at.Add(pauseAfter(shot.at.Sub(began), r.interval))
 	if shot.err != nil {
 		p := r.o.diagnose(ctx, shot.err)
 		shot.trouble, shot.next = &p, shot.at.Add(r.interval)
@@ -126,6 +130,19 @@ func (r *liveReader) read(ctx context.Context) liveShot {
 	return shot
 }
 
+// liveList reads the first locks of an order with one statement.
 func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock.LockInfo, bool, error) {
-	return first(liveLocks, admin.Locks(ctx, lockadmin.WithPageSize(liveLocks+1)))
+	opts := []lockadmin.ListOption{lockadmin.WithLimit(liveLocks + 1)}
+	switch w.order {
+	case byWait:
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderWaiting))
+	case byAge:
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge))
+	case byRate: // a lock that is granted often may be free at this moment
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithFree())
+	}
+	if w.match != "" {
+		opts = append(opts, lockadmin.WithMatch(w.match))
+	}
+	return lockadmin.First(liveLocks, admin.Locks(ctx, opts...))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/charmbracelet/x/ansi"
 
@@ -16,9 +17,9 @@ import (
 
 // cellText is printable for the screen.
 func cellText(s string) string {
-	shown := printable(s)
-	even, same := evenCells(shown)
-	if !same && shown == s {
+	text := printable(s)
+	even, same := evenCells(text)
+	if !same && text == s {
 		even, _ = evenCells(strconv.Quote(s))
 	}
 	return even
@@ -45,6 +46,11 @@ func evenCells(s string) (string, bool) {
 	var b strings.Builder
 	same := true
 	for rest := s; rest != ""; {
+		if n := plainBytes(rest); n > 0 {
+			b.WriteString(rest[:n])
+			rest = rest[n:]
+			continue
+		}
 		cluster, _ := ansi.FirstGraphemeCluster(rest, ansi.GraphemeWidth)
 		rest = rest[len(cluster):]
 		for i, r := range cluster {
@@ -63,6 +69,19 @@ func evenCells(s string) (string, bool) {
 	return b.String(), same
 }
 
+// plainBytes counts the printable ASCII that a text begins with, without a last one that the next rune may join.
+func plainBytes(s string) int {
+	for n := range len(s) {
+		switch {
+		case s[n] >= utf8.RuneSelf:
+			return max(0, n-1)
+		case s[n] < ' ' || s[n] == 0x7f:
+			return n
+		}
+	}
+	return len(s)
+}
+
 func evenRune(r rune) bool {
 	s := string(r)
 	n := ansi.StringWidth(s)
@@ -70,7 +89,12 @@ func evenRune(r rune) bool {
 }
 
 // cells is the width of a text from the functions above.
-func cells(s string) int { return ansi.StringWidth(s) }
+func cells(s string) int {
+	if plainBytes(s) == len(s) {
+		return len(s)
+	}
+	return ansi.StringWidth(s)
+}
 
 // fit makes a text exactly so wide. Of one that is too long it leaves out the middle: names that begin alike often end
 // differently.

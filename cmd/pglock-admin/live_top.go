@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -21,9 +22,9 @@ func (r *liveRates) note(s liveShot) {
 	grants, rate := map[liveKey]int64{}, map[liveKey]float64{}
 	for _, i := range s.locks {
 		k := keyOf(i)
-		grants[k] = grantsOf(i)
+		grants[k] = i.Grants
 		if before, known := r.grants[k]; known && s.at.After(r.at) {
-			rate[k] = max(0, float64(grantsOf(i)-before)/s.at.Sub(r.at).Seconds())
+			rate[k] = max(0, float64(i.Grants-before)/s.at.Sub(r.at).Seconds())
 		}
 	}
 	r.at, r.grants, r.rate = s.at, grants, rate
@@ -37,7 +38,7 @@ func (r *liveRates) text(k liveKey) string {
 		return "-"
 	case rate == 0:
 		return "0"
-	case rate < 10:
+	case rate < 10 && rate != math.Trunc(rate):
 		return strconv.FormatFloat(rate, 'f', 1, 64)
 	}
 	return strconv.FormatFloat(rate, 'f', 0, 64)
@@ -266,5 +267,3 @@ func (m *liveModel) count() string {
 
 // stuck reports whether a lease has run lower than that of a holder that renews it.
 func stuck(i pglock.LockInfo) bool { return i.Held && i.Remaining < i.TTL/2 }
-
-func grantsOf(i pglock.LockInfo) int64 { return 0 }

@@ -6,34 +6,44 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	tea "charm.land/bubbletea/v2"
 	"golang.org/x/sys/unix"
 )
 
-// suspends stops this program on Ctrl-Z and on SIGTSTP, with the terminal as it was.
+// suspends stops this program on Ctrl-Z and on SIGTSTP, with the terminal as it was. The suspension of bubbletea would
+// hang here: a Go program that has once listened for SIGTSTP does not stop by it any more.
 type suspends struct {
-	program *tea.Program
-	heard   chan os.Signal
-	done    chan struct{}
-	joined  sync.WaitGroup
+	program  *tea.Program
+	heard    chan os.Signal
+	stopping atomic.Bool
+	echo     chan struct{} // the signal that suspend has sent to the group of this process
+	done     chan struct{}
+	joined   sync.WaitGroup
 }
 
 func newSuspends(program *tea.Program) *suspends {
-	s := &suspends{program: program, heard: make(chan os.Signal, 1), done: make(chan struct{})}
+	s := &suspends{program: program, heard: make(chan os.Signal, 1), echo: make(chan struct{}), done: make(chan struct{})}
 	if !suspendable() {
 		return s
 	}
-	s.resumed()
+	signal.Notify(s.heard, syscall.SIGTSTP)
 	s.joined.Go(func() {
 		for {
 			select {
 			case <-s.done:
 				return
 			case <-s.heard:
-				signal.Stop(s.heard) // or the signal that bubbletea sends would not stop this process
-				s.program.Send(tea.SuspendMsg{})
+			}
+			if s.stopping.Load() {
+				select {
+				case <-s.done:
+				case s.echo <- struct{}{}:
+				}
+			} else {
+				program.Send(liveSuspend{})
 			}
 		}
 	})
@@ -46,18 +56,23 @@ func suspendable() bool {
 	return err == nil && session != unix.Getpgrp() && !signal.Ignored(syscall.SIGTSTP)
 }
 
-func (s *suspends) suspend() func() tea.Cmd {
-	if !suspendable() {
-		return nil
+// suspend stops this process and what is with it in its group, such as a script, and returns when it goes on. It runs in
+// bubbletea's loop.
+func (s *suspends) suspend() {
+	if !suspendable() || s.program.ReleaseTerminal() != nil {
+		return
 	}
-	return func() tea.Cmd {
-		signal.Stop(s.heard)
-		return tea.Suspend
-	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, syscall.SIGCONT)
+	defer signal.Stop(continued)
+	s.stopping.Store(true)
+	_ = syscall.Kill(0, syscall.SIGTSTP)
+	<-s.echo
+	s.stopping.Store(false)
+	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	<-continued
+	_ = s.program.RestoreTerminal() // without a terminal the program ends soon
 }
-
-// resumed listens again.
-func (s *suspends) resumed() { signal.Notify(s.heard, syscall.SIGTSTP) }
 
 func (s *suspends) stop() {
 	signal.Stop(s.heard)

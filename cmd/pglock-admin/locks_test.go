@@ -50,7 +50,7 @@ func TestListReadsEveryPage(t *testing.T) {
 	db := pgtest.Database(t)
 	const many = 2101
 	execute(t, db, `SELECT pglock.acquire_lease('lock-' || i, gen_random_uuid(), gen_random_uuid(), 'holder', '1 hour') FROM generate_series(1, $1) i`, many)
-	for limit, want := range map[string]int{"0": many, "1000": 1000, "2000": 2000, "2101": many, "2102": many} {
+	for limit, want := range map[string]int{"1000": 1000, "2000": 2000, "2101": many, "2102": many} {
 		view := decode[listView](t, in(t, db.URL(), "list", "--limit", limit, "-o", "json").want(t, exitOK).stdout)
 		seen := map[string]bool{}
 		for _, l := range view.Locks {

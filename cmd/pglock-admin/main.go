@@ -48,6 +48,10 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	if isRun(executed) {
 		p.Code = runCode(err, p.Code)
 	}
-	p.print(stderr, o.output == outputJSON || wantsJSON(args))
+	format := o.output
+	if !slices.Contains(outputs, format) || format == outputTable {
+		format = wanted(args)
+	}
+	p.print(stderr, format)
 	return p.Code
 }

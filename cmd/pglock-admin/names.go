@@ -25,12 +25,20 @@ func nameOf(cmd *cobra.Command, args []string, n int) (string, error) {
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 && n >= dash || !strings.HasPrefix(arg, `"`) {
 		return arg, nil
 	}
-	name, err := strconv.Unquote(arg)
+	name, err := unquoted(arg)
 	if err != nil {
 		return "", usageErrorf(fmt.Sprintf("%s -- %s, for a name that really begins so", cmd.CommandPath(), shellQuote(escapeText(arg))),
 			`NAME is %s: a name that begins with " must be quoted as in the output of list`, shown.Quoted(arg))
 	}
 	return name, nil
+}
+
+// unquoted reads a name as it is shown.
+func unquoted(name string) (string, error) {
+	if !strings.HasPrefix(name, `"`) {
+		return name, nil
+	}
+	return strconv.Unquote(name)
 }
 
 // shellQuote quotes an argument for a command that the advice suggests.

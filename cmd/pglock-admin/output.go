@@ -20,13 +20,16 @@ import (
 const (
 	outputTable = "table"
 	outputJSON  = "json"
+	outputYAML  = "yaml"
 )
 
-// show writes the answer of a command: first the server and database, then v as JSON or what draw draws.
+var outputs = []string{outputTable, outputJSON, outputYAML}
+
+// show writes the answer of a command: first the server and database, then v as JSON or YAML, or what draw draws.
 func (o *options) show(cmd *cobra.Command, v any, draw func(*page)) error {
 	w := cmd.OutOrStdout()
-	if o.output == outputJSON {
-		return o.showJSON(w, v)
+	if o.output != outputTable {
+		return o.showData(w, v)
 	}
 	p := &page{width: columns(w)}
 	if o.at != nil {
@@ -43,10 +46,10 @@ type page struct {
 	width int // of the terminal, 0 when it is not known
 }
 
-// showJSON adds the server and database to the fields of v, which is an object.
-func (o *options) showJSON(w io.Writer, v any) error {
+// showData adds the server and database to the fields of v, which is an object.
+func (o *options) showData(w io.Writer, v any) error {
 	if o.at == nil {
-		return writeJSON(w, v)
+		return writeData(w, o.output, v)
 	}
 	at, err := json.Marshal(o.at.now())
 	if err != nil {
@@ -56,7 +59,7 @@ func (o *options) showJSON(w io.Writer, v any) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(w, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
+	return writeData(w, o.output, json.RawMessage(fmt.Sprintf(`{"at":%s,%s`, at, all[1:])))
 }
 
 // changed is show for a command that has changed something. If the answer cannot be written, the error says that the

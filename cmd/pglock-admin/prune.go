@@ -25,12 +25,12 @@ type pruneView struct {
 }
 
 func newPrune(o *options) *cobra.Command {
-	idle, older := lockadmin.DefaultIdle, lockadmin.DefaultEventAge
+	idle, older := lockadmin.DefaultIdle, time.Duration(0)
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove idle locks, old events and leftovers",
 		Long: `Remove what nobody needs any more: locks that have been free for longer than --idle and that nobody waits for, events
-older than --events, and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of
+that are older than the history is kept (pglock-admin record), and leftovers. Leftovers are tickets and sessions that have been dead for a minute, notes of
 requests that were given up an hour ago, receipts of fenced writes that are a week old, and keys of work done once
 whose time is over. Every program that holds a lock also removes some leftovers, about once a minute. Held locks and
 fences are never removed. Tokens never go back: when a lock that was pruned is used again, its token is greater than
@@ -53,23 +53,27 @@ You need the role pglock_admin.`,
 			if older < 0 {
 				return usageErrorf("--events 90d", "--events is %s: it must not be negative", durationText(older))
 			}
+			opts := []lockadmin.PruneOption{lockadmin.WithIdle(idle), lockadmin.WithOnInUse(func() {
+				if o.output == outputTable {
+					fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to --timeout (%s) for whoever writes to it\n", durationText(o.timeout))
+				}
+			})}
+			if cmd.Flags().Changed("events") {
+				opts = append(opts, lockadmin.WithEventAge(older))
+			}
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				done, err := admin.Prune(ctx, lockadmin.WithIdle(idle), lockadmin.WithEventAge(older), lockadmin.WithOnInUse(func() {
-					if o.output != outputJSON {
-						fmt.Fprintf(cmd.ErrOrStderr(), "pglock-admin: the table of locks is in use; waiting up to --timeout (%s) for whoever writes to it\n", durationText(o.timeout))
-					}
-				}))
+				done, err := admin.Prune(ctx, opts...)
 				view := pruneView{Locks: done.Locks, Events: done.Events, Leftovers: done.Leftovers, Waits: done.Waits,
-					Idle: idle.Milliseconds(), Older: older.Milliseconds()}
+					Idle: idle.Milliseconds(), Older: done.EventAge.Milliseconds()}
 				if err != nil {
 					return o.explainPrune(ctx, view, err)
 				}
-				return o.changed(cmd, view, func(w *page) { drawPruned(w, view, idle, older) })
+				return o.changed(cmd, view, func(w *page) { drawPruned(w, view, idle, done.EventAge) })
 			})
 		},
 	}
 	durationVar(cmd.Flags(), &idle, "idle", "remove locks that have been free for longer than this `duration`")
-	durationVar(cmd.Flags(), &older, "events", "remove events older than this `duration`")
+	durationVar(cmd.Flags(), &older, "events", "remove events older than this `duration` (default: as long as the history is kept)")
 	return cmd
 }
 

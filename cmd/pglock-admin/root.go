@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,7 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
   pglock-admin list                                  who holds what
   pglock-admin why nightly-report                    what is wrong with a lock, and what to do
   pglock-admin waiters                               who waits for it, in order
+  pglock-admin sessions                              which clients there are, and which are silent
   pglock-admin break nightly-report --reason "stuck since 3:00"
   pglock-admin run nightly-report -- ./report.sh     run a command while holding a lock
   pglock-admin prune                                 remove what nobody needs any more
@@ -66,7 +68,7 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.databaseURL, "database-url", "", "connection `string` (default $DATABASE_URL, else the PG* variables)")
 	flags.StringVar(&o.schema, "schema", defaultSchema, "`name` of the database schema of the locks")
-	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table or json")
+	flags.StringVarP(&o.output, "output", "o", outputTable, "`format` of the output: table, json or yaml")
 	o.timeout = 10 * time.Second
 	durationVar(flags, &o.timeout, "timeout", "`duration` that the command may take; run: each step of it; demo: not used")
 	root.SetFlagErrorFunc(flagError)
@@ -78,6 +80,8 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		newShow(o),
 		newWhy(o),
 		newWaiters(o),
+		newSessions(o),
+		newFences(o),
 		newTop(o),
 		newWatch(o),
 		newBreak(o),
@@ -92,6 +96,7 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		newVersion(o),
 	)
 	root.InitDefaultCompletionCmd()
+	o.completes(root)
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
 			c.Args, c.RunE = noArguments, needsSubcommand
@@ -139,7 +144,8 @@ func flagError(cmd *cobra.Command, err error) error {
 		return usageErrorf(help, "--%s needs a value: %s", missing.GetFlag().Name, kindOf(missing.GetFlag()))
 	case errors.As(err, &invalid):
 		rule := "it must be " + kindOf(invalid.GetFlag())
-		if _, is := invalid.GetFlag().Value.(durationFlag); is {
+		switch invalid.GetFlag().Value.(type) {
+		case durationFlag, wordFlag:
 			rule = errors.Unwrap(invalid).Error()
 		}
 		return usageErrorf(help, "--%s is %q: %s", invalid.GetFlag().Name, invalid.GetValue(), rule)
@@ -158,16 +164,18 @@ func kindOf(f *pflag.Flag) string {
 		return "true or false"
 	case "string":
 		return "a text"
+	case "word":
+		return f.Value.(wordFlag).rule()
 	}
 	return "a " + f.Value.Type()
 }
 
 func (o *options) check() error {
 	switch {
-	case o.output != outputTable && o.output != outputJSON:
+	case !slices.Contains(outputs, o.output):
 		value := o.output
 		o.output = outputTable
-		return usageErrorf("-o table, or -o json", "--output is %q: it must be table or json", value)
+		return usageErrorf("-o table, -o json or -o yaml", "--output is %q: it must be table, json or yaml", value)
 	case o.timeout <= 0:
 		return usageErrorf("--timeout 10s", "--timeout is %s: it must be greater than 0", durationText(o.timeout))
 	}

@@ -90,18 +90,18 @@ func look(ctx context.Context, admin *lockadmin.Admin, name string, events, wait
 	default:
 		view.Backends = backendViews(backends)
 	}
-	queue, _, err := first(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
+	queue, _, err := lockadmin.First(waiters, admin.Waiters(ctx, name, lockadmin.WithPageSize(waiters)))
 	if err != nil {
 		return showView{}, err
 	}
 	view.Waiters = waiterViews(queue)
-	if view.Fences, _, err = first(fencesShown, admin.Fences(ctx, name)); err != nil {
+	if view.Fences, _, err = lockadmin.First(fencesShown, admin.Fences(ctx, name)); err != nil {
 		return showView{}, err
 	}
 	if view.Fences == nil {
 		view.Fences = []lockadmin.FenceInfo{}
 	}
-	view.Events, _, err = first(events, admin.History(ctx, name, lockadmin.WithPageSize(events)))
+	view.Events, _, err = lockadmin.First(events, admin.History(ctx, name, lockadmin.WithPageSize(events)))
 	switch {
 	case errors.Is(err, pglock.ErrPermission):
 		view.Note = "the events are not shown: they need the role pglock_admin"
@@ -137,11 +137,7 @@ func drawShow(w *page, o *options, v showView) {
 	drawQueue(w, o, v)
 	if len(v.Fences) > 0 {
 		fmt.Fprintln(w)
-		var rows [][]string
-		for _, f := range v.Fences {
-			rows = append(rows, []string{printable(f.Resource), strconv.FormatInt(int64(f.LastToken), 10), shellName(f.Lock), moment(f.AdvancedAt)})
-		}
-		drawTable(w, []string{"FENCE OF", "LAST TOKEN", "LOCK", "ADVANCED"}, rows, 1)
+		drawFenceRows(w, v.Fences)
 	}
 	if len(v.Events) > 0 {
 		fmt.Fprintln(w)

@@ -29,7 +29,7 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"help nonsense", "there is no command nonsense"},
 		{"version x", "takes no arguments"},
 		{"completion tcsh", "tcsh"},
-		{"list -o yaml", "table or json"},
+		{"list -o xml", "table, json or yaml"},
 		{"list --timeout 0s", "--timeout"},
 		{"list --limit -1", "--limit"},
 		{"list --database-url postgres://[", "--database-url: it cannot be read as a connection string"},
@@ -40,6 +40,24 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"waiters a b", "name of one lock or none"},
 		{"waiters --limit 0", "--limit"},
 		{"waiters --limit 10000", "from 1 to 9999"},
+		{"list --limit 0", "--limit is 0: it must be from 1 to 9999"},
+		{"list --order size", `--order is "size": it must be name, age, waiting or expiry`},
+		{"list --mode any", `--mode is "any": it must be exclusive, shared or limit`},
+		{"list --mode", "--mode needs a value: exclusive, shared or limit"},
+		{"list --older 0s", "--older is 0s"},
+		{"list --older soon", `--older is "soon": it must be a duration such as`},
+		{"list --match=", "--match is empty"},
+		{"list --after a --order age", "--after goes with --order name only, not with age"},
+		{"list --after \"a", "must be quoted as in the output of list"},
+		{"waiters a --after b", "--after does not go with a NAME"},
+		{"waiters --order expiry", "it must be name or age"},
+		{"sessions extra", "takes no arguments"},
+		{"sessions --order expiry", "it must be name, age, leases or waiting"},
+		{"fences a b", "name of one lock or none"},
+		{"fences --mode shared", "unknown flag"},
+		{"break a --session b --reason r", "a NAME or --session, not both"},
+		{"break --session b --token 1 --reason r", "--token does not go with --session"},
+		{"break --session b", "--reason is empty"},
 		{"break", "name of one lock"},
 		{"break a", "--reason is empty"},
 		{"break a --reason=", "--reason is empty"},
@@ -108,7 +126,7 @@ func closedPort(tb testing.TB) string {
 
 func TestAnUnreachableServerIsNamedAndThePasswordIsNot(t *testing.T) {
 	addr := closedPort(t)
-	for _, command := range []string{"list", "show a", "waiters", "break a --reason r", "migrate up", "migrate down --yes", "migrate version", "migrate force 1"} {
+	for _, command := range []string{"list", "show a", "waiters", "sessions", "fences", "break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "migrate up", "migrate down --yes", "migrate version", "migrate force 1"} {
 		a := in(t, "postgres://me:secret@"+addr+"/db", strings.Fields(command)...).want(t, exitUnreachable, addr)
 		if strings.Contains(a.stdout+a.stderr, "secret") {
 			t.Errorf("%s tells the password: %s", command, a.stderr)

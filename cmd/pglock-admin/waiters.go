@@ -26,35 +26,29 @@ type waitersView struct {
 const passedOver = "dead session: the queue will pass over it"
 
 func newWaiters(o *options) *cobra.Command {
-	var limit int
+	var flags listFlags
 	cmd := &cobra.Command{
 		Use:   "waiters [NAME]",
 		Short: "Show who waits for which lock, in order",
 		Long: `Show who waits for one lock, or for all. A line has the place in the queue, the ticket, the mode (exclusive, shared or
 limit), the waiter, how long it has waited, and what it waits for: the holder, or the waiter before it. A waiter whose
-session gives no sign of life is marked; the queue will pass over it.`,
+session gives no sign of life is marked; the queue will pass over it. --order age shows those first who have waited
+longest.`,
 		Example: `  pglock-admin waiters
-  pglock-admin waiters nightly-report -o json`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return usageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
-					"waiters takes the name of one lock or none, not %q", args)
-			}
-			return nil
-		},
+  pglock-admin waiters nightly-report -o json
+  pglock-admin waiters --order age --limit 10      the ten who have waited longest`,
+		Args:        atMostOneName,
 		Annotations: usesDatabase,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			if limit < 1 || limit > 9999 {
-				return usageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
 			}
-			name := ""
-			if len(args) == 1 {
-				if name, err = nameOf(cmd, args, 0); err != nil {
-					return err
-				}
+			if name != "" && flags.after != "" {
+				return usageErrorf("no --after", "--after does not go with a NAME")
 			}
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				waiters, more, err := first(limit, admin.Waiters(ctx, name, lockadmin.WithPageSize(min(limit+1, lockadmin.MaxPageSize))))
+				waiters, more, err := lockadmin.First(flags.limit, admin.Waiters(ctx, name, opts...))
 				if err == nil && len(waiters) == 0 && name != "" {
 					_, err = admin.Get(ctx, name) // tells an empty queue from a lock that does not exist
 				}
@@ -62,11 +56,19 @@ session gives no sign of life is marked; the queue will pass over it.`,
 					return o.noSuchLock(name, err)
 				}
 				view := waitersView{Waiters: waiterViews(waiters), More: more}
-				return o.show(cmd, view, func(w *page) { drawWaiters(w, view, name) })
+				return o.show(cmd, view, func(w *page) { drawWaiters(w, view, name, flags) })
 			})
 		},
 	}
-	cmd.Flags().IntVar(&limit, "limit", 1000, "show at most this `number`")
+	flags.add(o, cmd, map[string]string{
+		"prefix":  "show only the queues of locks whose names begin with this `text`",
+		"match":   "show only waiters with this `text` in the name of the lock or in their label",
+		"holder":  "show only waiters with this `label`",
+		"session": "show only waiters of the session with this `ID`",
+		"mode":    "show only waiters of this mode, a `word`: ",
+		"older":   "show only those who have waited for longer than this `duration`",
+		"after":   "begin after the queue of the lock with this `name`",
+	}, lockadmin.OrderName, lockadmin.OrderAge)
 	return cmd
 }
 
@@ -78,11 +80,14 @@ func waiterViews(waiters []lockadmin.Waiter) []waiterView {
 	return views
 }
 
-func drawWaiters(w *page, view waitersView, name string) {
+func drawWaiters(w *page, view waitersView, name string, flags listFlags) {
 	if len(view.Waiters) == 0 {
-		if name == "" {
+		switch {
+		case flags.filtered():
+			fmt.Fprintln(w, "no waiter fits these flags")
+		case name == "":
 			fmt.Fprintln(w, "nobody waits for a lock")
-		} else {
+		default:
 			fmt.Fprintf(w, "nobody waits for lock %s\n", shellName(name))
 		}
 		return
@@ -101,11 +106,7 @@ func drawWaiters(w *page, view waitersView, name string) {
 	}
 	drawTable(w, titles, rows, right...)
 	if view.More {
-		fmt.Fprintf(w, "the first %d; there are more: raise --limit", len(view.Waiters))
-		if name == "" {
-			fmt.Fprint(w, ", or name a lock")
-		}
-		fmt.Fprintln(w)
+		flags.more(w, len(view.Waiters), "") // it may end in the middle of a queue
 	}
 }
 

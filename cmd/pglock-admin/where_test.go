@@ -15,7 +15,7 @@ import (
 // everyCommand is every command that speaks to a database, with what it needs to succeed once the lock and the table are
 // there; in this order each of them does.
 var everyCommand = [][]string{
-	{"migrate", "up"}, {"migrate", "version"}, {"list"}, {"list", "--all"}, {"show", "my lock"}, {"waiters"}, {"waiters", "my lock"},
+	{"migrate", "up"}, {"migrate", "version"}, {"list"}, {"list", "--all"}, {"sessions"}, {"fences"}, {"show", "my lock"}, {"waiters"}, {"waiters", "my lock"},
 	{"guard", "add", "jobs"}, {"guard", "list"}, {"doctor"}, {"guard", "drop", "jobs", "--yes"}, {"break", "my lock", "--reason", "r"}, {"prune"}, {"migrate", "down", "--yes"},
 }
 

@@ -5,14 +5,23 @@ base.username = base.password = ''; // fetch refuses an address with credentials
 
 // Large is a number as it was written. A token has up to 63 bits, and JavaScript's numbers have 53.
 class Large {
-  constructor(source) { this.source = source; }
-  toString() { return this.source; }
-  toJSON() { return JSON.rawJSON ? JSON.rawJSON(this.source) : this.source; }
+  constructor(source) {
+    this.source = source;
+  }
+  toString() {
+    return this.source;
+  }
+  toJSON() {
+    return JSON.rawJSON ? JSON.rawJSON(this.source) : this.source;
+  }
 }
 
 export function parse(text) {
   return JSON.parse(text, (_, value, context) =>
-    typeof value === 'number' && context?.source && String(value) !== context.source ? new Large(context.source) : value);
+    typeof value === 'number' && context?.source && String(value) !== context.source
+      ? new Large(context.source)
+      : value,
+  );
 }
 
 // Refused is an answer that is no success: its status, and the server's words.
@@ -80,7 +89,7 @@ export function stream(query, { event, state }) {
   let current = new AbortController();
 
   async function once() {
-    const own = current = new AbortController();
+    const own = (current = new AbortController());
     let watchdog;
     let heard = false;
     const alive = () => {
@@ -90,7 +99,9 @@ export function stream(query, { event, state }) {
     try {
       alive();
       const response = await fetch(address('api/stream', query), {
-        signal: own.signal, cache: 'no-store', headers: { Accept: 'text/event-stream' },
+        signal: own.signal,
+        cache: 'no-store',
+        headers: { Accept: 'text/event-stream' },
       });
       if (!response.ok) throw await refused(response);
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -128,7 +139,9 @@ export function stream(query, { event, state }) {
     while (!closed) {
       try {
         await once();
-        await new Promise((resolve) => { setTimeout(resolve, FIRST_PAUSE); });
+        await new Promise((resolve) => {
+          setTimeout(resolve, FIRST_PAUSE);
+        });
       } catch (err) {
         if (closed) return;
         const wait = pause * (0.75 + Math.random() / 2);
@@ -137,7 +150,10 @@ export function stream(query, { event, state }) {
         else state('lost', current.signal.reason?.message ?? 'the server cannot be reached');
         await new Promise((resolve) => {
           const timer = setTimeout(resolve, wait);
-          wake = () => { clearTimeout(timer); resolve(); };
+          wake = () => {
+            clearTimeout(timer);
+            resolve();
+          };
         });
         if (!closed) state('connecting');
       }
@@ -148,7 +164,14 @@ export function stream(query, { event, state }) {
   run();
   return {
     // retry connects now instead of after the pause.
-    retry() { pause = FIRST_PAUSE; wake(); },
-    close() { closed = true; current.abort(); wake(); },
+    retry() {
+      pause = FIRST_PAUSE;
+      wake();
+    },
+    close() {
+      closed = true;
+      current.abort();
+      wake();
+    },
   };
 }

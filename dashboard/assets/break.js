@@ -16,25 +16,52 @@ export function breakDialog(lock, waiters) {
   const token = String(lock.token);
   const next = waiters.find((w) => w.alive);
   const reason = h('textarea', {
-    id: 'reason', rows: 2, required: true, 'aria-describedby': 'reason-help', autocomplete: 'off', placeholder: 'Host is down, ticket OPS-17',
+    id: 'reason',
+    rows: 2,
+    required: true,
+    'aria-describedby': 'reason-help',
+    autocomplete: 'off',
+    placeholder: 'Host is down, ticket OPS-17',
     input: () => problem(''),
   });
   const refusal = h('p', { class: 'refusal', role: 'alert', hidden: true });
   const cancel = h('button', { type: 'button', click: () => dialog.close() }, 'Cancel');
   const confirm = h('button', { type: 'submit', class: 'danger' }, `Break token ${token}`);
   const fact = (term, ...content) => [h('dt', {}, term), h('dd', {}, ...content)];
-  const dialog = h('dialog', { class: 'dialog break', 'aria-labelledby': 'break-title', 'aria-describedby': 'break-what' },
+  const dialog = h(
+    'dialog',
+    { class: 'dialog break', 'aria-labelledby': 'break-title', 'aria-describedby': 'break-what' },
     h('h2', { id: 'break-title' }, 'Break this lease?'),
-    h('form', { submit: (e) => { e.preventDefault(); send(); } },
-      h('dl', { class: 'facts' },
-        fact('Lock', shown(lock.name)), fact('Holder', shown(lock.holder)), fact('Token', token), fact('Held for', seconds(heldFor(lock))),
-        fact('Next', next ? shown(next.holder) : 'nobody waits')),
-      h('p', { id: 'break-what' }, 'The server takes the lock away at once, and refuses this holder’s later renewals and fenced writes. ' +
-        'It stops no program: end the process too, if it writes anywhere without a fence.'),
+    h(
+      'form',
+      {
+        novalidate: true,
+        submit: (e) => {
+          e.preventDefault();
+          send();
+        },
+      },
+      h(
+        'dl',
+        { class: 'facts' },
+        fact('Lock', shown(lock.name)),
+        fact('Holder', shown(lock.holder)),
+        fact('Token', token),
+        fact('Held for', seconds(heldFor(lock))),
+        fact('Next', next ? shown(next.holder) : 'nobody waits'),
+      ),
+      h(
+        'p',
+        { id: 'break-what' },
+        'The server takes the lock away at once, and refuses this holder’s later renewals and fenced writes. ' +
+          'It stops no program: end the process too, if it writes anywhere without a fence.',
+      ),
       h('label', { class: 'field' }, h('span', {}, 'Reason, for the audit'), reason),
       h('p', { class: 'hint', id: 'reason-help' }, 'Whoever looks at the history of this lock will read it.'),
       refusal,
-      h('div', { class: 'buttons' }, cancel, confirm)));
+      h('div', { class: 'buttons' }, cancel, confirm),
+    ),
+  );
 
   let over = false; // nothing more can be broken here
 
@@ -55,7 +82,9 @@ export function breakDialog(lock, waiters) {
     const text = reason.value.trim();
     const n = bytes(text);
     if (n === 0 || n > MOST) {
-      problem(n === 0 ? 'Give a reason: the audit needs one.' : `The reason has ${n} bytes: it must have at most ${MOST}.`);
+      problem(
+        n === 0 ? 'Give a reason: the audit needs one.' : `The reason has ${n} bytes: it must have at most ${MOST}.`,
+      );
       reason.focus();
       return;
     }
@@ -73,7 +102,11 @@ export function breakDialog(lock, waiters) {
         return;
       }
       confirm.disabled = over;
-      problem(err.status ? err.message : 'The server cannot be reached, so it is unknown whether the lease was broken. Look at the lock before you try again.');
+      problem(
+        err.status
+          ? err.message
+          : 'The server cannot be reached, so it is unknown whether the lease was broken. Look at the lock before you try again.',
+      );
     }
   }
 
@@ -84,7 +117,11 @@ export function breakDialog(lock, waiters) {
       if (over || !dialog.open || confirm.textContent === 'Breaking…') return;
       if (!present) end('Nobody holds this lease any more. There is nothing to break.');
       else if (String(present.token) !== token) {
-        end('The lock has moved on: ', shown(present.holder), ` holds it now, with token ${present.token}. Nothing was broken.`);
+        end(
+          'The lock has moved on: ',
+          shown(present.holder),
+          ` holds it now, with token ${present.token}. Nothing was broken.`,
+        );
       }
     },
   };

@@ -29,7 +29,9 @@ function enabled() {
 function enable(on) {
   try {
     localStorage.setItem('pglock-keys', on ? 'on' : 'off');
-  } catch { /* without storage the keys stay on */ }
+  } catch {
+    /* without storage the keys stay on */
+  }
 }
 
 const typing = (element) => element?.closest('input:not([type=checkbox]), textarea, select, [contenteditable]');
@@ -56,12 +58,22 @@ export function shortcuts(ofPage, ofView) {
 export function help() {
   const box = h('input', { type: 'checkbox', id: 'keys-on', change: () => enable(box.checked) });
   box.checked = enabled();
-  const dialog = h('dialog', { class: 'dialog', 'aria-labelledby': 'help-title' },
+  const dialog = h(
+    'dialog',
+    { class: 'dialog', 'aria-labelledby': 'help-title' },
     h('h2', { id: 'help-title' }, 'Keyboard'),
-    h('table', { class: 'keys' },
-      h('tbody', {}, LIST.map(([key, what]) => h('tr', {}, h('th', { scope: 'row' }, h('kbd', {}, key)), h('td', {}, what))))),
+    h(
+      'table',
+      { class: 'keys' },
+      h(
+        'tbody',
+        {},
+        LIST.map(([key, what]) => h('tr', {}, h('th', { scope: 'row' }, h('kbd', {}, key)), h('td', {}, what))),
+      ),
+    ),
     h('p', {}, h('label', {}, box, ' Single keys are on')),
-    h('form', { method: 'dialog', class: 'buttons' }, h('button', { class: 'main' }, 'Close')));
+    h('form', { method: 'dialog', class: 'buttons' }, h('button', { class: 'main' }, 'Close')),
+  );
   open(dialog);
 }
 

@@ -9,13 +9,20 @@ const PATIENCE = 2_000; // how long a view waits for its first data before the h
 const REST = 60_000; // how long a hidden page keeps its connection, of which a browser has few
 
 const $ = (id) => document.getElementById(id);
-const WORDS = { connecting: 'connecting', live: 'live', lost: 'not connected', problem: 'database away', refused: 'refused', resting: 'paused' };
+const WORDS = {
+  connecting: 'connecting',
+  live: 'live',
+  lost: 'not connected',
+  problem: 'database away',
+  refused: 'refused',
+  resting: 'paused',
+};
 
-let open = null;       // the stream of the view
-let subject = null;    // what the view asked for, to ask again
+let open = null; // the stream of the view
+let subject = null; // what the view asked for, to ask again
 let now = 'connecting';
-let fresh = 0;         // when the last data came, by performance.now()
-let freshAt = null;    // the same, by the clock
+let fresh = 0; // when the last data came, by performance.now()
+let freshAt = null; // the same, by the clock
 let trouble = '';
 let slow;
 const listeners = new Set();
@@ -41,6 +48,7 @@ export function leave() {
   open?.close();
   open = null;
   subject = null;
+  again = null;
 }
 
 // touched notes that data has come, by a stream or by a request.
@@ -77,11 +85,14 @@ function connect() {
         touched();
         missing(words);
       } else if (name === 'refused' && status >= 500) change('problem', words);
-      else if (name === 'lost' || name === 'refused' || (name === 'connecting' && now === 'resting')) change(name, words);
+      else if (name === 'lost' || name === 'refused' || (name === 'connecting' && now === 'resting'))
+        change(name, words);
     },
   });
   clearTimeout(slow);
-  slow = setTimeout(() => { if (now === 'live' && fresh < since) change('connecting'); }, PATIENCE);
+  slow = setTimeout(() => {
+    if (now === 'live' && fresh < since) change('connecting');
+  }, PATIENCE);
 }
 
 function change(name, words = '') {
@@ -95,10 +106,14 @@ function change(name, words = '') {
 function sentence() {
   const age = freshAt ? ` Below is what was true at ${clock(freshAt)}, ${seconds(performance.now() - fresh)} ago.` : '';
   switch (now) {
-    case 'lost': return `The connection is lost: ${ended(trouble)}${age} The page keeps trying.`;
-    case 'problem': return `${ended(trouble)}${age} The page keeps trying.`;
-    case 'refused': return `The server refuses: ${ended(trouble)}${age}`;
-    default: return '';
+    case 'lost':
+      return `The connection is lost: ${ended(trouble)}${age} The page keeps trying.`;
+    case 'problem':
+      return `${ended(trouble)}${age} The page keeps trying.`;
+    case 'refused':
+      return `The server refuses: ${ended(trouble)}${age}`;
+    default:
+      return '';
   }
 }
 
@@ -140,5 +155,21 @@ document.addEventListener('visibilitychange', () => {
   } else if (!open && subject) connect();
 });
 window.addEventListener('online', () => open?.retry());
-window.addEventListener('pageshow', (e) => { if (e.persisted && subject) { open?.close(); connect(); } });
-$('retry').addEventListener('click', () => open?.retry());
+window.addEventListener('pageshow', (e) => {
+  if (e.persisted && subject) {
+    open?.close();
+    connect();
+  }
+});
+
+let again = null; // of a view without a stream
+
+// retryWith has f called when somebody does not want to wait for the next try.
+export function retryWith(f) {
+  again = f;
+}
+
+$('retry').addEventListener('click', () => {
+  if (open) open.retry();
+  else again?.();
+});

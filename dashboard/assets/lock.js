@@ -9,7 +9,7 @@ import * as connection from './link.js';
 import { title } from './notes.js';
 import { fit, queuePicture } from './queue.js';
 import * as route from './route.js';
-import { count, escaped, shown } from './text.js';
+import { count, escaped, moment, shown } from './text.js';
 import { ENDS, sign, tenures, timeline } from './timeline.js';
 
 const PAGE = 200; // entries of the history at a time
@@ -18,22 +18,41 @@ export function lockView(root, params) {
   const name = params.name ?? '';
   let data = null;
   let past = { events: [], more: false, level: '' };
-  let pastOf = null;    // the state of the lock that the history was read for
-  let asking = null;    // the dialog that is open
+  let pastOf = null; // the state of the lock that the history was read for
+  let asking = null; // the dialog that is open
   let abort = new AbortController();
   let width = 0;
 
   const sentence = h('p', { class: 'sentence', 'aria-live': 'polite' });
   const actions = h('div', { class: 'actions' });
-  const card = (heading, id, ...content) => h('section', { class: 'card', 'aria-labelledby': id, hidden: true }, h('h2', { id }, heading), ...content);
+  const card = (heading, id, ...content) =>
+    h('section', { class: 'card', 'aria-labelledby': id, hidden: true }, h('h2', { id }, heading), ...content);
   const why = h('div', {});
   const holders = h('div', { class: 'holders' });
   const queue = h('div', { class: 'canvas' });
-  const queueList = h('details', {}, h('summary', {}, 'The queue as a table'), h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'The queue as a table' }));
+  const queueList = h(
+    'details',
+    {},
+    h('summary', {}, 'The queue as a table'),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'The queue as a table' }),
+  );
   const line = h('div', { class: 'canvas' });
-  const legend = h('ul', { class: 'legend', 'aria-label': 'How a tenure ended' }, Object.entries(ENDS).map(([end, words]) =>
-    h('li', {}, s('svg', { class: 'picture sign', width: 20, height: 20, viewBox: '0 0 20 20', 'aria-hidden': 'true' },
-      s('g', { transform: end === 'break' ? 'translate(10 10) scale(.5)' : 'translate(10 10)' }, sign(end, 0, 0))), words.replace(/:.*/, ''))));
+  const legend = h(
+    'ul',
+    { class: 'legend', 'aria-label': 'How a tenure ended' },
+    Object.entries(ENDS).map(([end, words]) =>
+      h(
+        'li',
+        { 'data-end': end },
+        s(
+          'svg',
+          { class: 'picture sign', width: 20, height: 20, viewBox: '0 0 20 20', 'aria-hidden': 'true' },
+          s('g', { transform: end === 'break' ? 'translate(10 10) scale(.5)' : 'translate(10 10)' }, sign(end, 0, 0)),
+        ),
+        words.replace(/:.*/, ''),
+      ),
+    ),
+  );
   const level = h('p', { class: 'hint' });
   const fences = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Fences' });
   const history = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'History' });
@@ -43,33 +62,52 @@ export function lockView(root, params) {
     holders: card('Holder', 'h-holders', holders),
     queue: card('Queue', 'h-queue', queue, queueList),
     line: card('Who held it', 'h-line', line, legend, level),
-    fences: card('Fences', 'h-fences', h('p', { class: 'hint' }, 'The highest token that has written to each resource. Lower tokens are refused.'), fences),
+    fences: card(
+      'Fences',
+      'h-fences',
+      h('p', { class: 'hint' }, 'The highest token that has written to each resource. Lower tokens are refused.'),
+      fences,
+    ),
     history: card('History', 'h-history', history, h('div', { class: 'buttons left' }, older)),
   };
   const missing = h('p', { class: 'empty', hidden: true });
 
-  put(root,
+  put(
+    root,
     h('a', { class: 'back', href: route.home }, '← All locks'),
     h('div', { class: 'head' }, h('h1', { tabindex: '-1', class: 'name' }, shown(name)), actions),
-    sentence, missing,
+    sentence,
+    missing,
     cards.why,
     h('div', { class: 'columns' }, cards.holders, cards.queue),
-    cards.line, cards.fences, cards.history);
+    cards.line,
+    cards.fences,
+    cards.history,
+  );
 
   title(escaped(name));
   const watch = new ResizeObserver(() => {
     const w = root.clientWidth;
-    if (w !== width) { width = w; pictures(); }
+    if (w !== width) {
+      width = w;
+      pictures();
+    }
   });
   watch.observe(root);
 
-  connection.follow({ name }, (type, changed) => { if (type === 'lock') draw(changed); }, (words) => {
-    missing.hidden = false;
-    put(missing, words || 'Nobody has used a lock of this name.');
-    put(sentence);
-    for (const c of Object.values(cards)) c.hidden = true;
-    title(`${escaped(name)} unknown`);
-  });
+  connection.follow(
+    { name },
+    (type, changed) => {
+      if (type === 'lock') draw(changed);
+    },
+    (words) => {
+      missing.hidden = false;
+      put(missing, words || 'Nobody has used a lock of this name.');
+      put(sentence);
+      for (const c of Object.values(cards)) c.hidden = true;
+      title(`${escaped(name)} unknown`);
+    },
+  );
 
   const first = () => data.holders.find((l) => l.held) ?? data.lock;
 
@@ -91,7 +129,12 @@ export function lockView(root, params) {
     put(fences, fencesTable(data));
     pictures();
     asking?.moved(data.holders.find((l) => l.held && l.slot === asking.slot) ?? null);
-    const state = JSON.stringify([data.lock.token, data.lock.held, data.lock.ended_at, data.holders.map((l) => l.token)]);
+    const state = JSON.stringify([
+      data.lock.token,
+      data.lock.held,
+      data.lock.ended_at,
+      data.holders.map((l) => l.token),
+    ]);
     if (state !== pastOf) {
       pastOf = state;
       readHistory();
@@ -101,16 +144,33 @@ export function lockView(root, params) {
   // words says the state in a sentence, and in the tab's title. Screen readers hear it again only when the state changes.
   function words() {
     const held = data.holders.filter((l) => l.held);
-    const waiting = data.more_waiters ? `more than ${data.waiters.length} wait` : data.waiters.length === 0 ? 'Nobody waits'
-      : count(data.waiters.length, 'request waits', 'requests wait');
+    const waiting = data.more_waiters
+      ? `more than ${data.waiters.length} wait`
+      : data.waiters.length === 0
+        ? 'Nobody waits'
+        : count(data.waiters.length, 'request waits', 'requests wait');
     const key = `${held.map((l) => l.token)}|${waiting}`;
     if (held.length === 0) {
       const last = data.lock;
-      put(sentence, 'Nobody holds this lock. ', last.holder ? ['The last holder was ', shown(last.holder), `, with token ${last.token}. `] : '', `${waiting}.`);
+      put(
+        sentence,
+        'Nobody holds this lock. ',
+        last.holder ? ['The last holder was ', shown(last.holder), `, with token ${last.token}. `] : '',
+        `${waiting}.`,
+      );
       title(`free: ${escaped(name)}`);
     } else if (sentence.dataset.key !== key) {
-      const who = held.length === 1 ? [shown(held[0].holder), ' holds it, with token ', h('b', {}, String(held[0].token)), '. ']
-        : [`${held.length} holders share it${held[0].mode === 'limit' ? `, of at most ${held[0].limit}` : ''}. `];
+      const who =
+        held.length === 1
+          ? [
+              shown(held[0].holder),
+              ' has held it since ',
+              moment(held[0].acquired_at),
+              ', with token ',
+              h('b', {}, String(held[0].token)),
+              '. ',
+            ]
+          : [`${held.length} holders share it${held[0].mode === 'limit' ? `, of at most ${held[0].limit}` : ''}. `];
       put(sentence, who, `${waiting}.`);
       title(`held${data.waiters.length ? `, ${data.waiters.length} waiting` : ''}: ${escaped(name)}`);
     }
@@ -129,9 +189,20 @@ export function lockView(root, params) {
       shownHolders = key;
       const several = held.length > 1;
       parts = held.map((lock) => holderCard(lock, data.can_break && several ? () => ask(lock) : null));
-      put(holders, parts.map((p) => p.element));
-      put(actions, data.can_break && held.length === 1
-        ? h('button', { type: 'button', class: 'danger', 'aria-keyshortcuts': 'b', click: () => ask(first()) }, 'Break lease…') : null);
+      put(
+        holders,
+        parts.map((p) => p.element),
+      );
+      put(
+        actions,
+        data.can_break && held.length === 1
+          ? h(
+              'button',
+              { type: 'button', class: 'danger', 'aria-keyshortcuts': 'b', click: () => ask(first()) },
+              'Break lease…',
+            )
+          : null,
+      );
     }
     held.forEach((lock, i) => parts[i].update(lock));
   }
@@ -148,6 +219,7 @@ export function lockView(root, params) {
     fit(picture);
     const list = tenures(past.events, data.holders, nowOnServer());
     cards.line.hidden = list.length === 0;
+    for (const li of legend.children) li.hidden = !list.some((t) => t.end === li.dataset.end);
     if (list.length > 0) {
       const drawn = timeline(list, nowOnServer(), room(line));
       put(line, drawn);
@@ -177,7 +249,16 @@ export function lockView(root, params) {
       put(level, `The history cannot be read: ${err.message}`);
       return;
     }
-    put(level, past.level === 'all' ? '' : ['Releases are not recorded here, only losses. ', h('code', {}, 'pglock-admin history set --level all'), ' records every tenure.']);
+    put(
+      level,
+      past.level === 'all'
+        ? ''
+        : [
+            'Releases are not recorded here, only losses. ',
+            h('code', {}, 'pglock-admin history set --level all'),
+            ' records every tenure.',
+          ],
+    );
     put(history, past.events.length ? historyTable(past.events) : h('p', { class: 'hint' }, 'Nothing is recorded.'));
     cards.history.hidden = false;
     older.hidden = !past.more;
@@ -198,7 +279,9 @@ export function lockView(root, params) {
     },
     keys: {
       b: () => root.querySelector('button.danger')?.click(),
-      Escape: () => { location.hash = route.home; },
+      Escape: () => {
+        location.hash = route.home;
+      },
     },
     close() {
       abort.abort();

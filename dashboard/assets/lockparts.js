@@ -5,45 +5,78 @@ import { condition, heldFor, leaseBar } from './lease.js';
 import { note } from './notes.js';
 import { link } from './route.js';
 import { escaped, lasted, modeOf, moment, pretty, seconds, shown } from './text.js';
+import { tokens } from './timeline.js';
 
 const SEVERITY = { ok: 'All is well', note: 'Good to know', warning: 'Warning', critical: 'Critical' };
 
 // whyList shows the verdicts of an Explanation, the gravest first, each with what to do.
 export function whyList(why) {
   if (!why) return [];
-  return h('ol', { class: 'verdicts' }, (why.verdicts ?? []).map((v) => h('li', { class: 'verdict', 'data-severity': v.severity },
-    h('p', { class: 'verdict-text' }, h('span', { class: 'severity' }, SEVERITY[v.severity] ?? v.severity), ' ', lines(v.text)),
-    v.because ? h('p', { class: 'hint' }, lines(v.because)) : null,
-    v.if_nothing ? h('p', { class: 'hint' }, 'If nobody does anything: ', lines(v.if_nothing)) : null,
-    v.steps?.length ? h('ol', { class: 'steps' }, v.steps.map(step)) : null)));
+  return h(
+    'ol',
+    { class: 'verdicts' },
+    (why.verdicts ?? []).map((v) =>
+      h(
+        'li',
+        { class: 'verdict', 'data-severity': v.severity },
+        h(
+          'p',
+          { class: 'verdict-text' },
+          h('span', { class: 'severity' }, SEVERITY[v.severity] ?? v.severity),
+          ' ',
+          lines(v.text),
+        ),
+        v.because ? h('p', { class: 'hint' }, lines(v.because)) : null,
+        v.if_nothing ? h('p', { class: 'hint' }, 'If nobody does anything: ', lines(v.if_nothing)) : null,
+        v.steps?.length ? h('ol', { class: 'steps' }, v.steps.map(step)) : null,
+      ),
+    ),
+  );
 }
 
 function step(one) {
-  return h('li', {}, h('p', {}, lines(one.do)),
+  return h(
+    'li',
+    {},
+    h('p', {}, lines(one.do)),
     one.command ? command(one) : null,
-    one.effect || one.needs ? h('p', { class: 'hint' }, lines([one.effect, one.needs ? `Needs ${one.needs}.` : ''].filter(Boolean).join(' '))) : null);
+    one.effect || one.needs
+      ? h('p', { class: 'hint' }, lines([one.effect, one.needs ? `Needs ${one.needs}.` : ''].filter(Boolean).join(' ')))
+      : null,
+  );
 }
 
-const lines = (text) => String(text ?? '').split('\n').map((line, i) => [i > 0 ? h('br') : null, shown(line)]);
+const lines = (text, code = null) =>
+  String(text ?? '')
+    .split('\n')
+    .map((line, i) => [i > 0 ? '\n' : null, shown(line, { 'data-code': code })]);
 
 function command(one) {
-  const words = one.run === 'pglock-admin' && !one.command.startsWith('pglock-admin') ? `pglock-admin ${one.command}` : one.command;
-  return h('div', { class: 'command' }, h('code', {}, lines(words)), copyButton('Copy the command', words));
+  const words =
+    one.run === 'pglock-admin' && !one.command.startsWith('pglock-admin') ? `pglock-admin ${one.command}` : one.command;
+  return h('div', { class: 'command' }, h('code', {}, lines(words, true)), copyButton('Copy the command', words));
 }
 
 // copyButton puts a text on the clipboard, as it is.
 export function copyButton(label, text) {
-  return h('button', {
-    type: 'button', class: 'copy', 'aria-label': label, title: label,
-    click: async () => {
-      try {
-        await navigator.clipboard.writeText(text);
-        note('Copied.');
-      } catch {
-        note('The browser does not let this page copy.', 'bad');
-      }
+  return h(
+    'button',
+    {
+      type: 'button',
+      class: 'copy',
+      'aria-label': label,
+      title: label,
+      click: async () => {
+        try {
+          await navigator.clipboard.writeText(text);
+          note('Copied.');
+        } catch {
+          note('The browser does not let this page copy.', 'bad');
+        }
+      },
     },
-  }, 'Copy');
+    'Copy',
+  );
 }
 
 // holderCard returns { element, update(lock), tick() } for one lease; onBreak, if given, adds a button.
@@ -53,17 +86,54 @@ export function holderCard(lock, onBreak) {
   const renewed = h('dd', {});
   const fact = (term, ...content) => h('div', {}, h('dt', {}, term), ...content);
   const metadata = pretty(lock.metadata);
-  const element = h('article', { class: 'holder-card', 'aria-label': `Holder ${escaped(lock.holder)}` },
-    h('div', { class: 'holder-head' }, h('h3', {}, shown(lock.holder)),
-      onBreak ? h('button', { type: 'button', class: 'danger', click: onBreak, 'aria-label': `Break the lease of ${escaped(lock.holder)}` }, 'Break lease…') : null),
-    h('dl', { class: 'facts' },
+  const element = h(
+    'article',
+    { class: 'holder-card', 'aria-label': `Holder ${escaped(lock.holder)}` },
+    h(
+      'div',
+      { class: 'holder-head' },
+      h('h3', {}, shown(lock.holder)),
+      onBreak
+        ? h(
+            'button',
+            {
+              type: 'button',
+              class: 'danger',
+              click: onBreak,
+              'aria-label': `Break the lease of ${escaped(lock.holder)}`,
+            },
+            'Break lease…',
+          )
+        : null,
+    ),
+    h(
+      'dl',
+      { class: 'facts' },
       fact('Token', h('dd', {}, String(lock.token))),
-      modeOf(lock) ? fact('Mode', h('dd', {}, lock.mode === 'limit' ? `place ${lock.slot} of ${lock.limit}` : modeOf(lock))) : null,
+      modeOf(lock)
+        ? fact('Mode', h('dd', {}, lock.mode === 'limit' ? `place ${lock.slot} of ${lock.limit}` : modeOf(lock)))
+        : null,
       fact('Held for', held),
       fact('Lease', h('dd', {}, lease.element)),
       fact('Renewed', renewed),
-      fact('Session', h('dd', {}, h('a', { href: link('sessions', { match: lock.holder }) }, shown(String(lock.session).slice(0, 8))))),
-      metadata && metadata !== '{}' ? h('div', { class: 'whole' }, h('dt', {}, 'Metadata'), h('dd', {}, h('pre', { tabindex: '0', 'aria-label': 'Metadata' }, lines(metadata)))) : null));
+      fact(
+        'Session',
+        h(
+          'dd',
+          {},
+          h('a', { href: link('sessions', { match: lock.holder }) }, shown(String(lock.session).slice(0, 8))),
+        ),
+      ),
+      metadata && metadata !== '{}'
+        ? h(
+            'div',
+            { class: 'whole' },
+            h('dt', {}, 'Metadata'),
+            h('dd', {}, h('pre', { tabindex: '0', 'aria-label': 'Metadata' }, lines(metadata, true))),
+          )
+        : null,
+    ),
+  );
   return {
     element,
     update(changed) {
@@ -81,40 +151,96 @@ export function holderCard(lock, onBreak) {
 }
 
 function table(name, heads, rows) {
-  return h('table', { class: 'plain-table', 'aria-label': name },
-    h('thead', {}, h('tr', {}, heads.map((head) => h('th', { scope: 'col' }, head)))),
-    h('tbody', {}, rows.map((row) => h('tr', {}, row.map((cell) => h('td', {}, cell))))));
+  return h(
+    'table',
+    { class: 'plain-table', 'aria-label': name },
+    h(
+      'thead',
+      {},
+      h(
+        'tr',
+        {},
+        heads.map((head) => h('th', { scope: 'col' }, head)),
+      ),
+    ),
+    h(
+      'tbody',
+      {},
+      rows.map((row) =>
+        h(
+          'tr',
+          {},
+          row.map((cell) => h('td', {}, cell)),
+        ),
+      ),
+    ),
+  );
 }
 
 export function queueTable({ waiters, more_waiters: more }) {
   return [
-    table('Queue', ['Place', 'Ticket', 'Mode', 'Holder', 'Waiting', 'Behind'], waiters.map((w) => [
-      String(w.place), String(w.ticket), w.mode, shown(w.holder), lasted(w.waiting_ms), w.alive ? shown(w.behind) : 'gone: the queue will skip it',
-    ])),
-    more ? h('p', { class: 'hint' }, 'More wait. ', h('code', {}, 'pglock-admin waiters NAME'), ' lists them all.') : null,
+    table(
+      'Queue',
+      ['Place', 'Ticket', 'Mode', 'Holder', 'Waiting', 'Behind'],
+      waiters.map((w) => [
+        String(w.place),
+        String(w.ticket),
+        w.mode,
+        shown(w.holder),
+        lasted(w.waiting_ms),
+        w.alive ? shown(w.behind) : 'gone: the queue will skip it',
+      ]),
+    ),
+    more
+      ? h('p', { class: 'hint' }, 'More wait. ', h('code', {}, 'pglock-admin waiters NAME'), ' lists them all.')
+      : null,
   ];
 }
 
 export function fencesTable({ fences, lock }) {
-  return table('Fences', ['Resource', 'Highest token', 'Written at', ''], fences.map((f) => [
-    shown(f.resource), String(f.last_token), moment(f.advanced_at),
-    String(f.last_token) === String(lock.token) ? 'by the present token' : BigInt(f.last_token) > BigInt(lock.token) ? 'by a later token' : 'by an earlier token',
-  ]));
+  return table(
+    'Fences',
+    ['Resource', 'Highest token', 'Written at', ''],
+    fences.map((f) => [
+      shown(f.resource),
+      String(f.last_token),
+      moment(f.advanced_at),
+      String(f.last_token) === String(lock.token)
+        ? 'by the present token'
+        : BigInt(f.last_token) > BigInt(lock.token)
+          ? 'by a later token'
+          : 'by an earlier token',
+    ]),
+  );
 }
 
-const KINDS = { release: 'released', handover: 'handed over', takeover: 'ran out, taken over', break: 'broken', bypass: 'guards bypassed', epoch: 'epoch advanced' };
+const KINDS = {
+  release: 'released',
+  handover: 'handed over',
+  takeover: 'ran out, taken over',
+  break: 'broken',
+  bypass: 'guards bypassed',
+  epoch: 'epoch advanced',
+  expired: 'ran out',
+  overlap: 'overlap',
+  level: 'history set',
+};
 
 export function historyTable(events) {
-  return table('History', ['When', 'What', 'Token', 'Holder', 'Held for', 'By and why'], events.map((e) => {
-    const from = e.granted_at ? new Date(e.granted_at) : null;
-    const to = new Date(e.ended_at ?? e.at);
-    return [
-      moment(e.ended_at ?? e.at),
-      h('span', { class: 'kind', 'data-kind': e.kind }, KINDS[e.kind] ?? e.kind),
-      String(e.token) === '0' ? '–' : String(e.token),
-      e.holder ? shown(e.holder) : '–',
-      from && from.getFullYear() > 1 ? seconds(to - from) : '–',
-      [e.actor ? shown(e.actor) : null, e.actor && e.reason ? ': ' : null, e.reason ? shown(e.reason) : null],
-    ];
-  }));
+  return table(
+    'History',
+    ['When', 'What', 'Token', 'Holder', 'Held for', 'By and why'],
+    events.map((e) => {
+      const from = e.granted_at ? new Date(e.granted_at) : null;
+      const to = new Date(e.ended_at ?? e.at);
+      return [
+        moment(e.ended_at ?? e.at),
+        h('span', { class: 'kind', 'data-kind': e.kind }, KINDS[e.kind] ?? e.kind),
+        String(e.token) === '0' ? '–' : tokens(e),
+        e.holder ? shown(e.holder) : '–',
+        from && from.getFullYear() > 1 ? seconds(to - from) : '–',
+        [e.actor ? shown(e.actor) : null, e.actor && e.reason ? ': ' : null, e.reason ? shown(e.reason) : null],
+      ];
+    }),
+  );
 }

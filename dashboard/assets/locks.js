@@ -17,7 +17,12 @@ const COLUMNS = [
   { title: 'Lease', order: 'expiry', sort: 'ascending' },
   { title: 'Waiting', order: 'waiting', sort: 'descending' },
 ];
-const ORDERS = { name: 'name', age: 'age, oldest first', waiting: 'waiting, most first', expiry: 'expiry, soonest first' };
+const ORDERS = {
+  name: 'name',
+  age: 'age, oldest first',
+  waiting: 'waiting, most first',
+  expiry: 'expiry, soonest first',
+};
 const TYPING = 150; // ms without a key before the server is asked
 
 const keyOf = (lock) => `${lock.slot ?? 0}\u0000${lock.name}`;
@@ -28,24 +33,52 @@ export function locksView(root, first, place) {
   let locks = [];
   let more = false;
   let restore = place; // where the list was when it was left
-  let asked = false;   // whether to speak the number of results
+  let asked = false; // whether to speak the number of results
   let timer;
 
   const search = h('input', {
-    type: 'search', id: 'search', placeholder: 'Name or holder contains…', autocomplete: 'off', spellcheck: 'false',
-    'aria-keyshortcuts': '/', maxlength: 512, input: () => typed(),
+    type: 'search',
+    id: 'search',
+    placeholder: 'Name or holder contains…',
+    autocomplete: 'off',
+    spellcheck: 'false',
+    'aria-keyshortcuts': '/',
+    maxlength: 512,
+    input: () => typed(),
   });
-  const order = h('select', { id: 'order', change: () => sortBy(order.value) },
-    Object.entries(ORDERS).map(([value, words]) => h('option', { value }, words)));
+  const order = h(
+    'select',
+    { id: 'order', change: () => sortBy(order.value) },
+    Object.entries(ORDERS).map(([value, words]) => h('option', { value }, words)),
+  );
   const free = h('input', { type: 'checkbox', id: 'free', change: () => to({ free: free.checked }) });
-  const size = h('select', { id: 'size', change: () => to({ limit: Number(size.value) === PAGE ? '' : size.value }) },
-    [100, 500, 1000].map((n) => h('option', { value: n }, n)));
+  const size = h(
+    'select',
+    { id: 'size', change: () => to({ limit: Number(size.value) === PAGE ? '' : size.value }) },
+    [100, 500, 1000].map((n) => h('option', { value: n }, n)),
+  );
   const summary = h('p', { class: 'summary', id: 'summary' });
-  const heads = COLUMNS.map((c) => h('th', { scope: 'col', role: 'columnheader' },
-    c.order ? h('button', { type: 'button', click: () => sortBy(c.order) }, c.title, h('span', { class: 'arrow', 'aria-hidden': 'true' })) : c.title));
+  const heads = COLUMNS.map((c) =>
+    h(
+      'th',
+      { scope: 'col', role: 'columnheader' },
+      c.order
+        ? h(
+            'button',
+            { type: 'button', click: () => sortBy(c.order) },
+            c.title,
+            h('span', { class: 'arrow', 'aria-hidden': 'true' }),
+          )
+        : c.title,
+    ),
+  );
   const body = h('tbody', { role: 'rowgroup' });
-  const table = h('table', { class: 'locks', role: 'table', 'aria-labelledby': 'title', 'aria-describedby': 'summary', 'aria-busy': 'true' },
-    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)), body);
+  const table = h(
+    'table',
+    { class: 'locks', role: 'table', 'aria-labelledby': 'title', 'aria-describedby': 'summary', 'aria-busy': 'true' },
+    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads)),
+    body,
+  );
   const empty = h('p', { class: 'empty', hidden: true });
   const start = h('a', { class: 'button' }, 'First page');
   const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
@@ -53,14 +86,28 @@ export function locksView(root, first, place) {
   const pager = h('nav', { class: 'pager', 'aria-label': 'Pages' }, start, next, rest);
   const rows = new Rows(body, keyOf, makeRow);
 
-  put(root,
+  put(
+    root,
     h('div', { class: 'head' }, h('h1', { id: 'title', tabindex: '-1' }, 'Locks'), summary),
-    h('form', { class: 'tools', role: 'search', submit: (e) => { e.preventDefault(); typed(0); } },
+    h(
+      'form',
+      {
+        class: 'tools',
+        role: 'search',
+        submit: (e) => {
+          e.preventDefault();
+          typed(0);
+        },
+      },
       h('label', { class: 'field wide' }, h('span', {}, 'Search'), search),
       h('label', { class: 'field' }, h('span', {}, 'Sort by'), order),
       h('label', { class: 'field' }, h('span', {}, 'Page'), size),
-      h('label', { class: 'check' }, free, 'also free locks')),
-    table, empty, pager);
+      h('label', { class: 'check' }, free, 'also free locks'),
+    ),
+    table,
+    empty,
+    pager,
+  );
 
   function to(change, replace = false) {
     const { after, page, ...rest } = params;
@@ -74,7 +121,10 @@ export function locksView(root, first, place) {
 
   function typed(wait = TYPING) {
     clearTimeout(timer);
-    timer = setTimeout(() => { asked = true; to({ match: search.value }, true); }, wait);
+    timer = setTimeout(() => {
+      asked = true;
+      to({ match: search.value }, true);
+    }, wait);
   }
 
   function settings() {
@@ -84,28 +134,49 @@ export function locksView(root, first, place) {
     order.value = by;
     free.checked = params.free === '1';
     size.value = params.limit ?? PAGE;
-    COLUMNS.forEach((c, i) => { if (c.order) mark(heads[i], 'aria-sort', c.order === by ? c.sort : 'none'); });
+    COLUMNS.forEach((c, i) => {
+      if (c.order) mark(heads[i], 'aria-sort', c.order === by ? c.sort : 'none');
+    });
     start.hidden = !params.after;
     start.href = link('locks', { ...params, after: '', page: '' });
   }
 
   function follow() {
     mark(table, 'aria-busy', 'true');
-    const query = { match: params.match, order: params.order ?? 'name', free: params.free === '1', limit: params.limit ?? PAGE, after: params.after };
-    connection.follow(query, (type, data) => { if (type === 'locks') draw(data); });
+    const query = {
+      match: params.match,
+      order: params.order ?? 'name',
+      free: params.free === '1',
+      limit: params.limit ?? PAGE,
+      after: params.after,
+    };
+    connection.follow(query, (type, data) => {
+      if (type === 'locks') draw(data);
+    });
   }
 
   function draw(data) {
     locks = received(data.locks ?? []);
     more = data.more;
     rows.show(locks);
+    locks.forEach((lock, i) =>
+      mark(rows.rows.get(keyOf(lock)).element, 'data-same', i > 0 && locks[i - 1].name === lock.name ? '' : null),
+    );
     table.hidden = locks.length === 0;
     empty.hidden = locks.length > 0;
     if (locks.length === 0) put(empty, nothing());
     const byName = order.value === 'name'; // the other orders have a beginning, and no pages
     next.hidden = !more || !byName;
-    write(rest, more && !byName ? `These are the first ${locks.length}. Search, sort by name, or choose a longer page.` : '');
-    if (more) next.href = link('locks', { ...params, after: data.next ?? locks.at(-1).name, page: Number(params.page ?? 1) + 1 });
+    write(
+      rest,
+      more && !byName ? `These are the first ${locks.length}. Search, sort by name, or choose a longer page.` : '',
+    );
+    if (more)
+      next.href = link('locks', {
+        ...params,
+        after: data.next ?? locks.at(-1).name,
+        page: Number(params.page ?? 1) + 1,
+      });
     pager.hidden = start.hidden && !more;
     mark(table, 'aria-busy', 'false');
     summarize();
@@ -147,8 +218,11 @@ export function locksView(root, first, place) {
     const n = numbers();
     const page = Number(params.page ?? 1);
     const which = more || page > 1 ? `page ${page}: ` : '';
-    write(summary, `${which}${count(n.held, 'lease')} held${more ? ', and more' : ''} · ${n.waiting} waiting` +
-      (n.late > 0 ? ` · ${n.late} late` : ''));
+    write(
+      summary,
+      `${which}${count(n.held, 'lease')} held${more ? ', and more' : ''} · ${n.waiting} waiting` +
+        (n.late > 0 ? ` · ${n.late} late` : ''),
+    );
     title(`${n.late > 0 ? `${n.late} late, ` : ''}${n.held}${more ? '+' : ''} held, ${n.waiting} waiting`);
   }
 
@@ -178,12 +252,24 @@ export function locksView(root, first, place) {
     focus: () => [...rows.rows].find(([, row]) => row.opened || row.element.contains(document.activeElement))?.[0],
     keys: {
       '/': () => search.select(),
-      ArrowDown: () => move(1), j: () => move(1),
-      ArrowUp: () => move(-1), k: () => move(-1),
-      n: () => sortBy('name'), a: () => sortBy('age'), w: () => sortBy('waiting'), e: () => sortBy('expiry'),
-      Escape: () => { if (search.value) { search.value = ''; typed(0); } },
+      ArrowDown: () => move(1),
+      j: () => move(1),
+      ArrowUp: () => move(-1),
+      k: () => move(-1),
+      n: () => sortBy('name'),
+      a: () => sortBy('age'),
+      w: () => sortBy('waiting'),
+      e: () => sortBy('expiry'),
+      Escape: () => {
+        if (search.value) {
+          search.value = '';
+          typed(0);
+        }
+      },
     },
-    close() { clearTimeout(timer); },
+    close() {
+      clearTimeout(timer);
+    },
   };
 }
 
@@ -196,11 +282,19 @@ function makeRow(lock) {
   const lease = leaseBar();
   const waiting = h('span', { class: 'queue' });
   const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
-  const element = h('tr', { role: 'row', click: open },
-    h('th', { scope: 'row', role: 'rowheader' }, name, mode), cell('Holder', holder), cell('Token', token),
-    cell('Held for', held), cell('Lease', lease.element), cell('Waiting', waiting));
+  const element = h(
+    'tr',
+    { role: 'row', click: open },
+    h('th', { scope: 'row', role: 'rowheader', class: 'lock' }, name, mode),
+    cell('Holder', holder),
+    cell('Token', token),
+    cell('Held for', held),
+    cell('Lease', lease.element),
+    cell('Waiting', waiting),
+  );
   const row = {
-    element, opened: false,
+    element,
+    opened: false,
     update(changed) {
       const before = lock;
       lock = changed;

@@ -11,7 +11,7 @@ import { go, parseRoute } from './route.js';
 const main = document.getElementById('main');
 const views = { locks: locksView, lock: lockView, sessions: sessionsView };
 
-let shown = null;      // the view on the page: { name, key, update, tick, keys, close }
+let shown = null; // the view on the page: { name, key, update, tick, keys, close }
 const places = new Map(); // where a list was scrolled, and what had the focus, by address
 
 function show() {
@@ -47,7 +47,13 @@ function close() {
 }
 
 let left = 0; // the last scroll position, as long as the view that was scrolled is there
-window.addEventListener('scroll', () => { if (shown) left = window.scrollY; }, { passive: true });
+window.addEventListener(
+  'scroll',
+  () => {
+    if (shown) left = window.scrollY;
+  },
+  { passive: true },
+);
 window.addEventListener('hashchange', show);
 history.scrollRestoration = 'manual';
 
@@ -72,8 +78,10 @@ function setTheme(theme) {
   else document.documentElement.dataset.theme = theme;
   try {
     localStorage.setItem('pglock-theme', theme);
-  } catch { /* it lasts as long as the page */ }
-  themeButton.textContent = { auto: 'Auto', light: 'Light', dark: 'Dark' }[theme];
+  } catch {
+    /* it lasts as long as the page */
+  }
+  themeButton.textContent = { auto: '◐ Auto', light: '○ Light', dark: '● Dark' }[theme];
   themeButton.setAttribute('aria-label', `Colours: ${theme === 'auto' ? 'as the system' : theme}. Change`);
 }
 
@@ -85,12 +93,15 @@ setTheme(themes.includes(stored()) ? stored() : 'auto');
 themeButton.addEventListener('click', nextTheme);
 document.getElementById('help').addEventListener('click', help);
 
-shortcuts({
-  '1': () => go('locks'),
-  '2': () => go('sessions'),
-  t: nextTheme,
-  '?': help,
-}, () => shown?.keys ?? {});
+shortcuts(
+  {
+    1: () => go('locks'),
+    2: () => go('sessions'),
+    t: nextTheme,
+    '?': help,
+  },
+  () => shown?.keys ?? {},
+);
 
 setInterval(() => {
   link.tick();

@@ -10,7 +10,9 @@ export function note(text, kind = 'good') {
   clearTimeout(timer);
   box.dataset.kind = kind;
   box.textContent = text;
-  timer = setTimeout(() => { box.textContent = ''; }, 12_000);
+  timer = setTimeout(() => {
+    box.textContent = '';
+  }, 12_000);
 }
 
 // say speaks a sentence, politely, and shows nothing.

@@ -7,7 +7,7 @@ const ROW = 40;
 const MOST = 30; // tickets in the picture; the table below has more
 
 // queuePicture draws into a new <svg>, for a place that is `width` wide.
-export function queuePicture({ holders, waiters, more, name }, width) {
+export function queuePicture({ holders, waiters, more }, width) {
   const held = holders.filter((l) => l.held);
   const drawn = waiters.slice(0, MOST);
   const left = 27;
@@ -23,60 +23,97 @@ export function queuePicture({ holders, waiters, more, name }, width) {
   const rest = more || waiters.length - drawn.length;
   const height = drawn.length === 0 ? first - 18 : first + drawn.length * step + (rest ? 22 : 0);
   const svg = s('svg', {
-    class: 'picture queue-picture', width, height, viewBox: `0 0 ${width} ${height}`, role: 'img',
+    class: 'picture queue-picture',
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    role: 'img',
     'aria-label': describe(held, waiters, more),
   });
 
-  if (drawn.length > 0) svg.append(s('path', { class: 'thread', d: `M${left} ${top + heads * 46}V${first + (drawn.length - 1) * step - 14}` }));
+  if (drawn.length > 0)
+    svg.append(
+      s('path', { class: 'thread', d: `M${left} ${top + heads * 46}V${first + (drawn.length - 1) * step - 14}` }),
+    );
   if (held.length === 0) {
-    svg.append(s('rect', { class: 'nobody', x: 8, y: top, width: width - 16, height: 38, rx: 5 }),
-      label(24, top + 24, 'nobody holds it', { class: 'soft', room: width - 48 }));
+    svg.append(
+      s('rect', { class: 'nobody', x: 8, y: top, width: width - 16, height: 38, rx: 5 }),
+      label(24, top + 24, 'nobody holds it', { class: 'soft', room: width - 48 }),
+    );
   }
   held.forEach((lock, i) => {
     const y = top + i * 46;
-    svg.append(s('rect', { class: 'holds', x: 8, y, width: width - 16, height: 38, rx: 5 }),
+    svg.append(
+      s('rect', { class: 'holds', x: 8, y, width: width - 16, height: 38, rx: 5 }),
       label(24, y + 24, escaped(lock.holder), { class: 'on strong', room: width - (narrow ? 150 : 320) }),
-      s('text', { class: 'on', x: width - 22, y: y + 24, 'text-anchor': 'end' },
-        (narrow ? '' : `${modeOf(lock) ? modeOf(lock) + ' · ' : ''}held for ${seconds(lock.held_for_ms)} · `) + `token ${lock.token}`));
+      s(
+        'text',
+        { class: 'on', x: width - 22, y: y + 24, 'text-anchor': 'end' },
+        (narrow ? '' : `${modeOf(lock) ? modeOf(lock) + ' · ' : ''}held for ${seconds(lock.held_for_ms)} · `) +
+          `token ${lock.token}`,
+      ),
+    );
   });
 
   drawn.forEach((w, i) => {
     const y = first + i * step;
     const dead = !w.alive;
     const turn = w.alive && held.length === 0 && i === drawn.findIndex((d) => d.alive);
-    svg.append(s('circle', { class: dead ? 'place dead' : 'place', cx: left, cy: y, r: 14 }),
-      s('text', { class: dead ? 'place-number soft' : 'place-number on', x: left, y: y + 5, 'text-anchor': 'middle' }, String(w.place)),
-      label(text, narrow ? y - 2 : y + 5, escaped(w.holder), { class: dead ? 'soft struck' : 'ink', room: narrow ? width - text - 8 : lineFrom - text - 16 }));
+    svg.append(
+      s('circle', { class: dead ? 'place dead' : 'place', cx: left, cy: y, r: 14 }),
+      s(
+        'text',
+        { class: dead ? 'place-number soft' : 'place-number on', x: left, y: y + 5, 'text-anchor': 'middle' },
+        String(w.place),
+      ),
+      label(text, narrow ? y - 2 : y + 5, escaped(w.holder), {
+        class: dead ? 'soft struck' : 'ink',
+        room: narrow ? width - text - 8 : lineFrom - text - 16,
+      }),
+    );
     const long = Math.max(2, (lineTo - lineFrom) * (w.waiting_ms / longest));
     const lineY = narrow ? y + 16 : y;
     if (dead) {
       svg.append(s('text', { class: 'soft', x: lineFrom, y: lineY + 5 }, 'gone: the queue will skip it'));
       return;
     }
-    svg.append(s('path', { class: 'wait', d: `M${lineFrom} ${lineY}h${long.toFixed(0)}` }),
-      s('text', { class: 'soft', x: lineFrom + long + 10, y: lineY + 5 }, `${lasted(w.waiting_ms)}${turn ? ', its turn' : ''}`));
+    svg.append(
+      s('path', { class: 'wait', d: `M${lineFrom} ${lineY}h${long.toFixed(0)}` }),
+      s(
+        'text',
+        { class: 'soft', x: lineFrom + long + 10, y: lineY + 5 },
+        `${lasted(w.waiting_ms)}${turn ? ', its turn' : ''}`,
+      ),
+    );
     if (w.mode !== 'exclusive') {
       svg.append(s('title', {}, `${w.holder}: ${w.mode}`));
     }
   });
   if (rest) {
-    svg.append(s('text', { class: 'soft', x: text, y: height - 6 },
-      more ? 'and more, below' : `and ${rest} more, below`));
+    svg.append(
+      s('text', { class: 'soft', x: text, y: height - 6 }, more ? 'and more, below' : `and ${rest} more, below`),
+    );
   }
-  void name;
   return svg;
 }
 
 function describe(held, waiters, more) {
-  const who = held.length === 0 ? 'Nobody holds the lock.' : `Held by ${held.map((l) => escaped(l.holder)).join(', ')}.`;
+  const who =
+    held.length === 0 ? 'Nobody holds the lock.' : `Held by ${held.map((l) => escaped(l.holder)).join(', ')}.`;
   if (waiters.length === 0) return `${who} Nobody waits.`;
-  const queue = waiters.slice(0, 5).map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'gone'}`);
+  const queue = waiters
+    .slice(0, 5)
+    .map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'gone'}`);
   return `${who} ${waiters.length}${more ? ' or more' : ''} in the queue. ${queue.join('; ')}${waiters.length > 5 ? '; and so on' : ''}.`;
 }
 
 // label is a text that fit shortens to its room once it is on the page; a title has all of it.
 export function label(x, y, words, { class: name, room, anchor = 'start' }) {
-  const text = s('text', { class: name, x, y, 'text-anchor': anchor, 'data-room': Math.max(20, Math.floor(room)) }, words);
+  const text = s(
+    'text',
+    { class: name, x, y, 'text-anchor': anchor, 'data-room': Math.max(20, Math.floor(room)) },
+    words,
+  );
   return s('g', {}, s('title', {}, words), text);
 }
 

@@ -9,13 +9,16 @@ export function parseRoute(hash = location.hash) {
 // home is the list as it was when it was last seen: where a lock's page leads back to.
 export let home = '#/locks';
 
-export function setHome(hash) { home = hash; }
+export function setHome(hash) {
+  home = hash;
+}
 
 // link writes the address of a view; parameters that are empty are left out.
 export function link(view, params = {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params)) {
-    if (value !== '' && value !== null && value !== undefined && value !== false) query.set(name, value === true ? '1' : value);
+    if (value !== '' && value !== null && value !== undefined && value !== false)
+      query.set(name, value === true ? '1' : value);
   }
   const text = query.toString();
   return `#/${view}${text ? '?' + text : ''}`;

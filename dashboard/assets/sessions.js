@@ -18,35 +18,70 @@ export function sessionsView(root, first) {
   let asked = false;
 
   const search = h('input', {
-    type: 'search', id: 'search', placeholder: 'Holder, session or application contains…', autocomplete: 'off', spellcheck: 'false', 'aria-keyshortcuts': '/',
-    maxlength: 512, input: () => typed(150),
+    type: 'search',
+    id: 'search',
+    placeholder: 'Holder, session or application contains…',
+    autocomplete: 'off',
+    spellcheck: 'false',
+    'aria-keyshortcuts': '/',
+    maxlength: 512,
+    input: () => typed(150),
   });
   const summary = h('p', { class: 'summary', id: 'summary' });
   const body = h('tbody', { role: 'rowgroup' });
   const heads = ['Client', 'State', 'Leases', 'Tickets', 'Heartbeat', 'Backend'];
-  const table = h('table', { class: 'sessions', role: 'table', 'aria-label': 'Sessions', 'aria-busy': 'true' },
-    h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, heads.map((t) => h('th', { scope: 'col', role: 'columnheader' }, t)))), body);
+  const table = h(
+    'table',
+    { class: 'sessions', role: 'table', 'aria-label': 'Sessions', 'aria-busy': 'true' },
+    h(
+      'thead',
+      { role: 'rowgroup' },
+      h(
+        'tr',
+        { role: 'row' },
+        heads.map((t) => h('th', { scope: 'col', role: 'columnheader' }, t)),
+      ),
+    ),
+    body,
+  );
   const empty = h('p', { class: 'empty', hidden: true });
   const start = h('a', { class: 'button' }, 'First page');
   const next = h('a', { class: 'button', rel: 'next' }, 'Next page');
   const pager = h('nav', { class: 'pager', 'aria-label': 'Pages', hidden: true }, start, next);
   const rows = new Rows(body, (s) => s.id, makeRow);
 
-  put(root,
+  put(
+    root,
     h('div', { class: 'head' }, h('h1', { tabindex: '-1' }, 'Sessions'), summary),
-    h('form', { class: 'tools', role: 'search', submit: (e) => { e.preventDefault(); typed(0); } },
-      h('label', { class: 'field wide' }, h('span', {}, 'Search'), search)),
-    table, empty, pager);
+    h(
+      'form',
+      {
+        class: 'tools',
+        role: 'search',
+        submit: (e) => {
+          e.preventDefault();
+          typed(0);
+        },
+      },
+      h('label', { class: 'field wide' }, h('span', {}, 'Search'), search),
+    ),
+    table,
+    empty,
+    pager,
+  );
 
   function typed(wait) {
     clearTimeout(typing);
-    typing = setTimeout(() => { asked = true; go('sessions', { match: search.value }, { replace: true }); }, wait);
+    typing = setTimeout(() => {
+      asked = true;
+      go('sessions', { match: search.value }, { replace: true });
+    }, wait);
   }
 
   async function read() {
     clearTimeout(timer);
     abort.abort();
-    const own = abort = new AbortController();
+    const own = (abort = new AbortController());
     try {
       const data = await get('api/sessions', { match: params.match, after: params.after, limit: PAGE }, own.signal);
       connection.touched();
@@ -55,7 +90,11 @@ export function sessionsView(root, first) {
       if (own.signal.aborted) return;
       connection.failed(err);
     }
-    if (!own.signal.aborted) timer = setTimeout(() => { if (!document.hidden) read(); else timer = setTimeout(read, EVERY); }, EVERY);
+    if (!own.signal.aborted)
+      timer = setTimeout(() => {
+        if (!document.hidden) read();
+        else timer = setTimeout(read, EVERY);
+      }, EVERY);
   }
 
   function draw(data) {
@@ -80,6 +119,8 @@ export function sessionsView(root, first) {
   }
 
   if (params.match) search.value = params.match;
+  connection.leave();
+  connection.retryWith(read);
   read();
   return {
     update(changed) {
@@ -88,10 +129,17 @@ export function sessionsView(root, first) {
       read();
       return true;
     },
-    tick() { for (const row of rows.rows.values()) row.tick(); },
+    tick() {
+      for (const row of rows.rows.values()) row.tick();
+    },
     keys: {
       '/': () => search.select(),
-      Escape: () => { if (search.value) { search.value = ''; typed(0); } },
+      Escape: () => {
+        if (search.value) {
+          search.value = '';
+          typed(0);
+        }
+      },
     },
     close() {
       clearTimeout(timer);
@@ -110,27 +158,56 @@ function makeRow(session) {
   const beat = h('span', { class: 'number' });
   const backend = h('span', {});
   const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
-  const element = h('tr', { role: 'row' }, h('th', { scope: 'row', role: 'rowheader' }, client, small),
-    cell('State', state), cell('Leases', leases), cell('Tickets', tickets), cell('Heartbeat', beat), cell('Backend', backend));
+  const element = h(
+    'tr',
+    { role: 'row' },
+    h('th', { scope: 'row', role: 'rowheader' }, client, small),
+    cell('State', state),
+    cell('Leases', leases),
+    cell('Tickets', tickets),
+    cell('Heartbeat', beat),
+    cell('Backend', backend),
+  );
   return {
     element,
     update(changed) {
       session = changed;
       if (client.dataset.of !== session.holder) {
         client.dataset.of = session.holder;
-        put(client, session.holder ? shown(session.holder, { title: escaped(session.holder) }) : shown(String(session.id).slice(0, 8)));
+        put(
+          client,
+          session.holder
+            ? shown(session.holder, { title: escaped(session.holder) })
+            : shown(String(session.id).slice(0, 8)),
+        );
       }
       write(small, `${String(session.id).slice(0, 8)}${session.version ? ` · ${escaped(session.version)}` : ''}`);
       mark(element, 'data-alive', session.alive ? 'yes' : 'no');
       write(state, session.alive ? 'alive' : 'dead');
       write(leases, String(session.leases ?? '–'));
       write(tickets, String(session.tickets ?? '–'));
-      write(backend, [session.pid ? `PID ${session.pid}` : '', escaped(session.application ?? ''), escaped(session.client ?? '')].filter(Boolean).join(' · ') || '–');
+      write(
+        backend,
+        [
+          session.pid ? `PID ${session.pid}` : '',
+          escaped(session.application ?? session.application_name ?? ''),
+          escaped(session.client ?? session.client_addr ?? ''),
+        ]
+          .filter(Boolean)
+          .join(' · ') || '–',
+      );
       this.tick();
     },
     tick() {
-      const ms = session.since_heartbeat_ms;
-      write(beat, Number.isFinite(ms) ? `${seconds(ms + performance.now() - session.came)} ago` : session.last_heartbeat ? clock(session.last_heartbeat) : '–');
+      const ms = session.silent_ms ?? session.since_heartbeat_ms;
+      write(
+        beat,
+        Number.isFinite(ms)
+          ? `${seconds(ms + performance.now() - session.came)} ago`
+          : session.last_heartbeat
+            ? clock(session.last_heartbeat)
+            : '–',
+      );
     },
   };
 }

@@ -5,7 +5,9 @@ import { h } from './dom.js';
 // What a reader does not see, or what changes the order of what they see: controls, formats, fillers, odd spaces.
 const UNSEEN = new RegExp(
   '[\\p{Cc}\\p{Cf}\\p{Co}\\p{Cn}\\p{Cs}\\p{Zl}\\p{Zp}\\u00a0\\u1680\\u2000-\\u200a\\u202f\\u205f\\u3000' +
-  '\\u115f\\u1160\\u2800\\u3164\\uffa0\\u034f\\u17b4\\u17b5\\ufe00-\\ufe0f\\u{e0100}-\\u{e01ef}]|^ +| +$', 'gu');
+    '\\u115f\\u1160\\u2800\\u3164\\uffa0\\u034f\\u17b4\\u17b5\\ufe00-\\ufe0f\\u{e0100}-\\u{e01ef}]|^ +| +$',
+  'gu',
+);
 
 function escapeOf(match) {
   if (match[0] === ' ') return '\\x20'.repeat(match.length);
@@ -28,6 +30,7 @@ export function shown(text, attributes = {}) {
   const whole = String(text ?? '');
   let from = 0;
   for (const match of whole.matchAll(UNSEEN)) {
+    if (attributes['data-code'] && match[0][0] === ' ') continue; // what code is indented by is no trick
     element.append(whole.slice(from, match.index));
     element.append(h('span', { class: 'escape' }, escapeOf(match[0])));
     from = match.index + match[0].length;
@@ -58,11 +61,19 @@ export function seconds(ms) {
 }
 
 function twoUnits(all) {
-  const parts = [['d', Math.floor(all / 86400)], ['h', Math.floor(all / 3600) % 24],
-    ['m', Math.floor(all / 60) % 60], ['s', all % 60]];
+  const parts = [
+    ['d', Math.floor(all / 86400)],
+    ['h', Math.floor(all / 3600) % 24],
+    ['m', Math.floor(all / 60) % 60],
+    ['s', all % 60],
+  ];
   const first = parts.findIndex(([, n]) => n > 0);
   if (first < 0) return '0s';
-  return parts.slice(first, first + 2).filter(([, n]) => n > 0).map(([unit, n]) => n + unit).join(' ');
+  return parts
+    .slice(first, first + 2)
+    .filter(([, n]) => n > 0)
+    .map(([unit, n]) => n + unit)
+    .join(' ');
 }
 
 const two = (n) => String(n).padStart(2, '0');

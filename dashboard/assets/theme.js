@@ -4,5 +4,7 @@
   try {
     const chosen = localStorage.getItem('pglock-theme');
     if (chosen === 'light' || chosen === 'dark') document.documentElement.dataset.theme = chosen;
-  } catch { /* a browser without storage follows the system */ }
+  } catch {
+    /* a browser without storage follows the system */
+  }
 })();

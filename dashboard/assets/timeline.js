@@ -1,7 +1,7 @@
 // Who held a lock, over time: a line for each holder, a bar with its token for each tenure, and a sign for how it ended.
 
 import { s } from './dom.js';
-import { fit, label } from './queue.js';
+import { label } from './queue.js';
 import { clock, count, escaped, seconds } from './text.js';
 
 const LANE = 42;
@@ -12,19 +12,37 @@ export function tenures(events, holders, at) {
   const now = new Date(at).getTime();
   const list = [];
   for (const e of events) {
-    if (!['release', 'handover', 'takeover', 'break'].includes(e.kind)) continue;
+    if (!(e.kind in ENDS)) continue;
     const to = new Date(e.ended_at ?? e.at).getTime();
     const from = e.granted_at ? new Date(e.granted_at).getTime() : to;
-    list.push({ holder: e.holder ?? '', token: e.token, from: Math.min(from, to), to, end: e.kind, reason: e.reason, new: e.new_token });
+    list.push({
+      holder: e.holder ?? '',
+      token: tokens(e),
+      from: Math.min(from, to),
+      to,
+      end: e.kind,
+      reason: e.reason,
+      new: e.new_token,
+    });
   }
   for (const lock of holders) {
     if (!lock.held) continue;
     list.push({
-      holder: lock.holder, token: lock.token, from: now - lock.held_for_ms, to: now, end: '',
+      holder: lock.holder,
+      token: lock.token,
+      from: now - lock.held_for_ms,
+      to: now,
+      end: '',
       until: now + Math.max(0, lock.remaining_ms),
     });
   }
   return list.sort((a, b) => a.from - b.from || a.to - b.to);
+}
+
+// tokens writes the token of a tenure, or the block of those that passed on within one client.
+export function tokens(e) {
+  const first = String(e.first_token ?? '0');
+  return first === '0' || first === '' || first === String(e.token) ? String(e.token) : `${first}–${e.token}`;
 }
 
 // timeline draws the last `most` tenures.
@@ -50,54 +68,103 @@ export function timeline(all, at, width, most = 12) {
   const rows = lanes.length + (others ? 1 : 0);
   const height = top + rows * step + 10;
   const svg = s('svg', {
-    class: 'picture timeline-picture', width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': describe(list, now),
+    class: 'picture timeline-picture',
+    width,
+    height,
+    viewBox: `0 0 ${width} ${height}`,
+    role: 'img',
+    'aria-label': describe(list, now),
   });
 
   for (const tick of ticks(start, last, narrow ? 3 : 6)) {
     if (x(tick.at) < x0 + 4 || x(tick.at) > x1 - 4) continue;
-    svg.append(s('path', { class: 'grid', d: `M${x(tick.at).toFixed(1)} ${top - 6}V${height - 6}` }),
-      s('text', { class: 'soft small', x: x(tick.at), y: top - 13, 'text-anchor': 'middle' }, tick.words));
+    svg.append(
+      s('path', { class: 'grid', d: `M${x(tick.at).toFixed(1)} ${top - 6}V${height - 6}` }),
+      s('text', { class: 'soft small', x: x(tick.at), y: top - 13, 'text-anchor': 'middle' }, tick.words),
+    );
   }
   const xNow = x(now);
   svg.append(s('path', { class: 'now', d: `M${xNow.toFixed(1)} ${top - 6}V${height - 6}` }));
 
-  const laneOf = (t) => { const i = lanes.indexOf(t.holder); return i < 0 ? lanes.length : i; };
+  const laneOf = (t) => {
+    const i = lanes.indexOf(t.holder);
+    return i < 0 ? lanes.length : i;
+  };
   lanes.concat(others ? [''] : []).forEach((holder, i) => {
     const words = i < lanes.length ? escaped(holder) : `${count(order.length - MOST, 'other')}`;
     const y = top + i * step;
-    svg.append(narrow ? label(x0, y + 14, words, { class: 'ink small', room: width - 16 })
-      : label(names - 6, y + 26, words, { class: 'ink', room: names - 14, anchor: 'end' }));
+    svg.append(
+      narrow
+        ? label(x0, y + 14, words, { class: 'ink small', room: width - 16 })
+        : label(names - 6, y + 26, words, { class: 'ink', room: names - 14, anchor: 'end' }),
+    );
   });
   for (const t of list) {
     const lane = laneOf(t);
-    bar(svg, t, lane, top + lane * step + (narrow ? 20 : 6), x, xNow);
+    bar(svg, t, lane, top + lane * step + (narrow ? 20 : 6), x);
   }
   return svg;
 }
 
-function bar(svg, t, lane, y, x, xNow) {
+function bar(svg, t, lane, y, x) {
   const from = x(t.from);
   const to = Math.max(x(t.to), from + 3);
   const tall = 30;
   const colour = lane % 2 === 0 ? 'a' : 'b';
   const g = s('g', { class: 'tenure' }, s('title', {}, tell(t)));
-  if (t.until) g.append(s('rect', { class: `rest ${colour}-rest`, x: to, y, width: Math.max(1, x(t.until) - to).toFixed(1), height: tall }));
-  g.append(s('rect', { class: `tenure-bar ${colour}`, x: from.toFixed(1), y, width: (to - from).toFixed(1), height: tall, rx: Math.min(4, (to - from) / 2) }));
+  if (t.until)
+    g.append(
+      s('rect', {
+        class: `rest ${colour}-rest`,
+        x: to,
+        y,
+        width: Math.max(1, x(t.until) - to).toFixed(1),
+        height: tall,
+      }),
+    );
+  g.append(
+    s('rect', {
+      class: `tenure-bar ${colour}`,
+      x: from.toFixed(1),
+      y,
+      width: (to - from).toFixed(1),
+      height: tall,
+      rx: Math.min(4, (to - from) / 2),
+    }),
+  );
   const words = String(t.token);
-  if (to - from > words.length * 8 + 14) g.append(s('text', { class: 'on strong', x: (from + to) / 2, y: y + 20, 'text-anchor': 'middle' }, words));
+  if (to - from > words.length * 8 + 14)
+    g.append(s('text', { class: 'on strong', x: (from + to) / 2, y: y + 20, 'text-anchor': 'middle' }, words));
   if (t.end) g.append(sign(t.end, to, y + tall / 2));
   svg.append(g);
-  void xNow;
 }
 
-// sign draws how a tenure ended: a green dot, a green arrow, a red cross, or a red bar. The legend has the same.
+// sign draws how a tenure ended: a green dot, a green arrow, a red cross, a red bar, or a red triangle. The legend has
+// the same.
 export function sign(end, x, y) {
   const at = `translate(${Number(x).toFixed(1)} ${y})`;
   switch (end) {
-    case 'release': return s('circle', { class: 'end good', transform: at, r: 5 });
-    case 'handover': return s('path', { class: 'end good', transform: at, d: 'M-5 -6 6 0 -5 6z' });
-    case 'takeover': return s('g', { transform: at }, s('circle', { class: 'end ground', r: 8 }), s('path', { class: 'cross', d: 'M-4 -4 4 4M4 -4 -4 4' }));
-    default: return s('g', { transform: at }, s('rect', { class: 'end ground', x: -5, y: -19, width: 10, height: 38 }), s('rect', { class: 'end bad', x: -3, y: -18, width: 6, height: 36, rx: 1.5 }));
+    case 'release':
+      return s('circle', { class: 'end good', transform: at, r: 5 });
+    case 'handover':
+      return s('path', { class: 'end good', transform: at, d: 'M-5 -6 6 0 -5 6z' });
+    case 'takeover':
+    case 'expired':
+      return s(
+        'g',
+        { transform: at },
+        s('circle', { class: 'end ground', r: 8 }),
+        s('path', { class: 'cross', d: 'M-4 -4 4 4M4 -4 -4 4' }),
+      );
+    case 'overlap':
+      return s('path', { class: 'end bad', transform: at, d: 'M0 -11 11 9H-11z' });
+    default:
+      return s(
+        'g',
+        { transform: at },
+        s('rect', { class: 'end ground', x: -5, y: -19, width: 10, height: 38 }),
+        s('rect', { class: 'end bad', x: -3, y: -18, width: 6, height: 36, rx: 1.5 }),
+      );
   }
 }
 
@@ -105,7 +172,9 @@ export const ENDS = {
   release: 'released',
   handover: 'handed over',
   takeover: 'ran out: the holder was lost, and the next took the lock',
+  expired: 'ran out, and nobody took the lock',
   break: 'broken by an operator',
+  overlap: 'overlap: granted again too early',
 };
 
 function tell(t) {
@@ -115,11 +184,19 @@ function tell(t) {
 
 function describe(list, now) {
   if (list.length === 0) return 'Nothing to draw.';
-  const words = list.slice(-6).map((t) => `token ${t.token}, ${escaped(t.holder)}, for ${seconds(t.to - t.from)}, ${t.end ? ENDS[t.end] : 'held now'}`);
+  const words = list
+    .slice(-6)
+    .map(
+      (t) =>
+        `token ${t.token}, ${escaped(t.holder)}, for ${seconds(t.to - t.from)}, ${t.end ? ENDS[t.end] : 'held now'}`,
+    );
   return `${count(list.length, 'tenure')} in ${seconds(now - list[0].from)}. The last: ${words.join('; ')}. The table below has them all.`;
 }
 
-const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000, 31536000];
+const STEPS = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000,
+  31536000,
+];
 
 // ticks chooses round moments of the reader's clock.
 export function ticks(from, to, most) {
@@ -129,11 +206,13 @@ export function ticks(from, to, most) {
   for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to; at += step) {
     const d = new Date(at);
     const time = d.toTimeString().slice(0, step < 60_000 ? 8 : 5);
-    const day = `${d.getMonth() + 1}/${d.getDate()}`;
-    list.push({ at, words: step >= 86_400_000 ? `${d.getFullYear()}-${String(d.getMonth() + 1).padStart(2, '0')}-${String(d.getDate()).padStart(2, '0')}` : time });
-    void day;
+    list.push({
+      at,
+      words:
+        step >= 86_400_000
+          ? `${d.getFullYear()}-${String(d.getMonth() + 1).padStart(2, '0')}-${String(d.getDate()).padStart(2, '0')}`
+          : time,
+    });
   }
   return list;
 }
-
-export { fit };

@@ -137,7 +137,7 @@ func TestTheNumbersAreOfAllClients(t *testing.T) {
 	want(t, got, map[string]float64{
 		"pglock_up": 1, "pglock_locks_held": 4, "pglock_leases": 5, "pglock_leases_ending": 1, "pglock_waiters": 3, "pglock_waiters_dead": 1,
 		"pglock_dead_holders": 1, "pglock_sessions": 3, "pglock_blocked_transactions": 0, "pglock_blocking_transactions": 0,
-		`pglock_events_total{kind="break"}`: 0, `pglock_events_total{kind="takeover"}`: 0, `pglock_events_total{kind="bypass"}`: 0, `pglock_events_total{kind="epoch"}`: 0,
+		`pglock_events_total{kind="break"}`: 0, `pglock_events_total{kind="takeover"}`: 0, `pglock_events_total{kind="bypass"}`: 0, `pglock_events_total{kind="overlap"}`: 0, `pglock_events_total{kind="epoch"}`: 0,
 		`pglock_lock_leases{lock="readers"}`: 2, `pglock_lock_waiters{lock="orders"}`: 2, `pglock_lock_waiters_dead{lock="orders"}`: 1,
 		`pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_lock_leases_ending{lock="orders"}`: 0, `pglock_lock_leases{lock=""}`: 0, `pglock_lock_waiters{lock=""}`: 0,
 	})

@@ -89,7 +89,7 @@ func qualified(up string) string {
 var (
 	whole    = regexp.MustCompile(`(?ms)^CREATE FUNCTION .*?\$\$;$`)
 	made     = regexp.MustCompile(`CREATE (FUNCTION|VIEW|TYPE) (\w+)( AS|\()`)
-	triggers = regexp.MustCompile(`(?ms)^CREATE CONSTRAINT TRIGGER (\w+) .*? ON (\w+)$`)
+	triggers = regexp.MustCompile(`(?ms)^CREATE (?:CONSTRAINT )?TRIGGER (\w+) .*? ON (\w+)\b`)
 	defaults = regexp.MustCompile(`(?i)\s+DEFAULT\s.*$`)
 )
 

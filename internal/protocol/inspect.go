@@ -96,14 +96,16 @@ const TableLocks = `SELECT DISTINCT ON (k.virtualtransaction, k.pid) c.relname::
 // EndInTime makes the server end the transaction's statements after so many milliseconds.
 const EndInTime = `SELECT pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true)`
 
-// SweepAll removes leftovers, at most so many of each kind.
+// SweepAll removes leftovers, at most so many of each kind, and leaves the history alone.
 func SweepAll(schema string) string {
-	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4), NULL::pg_catalog.text`, schema)
+	return inSchema(`SELECT {{schema}}.sweep($1::pg_catalog.int4, false), NULL::pg_catalog.text`, schema)
 }
 
-// PruneHistory removes entries of the history that are older than so many seconds.
+// PruneHistory removes entries of the history that are older than so many seconds: it looks at so many, after the
+// given one.
 func PruneHistory(schema string) string {
-	return inSchema(`SELECT {{schema}}.prune_history(pg_catalog.make_interval(secs => $1::pg_catalog.float8)), NULL::pg_catalog.text`, schema)
+	return inSchema(`SELECT removed, next::pg_catalog.text
+		FROM {{schema}}.prune_history(pg_catalog.make_interval(secs => $1::pg_catalog.float8), $2::pg_catalog.int4, $3::pg_catalog.text::pg_catalog.int8)`, schema)
 }
 
 // PruneLocks removes locks that have been free for longer than so many seconds: at most so many names, after the

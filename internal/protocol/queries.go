@@ -19,8 +19,12 @@ type Queries struct {
 	announce, notify, mark                                                                  string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, List, RankLocks, Waiters, RankWaiters, BreakLock, BreakSession, History, Fences, RankFences, Sessions, Backends, Waits, Diagnose string
-	Statistics, RecentEvents                                                                                                                            string
+	Start, Watch, Get, Diagnose, Statistics, RecentEvents string
+	List, RankLocks, Waiters, RankWaiters                 string
+	Fences, RankFences, Sessions, Backends, Waits         string
+	BreakLock, BreakSession                               string
+	History, HistorySettings, SetHistory, Replay          string
+	ClockSteps                                            string
 }
 
 // times finds {{at column}} in a query.
@@ -124,6 +128,13 @@ func NewQueries(schema string) *Queries {
 				session_id::pg_catalog.text, slot, mode, capacity, {{at granted_at}}, {{at ended_at}}, number
 			FROM {{schema}}.list_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.int8, $4::pg_catalog.text[],
 				$5::pg_catalog.text::pg_catalog.timestamptz, $6::pg_catalog.text::pg_catalog.timestamptz)`),
+		HistorySettings: in(`SELECT level, keep_us, {{at since}}, {{at pruned}} FROM {{schema}}.history_settings()`),
+		SetHistory: in(`SELECT level, keep_us, {{at since}}, {{at pruned}}
+			FROM {{schema}}.set_history($1::pg_catalog.text, $2::pg_catalog.text, pg_catalog.make_interval(secs => $3::pg_catalog.float8))`),
+		Replay: in(`SELECT id, {{at at}}, kind, lock_name, token, first_token, new_token, holder, slot, mode, capacity,
+				{{at granted_at}}, {{at ended_at}}, number
+			FROM {{schema}}.replay_history($1::pg_catalog.text, $2::pg_catalog.int4, $3::pg_catalog.text, $4::pg_catalog.int8, $5::pg_catalog.int8)`),
+		ClockSteps: in(`SELECT id, {{at before}}, {{at after}}, last FROM {{schema}}.clock_steps($1::pg_catalog.int8)`),
 		BreakSession: in(`SELECT name, slot, ticket, holder, token, new_token, {{at expires_at}}, handed, watched
 			FROM {{schema}}.break_session($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text, $4::pg_catalog.int4,
 				$5::pg_catalog.text)`),

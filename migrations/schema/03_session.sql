@@ -94,10 +94,11 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago, receipts a week old, and keys
--- of work done once that are no longer kept (a day longer than they are accepted, in case the clock is set back). It
--- skips what somebody has locked, and waits for nobody (I25).
-CREATE FUNCTION sweep(p_limit int DEFAULT 1000) RETURNS bigint
+-- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
+-- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
+-- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
+-- for nobody (I25).
+CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
@@ -122,5 +123,8 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     total := total + n;
   END LOOP;
+  IF p_history THEN
+    SELECT total + p.removed INTO total FROM prune_history(NULL, p_limit) p;
+  END IF;
   RETURN total;
 END $$;

@@ -262,10 +262,12 @@ END $$;
 
 -- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
--- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the audit
--- notes as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn.
-CREATE FUNCTION grant_head(g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint)
+-- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
+-- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
+CREATE FUNCTION grant_head(
+  g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -285,6 +287,7 @@ BEGIN
     owner_id = w.owner_id, holder = w.holder, ticket = coalesce(nullif(w.ticket, 0), l.ticket),
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
+    ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
     metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];

@@ -36,9 +36,9 @@ BEGIN
   SELECT v.kind INTO e FROM (
       SELECT o.kind, coalesce(o.first_token, o.token) AS first_token FROM events o
       WHERE o.lock_name = p_name AND o.token >= p_token ORDER BY o.token LIMIT 1) v
-    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover');
+    WHERE v.first_token <= p_token AND v.kind IN ('break', 'takeover', 'expired');
   IF FOUND THEN
-    RETURN CASE e WHEN 'break' THEN 'broken' ELSE 'taken over' END;
+    RETURN CASE e WHEN 'break' THEN 'broken' WHEN 'takeover' THEN 'taken over' ELSE e END;
   END IF;
   PERFORM FROM locks l WHERE l.name = p_name AND l.token > p_token;
   RETURN CASE WHEN FOUND THEN 'released' ELSE 'unknown' END;

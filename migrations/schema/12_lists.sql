@@ -16,6 +16,12 @@ AS $$
     AND (p_older IS NULL OR p_since <= clock_timestamp() - p_older)
 $$;
 
+-- last_with is a text that no text of up to 512 bytes with this prefix comes after, in byte order; NULL where the
+-- database's encoding has no such text.
+CREATE FUNCTION last_with(p_prefix text) RETURNS text
+LANGUAGE sql STABLE
+AS $$ SELECT CASE getdatabaseencoding() WHEN 'UTF8' THEN p_prefix || repeat(chr(1114111), 128) END $$;
+
 -- list_locks lists the leases of held locks in the byte order of the locks' names, p_limit of them after the lock
 -- p_after, and never only half of a lock's holders; with p_free also free locks, by their last holder. With p_queued it
 -- leaves out the locks for which nobody waits, with p_older the leases that were granted more recently. It walks the
@@ -26,11 +32,12 @@ CREATE FUNCTION list_locks(
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
   SELECT * FROM (
     SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND starts_with(d.name, p_prefix)
+    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+      AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
@@ -47,7 +54,8 @@ CREATE FUNCTION rank_locks(
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
   p_queued boolean DEFAULT false, p_older interval DEFAULT NULL)
 RETURNS SETOF described
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 DECLARE
   ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
@@ -85,7 +93,7 @@ RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, 
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
   SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
@@ -101,8 +109,9 @@ AS $$
                                                AND e.ticket <= p_after_ticket))
                ELSE 0 END AS place
       FROM waiters w
-      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_prefix AND starts_with(w.name, p_prefix)
-        AND w.name >= p_name AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.name, a.ticket LIMIT p_limit) q
@@ -121,7 +130,8 @@ CREATE FUNCTION rank_waiters(
 RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, holder text, session_id uuid,
                alive boolean, ttl_us bigint, enqueued_at timestamptz, waiting_us bigint, behind_ticket bigint,
                behind_holder text, metadata jsonb)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -157,11 +167,11 @@ CREATE FUNCTION list_fences(
   p_match text DEFAULT '', p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)
     UNION
@@ -170,7 +180,7 @@ AS $$
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
     (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
@@ -181,7 +191,7 @@ CREATE FUNCTION rank_fences(
   p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
   p_older interval DEFAULT NULL)
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
   SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
   WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
@@ -199,7 +209,8 @@ CREATE FUNCTION session_rows(
   p_limit int, p_match text, p_holder text, p_session_id uuid, p_older interval, p_order text, p_after uuid)
 RETURNS TABLE (session_id uuid, holder text, version text, alive_until timestamptz, seen_at timestamptz,
                leases bigint, tickets bigint, pid int)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -69,7 +69,7 @@ $$;
 -- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
 -- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
 -- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
--- the epoch takes it over.
+-- the epoch takes it over. The history gets the leases that have run out.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -104,7 +104,13 @@ BEGIN
           AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
           AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
         FOR UPDATE OF i SKIP LOCKED) f),
-    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.slot, l.token)
+    gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
+    noted AS (
+      INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
+          ended_at, number)
+        SELECT 'expired', g.name, g.token, g.first_token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
+          g.acquired_at, g.expires_at, g.grants
+        FROM gone g WHERE g.expires_at > '-infinity')
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
   UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)
     WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);

@@ -11,7 +11,8 @@ DECLARE
     guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
     list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
     list_waits, backend_pids, list_backends, statistics, recent_events}';
-  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history}';
+  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history,
+    set_history, history_settings, replay_history, clock_steps}';
   f      record;
 BEGIN
   FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[

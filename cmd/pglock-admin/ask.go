@@ -1,0 +1,47 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// asks says whether somebody can answer a question: they read what goes to standard error, and type.
+func asks(cmd *cobra.Command) bool {
+	in, inIs := cmd.InOrStdin().(*os.File)
+	out, outIs := cmd.ErrOrStderr().(*os.File)
+	return inIs && outIs && isTerminal(in) && isTerminal(out)
+}
+
+// agreed shows what is about to happen, and lets somebody agree to it. The error says that nothing was done.
+func agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(*page)) error {
+	p := &page{width: columns(cmd.ErrOrStderr())}
+	draw(p)
+	fmt.Fprintf(p, "\n%s [y/N] ", question)
+	if _, err := io.WriteString(cmd.ErrOrStderr(), p.String()); err != nil {
+		return err
+	}
+	answered := make(chan string, 1)
+	go func() { // ends with the answer; without one it ends with the program, because nothing interrupts a read of a terminal
+		line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+		answered <- line
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(cmd.ErrOrStderr())
+		return &advised{text: "interrupted: nothing was broken", code: exitInterrupted, hint: again}
+	case line := <-answered:
+		if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+			return nil
+		}
+		if !strings.HasSuffix(line, "\n") { // Ctrl-D
+			fmt.Fprintln(cmd.ErrOrStderr())
+		}
+		return &advised{text: "nothing was broken: the answer was not y", code: exitFailure, hint: again + "; --yes asks no question"}
+	}
+}

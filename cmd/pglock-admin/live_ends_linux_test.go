@@ -1,0 +1,363 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// gate stands between a program and its server, and can cut the connections.
+type gate struct {
+	to     string
+	listen net.Listener
+	mu     sync.Mutex
+	shut   bool
+	still  chan struct{} // while it is open, nothing passes
+	open   map[net.Conn]bool
+	joined sync.WaitGroup
+}
+
+// newGate gives the connection string that leads through it.
+func newGate(t *testing.T, connString string) (*gate, string) {
+	t.Helper()
+	u, err := url.Parse(connString)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{to: u.Host, listen: l, open: map[net.Conn]bool{}}
+	g.joined.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			g.joined.Go(func() { g.pass(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		g.cut(true)
+		g.flow()
+		g.joined.Wait()
+	})
+	u.Host = l.Addr().String()
+	return g, u.String()
+}
+
+func (g *gate) pass(conn net.Conn) {
+	defer conn.Close()
+	server, err := net.Dial("tcp", g.to)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	g.mu.Lock()
+	shut := g.shut
+	g.open[conn], g.open[server] = true, true
+	g.mu.Unlock()
+	if shut {
+		return
+	}
+	var both sync.WaitGroup
+	both.Go(func() { g.copy(server, conn) })
+	both.Go(func() { g.copy(conn, server) })
+	both.Wait()
+}
+
+func (g *gate) copy(to, from net.Conn) {
+	defer to.Close()
+	for buffer := make([]byte, 4096); ; {
+		n, err := from.Read(buffer)
+		g.mu.Lock()
+		still := g.still
+		g.mu.Unlock()
+		if still != nil {
+			<-still
+		}
+		if n > 0 {
+			if _, err := to.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// stall lets nothing pass, as a network that drops every packet.
+func (g *gate) stall() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.still = make(chan struct{})
+}
+
+// flow lets everything pass again, also what was stalled.
+func (g *gate) flow() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.still != nil {
+		close(g.still)
+		g.still = nil
+	}
+}
+
+// cut ends every connection, and lets new ones through or not.
+func (g *gate) cut(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut = shut; shut {
+		for conn := range g.open {
+			_ = conn.Close()
+		}
+		clear(g.open)
+	}
+}
+
+// A screen that shows what it knew does not look like one that knows.
+func TestALostConnectionIsShownAndTriedAgain(t *testing.T) {
+	t.Parallel()
+	atBothSizes(t, func(t *testing.T, columns, lines int) {
+		db := pgtest.Database(t)
+		hold(t, db, "worker-1", "jobs/a")
+		g, through := newGate(t, db.URL())
+		for _, args := range [][]string{{"top", "--interval", "200ms"}, {"watch", "jobs/a"}} {
+			g.cut(false)
+			s := onScreen(t, through, columns, lines, args...)
+			s.shows("jobs/a", "every ")
+			g.cut(true)
+			s.shows("NO ANSWER", "OLD: of ", " ago", "jobs/a")
+			hold(t, db, "worker-2", args[0])
+			g.cut(false)
+			text := s.shows("every ")
+			if strings.Contains(text, "OLD: ") || strings.Contains(text, "NO ANSWER") {
+				t.Errorf("it is fresh again:\n%s", text)
+			}
+			s.types("q")
+			s.ends(exitOK)
+		}
+	})
+}
+
+// A server that does not answer is asked once at a time, and given up after --timeout.
+func TestAServerThatFallsSilentMakesTheScreenOld(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	g, through := newGate(t, db.URL())
+	s := onScreen(t, through, 80, 24, "top", "--interval", "100ms", "--timeout", "3s")
+	s.shows("jobs/a", "every ")
+	g.stall()
+	s.shows("No answer yet. This is OLD: of ", "jobs/a")
+	g.mu.Lock()
+	open := len(g.open) / 2
+	g.mu.Unlock()
+	if open != 1 {
+		t.Errorf("%d connections, want 1: it asks while it waits for an answer", open)
+	}
+	s.shows("NO ANSWER, trying again", "no answer within 3s (--timeout)")
+	g.flow()
+	s.shows("every ")
+	g.stall()
+	s.types("q") // does not wait for the server
+	began := time.Now()
+	s.ends(exitOK)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v to end", took)
+	}
+}
+
+func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	for name, c := range map[string]struct {
+		end  func(t *testing.T, s *screen)
+		code int
+	}{
+		"q":       {func(_ *testing.T, s *screen) { s.types("q") }, exitOK},
+		"Ctrl-C":  {func(_ *testing.T, s *screen) { s.types("\x03") }, exitInterrupted},
+		"SIGINT":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGINT) }, exitInterrupted},
+		"SIGTERM": {func(t *testing.T, s *screen) { s.signal(syscall.SIGTERM) }, exitInterrupted},
+		"SIGHUP":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGHUP) }, exitInterrupted},
+		"Ctrl-C while it asks": {func(_ *testing.T, s *screen) {
+			s.types("b")
+			s.shows("BREAK THIS LEASE")
+			s.types("rea\x03")
+		}, exitInterrupted},
+		"SIGTERM while the terminal takes no output": {func(t *testing.T, s *screen) {
+			if err := unix.IoctlSetInt(int(s.slave.Fd()), unix.TCXONC, unix.TCOOFF); err != nil {
+				t.Fatal(err)
+			}
+			s.size(100, 30) // so that there is something to write
+			time.Sleep(200 * time.Millisecond)
+			s.signal(syscall.SIGTERM)
+		}, exitInterrupted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := onScreen(t, db.URL(), 80, 24, "watch", "jobs/a")
+			s.shows("● worker-1")
+			c.end(t, s)
+			if strings.Contains(name, "no output") {
+				s.exits(c.code)
+				if now := s.settings(); *now != *s.before {
+					t.Errorf("the settings of the terminal are %+v, and were %+v", now, s.before)
+				}
+				return
+			}
+			s.ends(c.code)
+		})
+	}
+}
+
+func TestAScreenEndsWithItsTerminal(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	s := onScreen(t, db.URL(), 80, 24, "watch", "jobs/a")
+	s.shows("● worker-1")
+	_ = s.slave.Close()
+	_ = s.terminal.Close()
+	s.exits(exitInterrupted)
+
+	file, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `trap '' HUP; exec "$0" "$@"`, file, "watch", "jobs/a") // as nohup does
+	s = screenOf(t, db.URL(), 80, 24, deaf)
+	s.shows("● worker-1")
+	_ = s.slave.Close()
+	_ = s.terminal.Close()
+	s.exits(exitFailure)
+}
+
+// Ctrl-Z and SIGTSTP give the terminal back to the shell, and fg brings the screen back.
+func TestAScreenIsSuspendedAndGoesOn(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	file, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shell := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `set -m
+		"$0" watch jobs/a; echo "stopped $?"; stty -a | grep -o ' [-]*echo '; read line
+		fg; echo "stopped $?"; read line
+		fg; echo "ended $?"`, file)
+	s := screenOf(t, db.URL(), 80, 24, shell)
+	s.shows("● worker-1")
+	s.types("\x1a")
+	s.shows("stopped ", " echo")
+	s.asItWas()
+	s.types("\n")
+	s.shows("● worker-1")
+	if err := syscall.Kill(s.child(), syscall.SIGTSTP); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the shell", func(text string) bool { return strings.Count(text, "stopped ") == 2 })
+	s.asItWas()
+	s.types("\n")
+	s.shows("● worker-1")
+	s.types("q")
+	s.shows("ended 0")
+	s.ends(exitOK)
+}
+
+// A screen that no shell can continue, as in a container, does not stop.
+func TestAScreenWithoutAShellIgnoresCtrlZ(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	s := onScreen(t, db.URL(), 80, 24, "watch", "jobs/a")
+	s.shows("● worker-1")
+	s.types("\x1ab")
+	s.shows("BREAK THIS LEASE")
+	s.types("\x1b")
+	s.showsNoMore("BREAK")
+	s.types("q")
+	s.ends(exitOK)
+}
+
+// Somebody who ends the screen in the middle of a break learns that it may be done.
+func TestAScreenThatEndsInTheMiddleOfABreakSaysSo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker-1", "jobs/a")
+	tx, err := db.Conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM pglock.locks WHERE name = 'jobs/a' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	s := onScreen(t, db.URL(), 120, 40, "watch", "jobs/a")
+	s.shows("● worker-1")
+	s.types("bstuck\r")
+	s.shows("breaking it …")
+	s.types("\x1b\r")
+	s.types("\x03")
+	s.ends(exitInterrupted)
+	s.shows("Token 1: it is unknown whether the lease was broken", "Try: pglock-admin")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Errorf("the server went on with what nobody waits for: %v", err)
+	}
+}
+
+// What the screen has started is joined: the package's check for goroutines would find the rest.
+func TestAScreenInThisProcessLeavesNothingRunning(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "worker-1", "jobs/a")
+	for _, end := range []string{"q", "\x03", "the context"} {
+		s := emptyScreen(t, 80, 24)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		root := newRoot(&options{getenv: environment(db.URL())})
+		root.SetArgs([]string{"watch", "jobs/a"})
+		root.SetIn(s.slave)
+		root.SetOut(s.slave)
+		root.SetErr(s.slave)
+		go func() { s.ended <- root.ExecuteContext(ctx) }()
+		s.shows("● worker-1")
+		want := error(silent(exitInterrupted))
+		switch end {
+		case "q":
+			want = nil
+			fallthrough
+		case "\x03":
+			s.types(end)
+		default:
+			cancel()
+		}
+		select {
+		case err := <-s.ended:
+			if !errors.Is(err, want) {
+				t.Errorf("%q: %v, want %v", end, err, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%q does not end it", end)
+		}
+		s.asItWas()
+	}
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// A screen needs a terminal. Where there is none, the message names the command that does without.
+func TestAScreenRefusesWhatIsNoTerminal(t *testing.T) {
+	t.Parallel()
+	for _, line := range []struct{ args, says, try string }{
+		{"top", "this needs a terminal", "try: pglock-admin list, "},
+		{"watch a", "this needs a terminal", "try: pglock-admin show a, "},
+		{"watch --schema s -- -x", "this needs a terminal", `try: pglock-admin show '"-x"' --schema s, `},
+		{"top -o json", "--output json means nothing to a screen that moves", "pglock-admin list -o json"},
+		{"watch a -o json", "--output json means nothing to a screen that moves", "pglock-admin show a -o json"},
+		{"top --interval 10ms", "--interval is 10ms: it must be from 100ms to 1m", "--interval 1s"},
+		{"top --interval 2m", "--interval is 2m: it must be from 100ms to 1m", "--interval 1s"},
+		{"top x", "takes no arguments", "--help"},
+		{"watch", "name of one lock", "watch NAME"},
+		{"watch a b", "name of one lock", "watch NAME"},
+		{`watch "x`, "must be quoted", "watch -- "},
+	} {
+		in(t, "postgres://nobody@127.0.0.1:1/none", strings.Fields(line.args)...).want(t, exitUsage, line.says, line.try)
+	}
+	dumb := func(name string) string {
+		if name == "TERM" {
+			return "dumb"
+		}
+		return os.Getenv(name)
+	}
+	if err := (&options{output: outputTable, getenv: dumb}).checkTerminal(true, "pglock-admin list"); err == nil || !strings.Contains(err.Error(), "TERM is dumb") {
+		t.Error(err)
+	}
+}
+
+// What is wrong from the start is said as by other commands, before the screen is touched.
+func TestAScreenThatCannotBeginSaysWhy(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	away, err := url.Parse(db.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	away.Host = closedPort(t)
+	for _, c := range []struct {
+		url  string
+		args string
+		code int
+		says string
+	}{
+		{db.URL(), "watch jobs/none", exitNotHeld, "lock jobs/none does not exist"},
+		{away.String(), "top", exitUnreachable, "cannot connect"},
+		{pgtest.EmptyDatabase(t).URL(), "top", exitSchema, "is missing"},
+		{asUser(t, db, ""), "top", exitPermission, "GRANT pglock_user TO"},
+	} {
+		s := onScreen(t, c.url, 120, 40, strings.Fields(c.args)...)
+		s.exits(c.code)
+		s.shows(c.says, "try: ")
+		if strings.Contains(s.written(), "\x1b") {
+			t.Errorf("%s has touched the screen: %q", c.args, s.written())
+		}
+		s.asItWas()
+	}
+}

@@ -1,0 +1,361 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// served is a page that pglock-admin serve shows.
+type served struct {
+	t      *testing.T
+	url    string
+	client *http.Client
+	stop   context.CancelFunc
+	ended  chan struct{}
+	code   int
+	said   string
+	stderr strings.Builder
+}
+
+// serveOn runs the command until the test ends, and waits until it listens on a free port.
+func serveOn(t *testing.T, db *pgtest.DB, environment map[string]string, args ...string) *served {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	s := &served{t: t, stop: stop, ended: make(chan struct{})}
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, port, _ := net.SplitHostPort(address)
+		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port)) // whatever the name
+	}
+	s.client = &http.Client{Transport: transport}
+	go func() {
+		defer close(s.ended)
+		s.code = run(ctx, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...), func(name string) string {
+			if name == "DATABASE_URL" {
+				return db.URL()
+			}
+			return environment[name]
+		}, in, &s.stderr)
+		in.Close()
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-s.ended
+		transport.CloseIdleConnections()
+	})
+	lines := bufio.NewReader(out)
+	for s.url == "" {
+		line, err := lines.ReadString('\n')
+		s.said += line
+		if found := regexp.MustCompile(`(?:the page is at|"url":) "?(https?://[^\s"]+)`).FindStringSubmatch(line); found != nil {
+			s.url = found[1]
+		}
+		if err != nil {
+			<-s.ended
+			t.Fatalf("exit code %d: %s%s", s.code, s.said, s.stderr.String())
+		}
+	}
+	go io.Copy(io.Discard, lines) // until the command ends
+	return s
+}
+
+// ask sends a request; each header is "Name: value".
+func (s *served) ask(method, path, body string, headers ...string) (status int, text string) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+		if name == "Host" {
+			r.Host = value
+		}
+	}
+	got, err := s.client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer got.Body.Close()
+	all, err := io.ReadAll(got.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return got.StatusCode, string(all)
+}
+
+func (s *served) want(status int, path string, headers ...string) string {
+	s.t.Helper()
+	got, text := s.ask(http.MethodGet, path, "", headers...)
+	if got != status {
+		s.t.Errorf("%s %v: status %d, want %d: %.300s", path, headers, got, status, text)
+	}
+	return text
+}
+
+func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "app-1", "nightly")
+	s := serveOn(t, db, nil)
+	if !strings.Contains(s.said, "at ") || !strings.HasPrefix(s.url, "http://127.0.0.1:") {
+		t.Errorf("it said %q", s.said)
+	}
+	if page := s.want(200, ""); !strings.Contains(page, "<!doctype html>") || !strings.Contains(page, db.Name()) {
+		t.Errorf("the page is %s", page)
+	}
+	s.want(200, "assets/main.js")
+	if list := s.want(200, "api/locks"); !strings.Contains(list, `"name":"nightly"`) || !strings.Contains(list, `"can_break":false`) {
+		t.Errorf("%s", list)
+	}
+	if text := s.want(200, "healthz"); text != "ok\n" {
+		t.Errorf("healthz: %q", text)
+	}
+	if text := s.want(200, "metrics"); !strings.Contains(text, "pglock_up 1\n") {
+		t.Errorf("metrics: %s", text)
+	}
+	got, err := s.client.Get(s.url + "api/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	began := time.Now()
+	s.stop()
+	if _, err := io.ReadAll(got.Body); err != nil {
+		t.Errorf("the stream ended with %v", err)
+	}
+	<-s.ended
+	if took := time.Since(began); s.code != exitOK || took > 4*time.Second || s.stderr.String() != "" {
+		t.Errorf("exit code %d after %s: %s", s.code, took, s.stderr.String())
+	}
+}
+
+// Another site's name for this address must not let its script read the page.
+func TestServeKnowsItsOwnNamesAlone(t *testing.T) {
+	t.Parallel()
+	s := serveOn(t, pgtest.Database(t), nil, "--host", "Locks.example.com")
+	for host, status := range map[string]int{
+		"127.0.0.1": 200, "127.0.0.1:80": 200, "[::1]:9": 200, "localhost": 200, "localhost:8080": 200, "LOCALHOST.": 200,
+		"locks.example.com": 200, "locks.example.com:443": 200,
+		"evil.example": 421, "evil.example:8080": 421, "127.0.0.1.evil.example": 421, "localhost.evil.example": 421, "xlocalhost": 421,
+	} {
+		for _, path := range []string{"", "api/locks", "metrics", "healthz"} {
+			s.want(status, path, "Host: "+host)
+		}
+	}
+	if !strings.HasPrefix(s.url, "http://Locks.example.com:") {
+		t.Errorf("the page is at %s", s.url)
+	}
+}
+
+func TestServeAsksForWhoIsNamedInFilesAndVariables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	people, tokens := filepath.Join(t.TempDir(), "people"), filepath.Join(t.TempDir(), "tokens")
+	write(t, people, "# who may look\n\nalice:correct:horse\r\n")
+	write(t, tokens, "prometheus:0123456789abcdef\n")
+	s := serveOn(t, db, map[string]string{passwordVariable: "bob:battery staple"}, "--basic-auth-file", people, "--token-file", tokens, "--enable-break")
+	const alice, bob = "YWxpY2U6Y29ycmVjdDpob3JzZQ==", "Ym9iOmJhdHRlcnkgc3RhcGxl"
+	for _, path := range []string{"", "api/locks", "metrics", "assets/main.js"} {
+		s.want(401, path)
+		s.want(401, path, "Authorization: Bearer 0123456789abcdeg")
+		s.want(200, path, "Authorization: Basic "+alice)
+		s.want(200, path, "Authorization: Basic "+bob)
+		s.want(200, path, "Authorization: Bearer 0123456789abcdef")
+	}
+	s.want(200, "healthz")
+	for _, secret := range []string{"horse", "battery", "0123456789"} {
+		if strings.Contains(s.said+s.stderr.String(), secret) {
+			t.Errorf("it prints %q: %s", secret, s.said)
+		}
+	}
+}
+
+func TestServeBreaksInTheNameOfWhoeverRunsIt(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "app-1", "nightly")
+	s := serveOn(t, db, nil, "--enable-break")
+	token := regexp.MustCompile(`pglock-csrf" content="([^"]+)"`).FindStringSubmatch(s.want(200, ""))
+	if token == nil {
+		t.Fatal("the page has no token")
+	}
+	body := fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token())
+	if status, text := s.ask(http.MethodPost, "api/break", body, "Content-Type: application/json"); status != 403 {
+		t.Errorf("without the token: status %d: %s", status, text)
+	}
+	if status, text := s.ask(http.MethodPost, "api/break", body, "Content-Type: application/json", "X-CSRF-Token: "+token[1]); status != 200 {
+		t.Errorf("status %d: %s", status, text)
+	}
+	if text := s.want(200, "api/history?name=nightly"); !strings.Contains(text, `"actor":"`+actor()+`"`) {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestServeSpeaksTLS(t *testing.T) {
+	t.Parallel()
+	cert, key := certificate(t)
+	s := serveOn(t, pgtest.Database(t), nil, "--tls-cert", cert, "--tls-key", key, "-o", "json")
+	if !strings.HasPrefix(s.url, "https://127.0.0.1:") {
+		t.Errorf("the page is at %s", s.url)
+	}
+	got, err := s.client.Get(s.url + "api/stream")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	line, err := bufio.NewReader(got.Body).ReadString('\n')
+	if err != nil || got.ProtoMajor != 2 || line != "retry: 2000\n" {
+		t.Errorf("%s: %q, %v", got.Proto, line, err)
+	}
+}
+
+func TestServeRefusesWhatWouldLetStrangersIn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		write(t, path, text)
+		return path
+	}
+	people, empty := file("people", "alice:correct horse\n"), file("empty", "# nobody\n")
+	for _, line := range []struct {
+		args []string
+		says string
+	}{
+		{[]string{"--listen", ":8080"}, "say who may see the page"},
+		{[]string{"--listen", "0.0.0.0:8080"}, "say who may see the page"},
+		{[]string{"--listen", "[::]:8080"}, "say who may see the page"},
+		{[]string{"--listen", "locks.example.com:8080"}, "say who may see the page"},
+		{[]string{"--listen", ":8080", "--without-auth", "--enable-break"}, "say who may break locks"},
+		{[]string{"--without-auth", "--basic-auth-file", people}, "one of the two"},
+		{[]string{"--listen", "8080"}, "HOST:PORT"},
+		{[]string{"--tls-cert", "x"}, "--tls-cert and --tls-key"},
+		{[]string{"--tls-cert", people, "--tls-key", people}, "--tls-cert and --tls-key"},
+		{[]string{"--basic-auth-file", filepath.Join(dir, "none")}, "--basic-auth-file: no such file"},
+		{[]string{"--token-file", empty}, "the file names nobody"},
+		{[]string{"--token-file", file("no-colon", "0123456789abcdef\n")}, "--token-file, line 1: it must be NAME:TOKEN"},
+		{[]string{"--token-file", file("short", "a:secret-1\nb:secret\n")}, "--token-file, line 2: token is 6 bytes long"},
+		{[]string{"--basic-auth-file", file("twice", "a:secret-1\na:secret-2\n")}, `name is "a": it must be given once`},
+		{[]string{"--basic-auth-file", file("long", strings.Repeat("#", credentialBytes+1))}, "more than"},
+		{[]string{"--host", "locks.example.com:80"}, "without a port"},
+		{[]string{"--max-streams", "0"}, "streams is 0"},
+		{[]string{"extra"}, "takes no arguments"},
+	} {
+		a := admin(t, append([]string{"serve", "--database-url", "postgres://nobody@127.0.0.1:1/none"}, line.args...)...).want(t, exitUsage, line.says)
+		if strings.Contains(a.stderr, "secret") {
+			t.Errorf("%v prints a secret: %s", line.args, a.stderr)
+		}
+	}
+}
+
+func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
+	t.Parallel()
+	in(t, "postgres://nobody@127.0.0.1:1/none", "serve").want(t, exitUnreachable, "cannot connect")
+	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, exitSchema, "is missing")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	in(t, pgtest.Database(t).URL(), "serve", "--listen", taken.Addr().String()).want(t, exitFailure, "cannot listen on 127.0.0.1:", "takes a free port")
+}
+
+// A client that sends its headers slowly is cut off.
+func TestServeCutsOffSlowHeaders(t *testing.T) {
+	t.Parallel()
+	server := newServer(http.NotFoundHandler(), nil, &complaints{w: io.Discard})
+	if server.ReadHeaderTimeout != serveHeadersIn || server.IdleTimeout == 0 || server.MaxHeaderBytes != serveHeaders {
+		t.Errorf("%+v", server)
+	}
+	server.ReadHeaderTimeout = 100 * time.Millisecond
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = server.Serve(listener) }()
+	defer func() { server.Close(); <-ended }()
+	for _, begin := range []string{"GET / HT", "GET / HTTP/1.1\r\nHost: localhost\r\nX-A: "} {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprint(conn, begin)
+		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := io.ReadAll(conn); err != nil {
+			t.Errorf("%q is not cut off: %q, %v", begin, answer, err)
+		}
+	}
+}
+
+func TestComplaintsAreEscapedAndNotRepeated(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	c := &complaints{w: &out}
+	for range 3 {
+		fmt.Fprintf(c, "one \x1b[2J\n")
+	}
+	for n := range 3 * complaintsKept {
+		fmt.Fprintf(c, "number %d\n", n)
+	}
+	if strings.Count(out.String(), "one") != 1 || strings.Contains(out.String(), "\x1b") || len(c.at) > complaintsKept {
+		t.Errorf("%d kept: %q", len(c.at), out.String())
+	}
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// certificate makes one for 127.0.0.1 that signs itself.
+func certificate(t *testing.T) (certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "pglock"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	write(t, certFile, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	write(t, keyFile, string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	return certFile, keyFile
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// sessionView is a session in JSON: the library's Session, with its duration in milliseconds.
+type sessionView struct {
+	lockadmin.Session
+	Silent int64 `json:"silent_ms"`
+}
+
+type sessionsView struct {
+	Sessions []sessionView `json:"sessions"`
+	More     bool          `json:"more"` // --limit left some out
+}
+
+func newSessions(o *options) *cobra.Command {
+	var flags listFlags
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "Show the clients that hold locks or wait for them",
+		Long: `Show the clients: the label of each, the version of its library, how many leases and tickets it has, when the server last
+heard of it, and the process of the server that serves its heartbeat. A client that is "silent" has missed its heartbeats:
+its tickets do not count any more, or a lease is about to run out.
+
+A client opens the connection of its heartbeat when its first lease has lasted for a third of its TTL. Before that the
+server does not know its version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,
+		Example: `  pglock-admin sessions
+  pglock-admin sessions --order age                          the longest silent first
+  pglock-admin break --session ID --reason "its host is gone"`,
+		Args:        noArguments,
+		Annotations: usesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, opts, err := flags.read(cmd, args)
+			if err != nil {
+				return err
+			}
+			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				sessions, more, err := lockadmin.First(flags.limit, admin.Sessions(ctx, opts...))
+				if err != nil {
+					return err
+				}
+				view := sessionsView{Sessions: []sessionView{}, More: more}
+				for _, s := range sessions {
+					view.Sessions = append(view.Sessions, sessionView{s, s.Silent.Milliseconds()})
+				}
+				return o.show(cmd, view, func(w *page) { drawSessions(w, view, flags) })
+			})
+		},
+	}
+	flags.add(o, cmd, map[string]string{
+		"match":   "show only sessions with this `text` in their label or ID",
+		"holder":  "show only sessions with this `label`",
+		"session": "show only the session with this `ID`",
+		"older":   "show only sessions that have been silent for this `duration`",
+		"after":   "begin after the session with this `ID`",
+	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderLeases, lockadmin.OrderWaiting)
+	return cmd
+}
+
+func drawSessions(w *page, view sessionsView, flags listFlags) {
+	if len(view.Sessions) == 0 {
+		if flags.filtered() {
+			fmt.Fprintln(w, "no session fits these flags")
+		} else {
+			fmt.Fprintln(w, "nobody holds a lock or waits for one")
+		}
+		return
+	}
+	titles := []string{"SESSION", "HOLDER", "VERSION", "STATE", "LEASES", "TICKETS", "HEARTBEAT", "PID", "CLIENT", "APPLICATION"}
+	var rows [][]string
+	for _, s := range view.Sessions {
+		pid, version := "-", "-"
+		if s.PID != 0 {
+			pid = strconv.Itoa(s.PID)
+		}
+		if s.Version != "" {
+			version = printable(s.Version)
+		}
+		rows = append(rows, []string{s.ID, printable(s.Holder), version, sessionState(s.Session), strconv.Itoa(s.Leases), strconv.Itoa(s.Tickets),
+			age(s.Session.Silent) + " ago", pid, orDash(s.Client), orDash(s.Application)})
+	}
+	for _, spare := range []string{"APPLICATION", "CLIENT", "VERSION"} {
+		if w.fits(tableOf(titles, rows)) {
+			break
+		}
+		titles, rows = without(spare, titles, rows) // JSON has it
+	}
+	drawTable(w, titles, rows, placesOf([]string{"LEASES", "TICKETS", "HEARTBEAT", "PID"}, titles)...)
+	if view.More {
+		flags.more(w, len(view.Sessions), view.Sessions[len(view.Sessions)-1].ID)
+	}
+}
+
+// sessionState is a session's state in a word.
+func sessionState(s lockadmin.Session) string {
+	switch {
+	case s.Alive:
+		return "alive"
+	case s.Leases == 0 && s.Tickets == 0:
+		return "idle"
+	}
+	return "silent"
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
+}

@@ -1,0 +1,124 @@
+package dashboard_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pglock-dev/pglock/dashboard"
+)
+
+// Who may do what, with each kind of authentication.
+func TestWhoMayLookAndWhoMayBreak(t *testing.T) {
+	t.Parallel()
+	over := start(t)
+	const bearer = "Authorization: Bearer "
+	host := dashboard.WithAuth(func(r *http.Request) (dashboard.Identity, error) {
+		switch who := r.Header.Get("X-Test-User"); who {
+		case "":
+			return dashboard.Identity{}, errors.New("the session table is on fire")
+		case "guest":
+			return dashboard.Identity{}, dashboard.ErrForbidden
+		case "nameless":
+			return dashboard.Identity{MayBreak: true}, nil
+		case "long":
+			return dashboard.Identity{Name: strings.Repeat("x", 257), MayBreak: true}, nil
+		default:
+			return dashboard.Identity{Name: who, MayBreak: who == "operator"}, nil
+		}
+	})
+	robot := dashboard.WithToken("robot", "0123456789abcdef")
+	breaks := dashboard.WithBreaks()
+	for _, one := range []struct {
+		what     string
+		opts     []dashboard.Option
+		header   string
+		status   int
+		mayBreak bool
+	}{
+		{"nothing is asked", nil, "", 200, false},
+		{"nothing is asked, and something shown", nil, asAlice, 200, false},
+		{"no password", []dashboard.Option{withAlice, breaks}, "", 401, false},
+		{"a wrong password", []dashboard.Option{withAlice, breaks}, basic("alice", "wrong horse"), 401, false},
+		{"the beginning of the password", []dashboard.Option{withAlice, breaks}, basic("alice", "correct hors"), 401, false},
+		{"somebody else's name", []dashboard.Option{withAlice, breaks}, basic("bob", "correct horse"), 401, false},
+		{"no name", []dashboard.Option{withAlice, breaks}, basic("", "correct horse"), 401, false},
+		{"a password as a token", []dashboard.Option{withAlice, breaks}, bearer + "correct horse", 401, false},
+		{"a long password", []dashboard.Option{withAlice, breaks}, basic("alice", strings.Repeat("x", 5000)), 401, false},
+		{"what is no base64", []dashboard.Option{withAlice, breaks}, "Authorization: Basic %%%", 401, false},
+		{"the password", []dashboard.Option{withAlice, breaks}, asAlice, 200, true},
+		{"the password, read-only", []dashboard.Option{withAlice}, asAlice, 200, false},
+		{"the second of two people", []dashboard.Option{robot, withAlice, breaks}, asAlice, 200, true},
+		{"the token", []dashboard.Option{robot, withAlice, breaks}, bearer + "0123456789abcdef", 200, true},
+		{"the token in lower case", []dashboard.Option{robot, breaks}, "Authorization: bearer 0123456789abcdef", 200, true},
+		{"the token as a password", []dashboard.Option{robot, breaks}, basic("anybody", "0123456789abcdef"), 200, true},
+		{"a wrong token", []dashboard.Option{robot, breaks}, bearer + "0123456789abcdeF", 401, false},
+		{"an empty token", []dashboard.Option{robot, breaks}, bearer, 401, false},
+		{"the host's error", []dashboard.Option{host, breaks}, "", 401, false},
+		{"the host's refusal", []dashboard.Option{host, breaks}, "X-Test-User: guest", 403, false},
+		{"a reader", []dashboard.Option{host, breaks}, "X-Test-User: reader", 200, false},
+		{"an operator", []dashboard.Option{host, breaks}, "X-Test-User: operator", 200, true},
+		{"an operator, read-only", []dashboard.Option{host}, "X-Test-User: operator", 200, false},
+		{"somebody without a name", []dashboard.Option{host, breaks}, "X-Test-User: nameless", 200, false},
+		{"a name that the audit cannot take", []dashboard.Option{host, breaks}, "X-Test-User: long", 401, false},
+	} {
+		t.Run(one.what, func(t *testing.T) {
+			s := startOver(t, over.db, over.pool, one.opts...)
+			var headers []string
+			if one.header != "" {
+				headers = append(headers, one.header)
+			}
+			for _, path := range []string{"/", "/assets/none", "/api/locks", "/api/lock?name=a", "/api/history", "/api/sessions", "/api/stream?order=x", "/none"} {
+				r := s.get(path, headers...)
+				if refused := r.status == 401 || r.status == 403; refused != (one.status != 200) || refused && r.status != one.status {
+					t.Errorf("%s: status %d: %s", path, r.status, r.body)
+				}
+				if strings.Contains(r.body, "fire") || one.status != 200 && strings.Contains(r.body, "alice") {
+					t.Errorf("%s tells too much: %s", path, r.body)
+				}
+			}
+			if one.status != 200 {
+				r := s.ask(http.MethodPost, "/api/break", "{}", headers...).want(one.status)
+				if asks := r.header.Get("WWW-Authenticate") != ""; asks != (len(one.opts) > 0 && one.status == 401 && r.header.Get("WWW-Authenticate") != "") {
+					t.Errorf("%v", r.header)
+				}
+				return
+			}
+			if got := decode[locks](t, s.get("/api/locks", headers...).body); got.CanBreak != one.mayBreak {
+				t.Errorf("can break: %v", got.CanBreak)
+			}
+			token := s.csrf(headers...)
+			if (token != "") != one.mayBreak {
+				t.Errorf("token %q", token)
+			}
+			want := 403
+			if one.mayBreak {
+				want = 404
+			}
+			s.ask(http.MethodPost, "/api/break", `{"name":"nothing","token":"1","reason":"a test"}`,
+				append(headers, "Content-Type: application/json", "X-CSRF-Token: "+token)...).want(want)
+		})
+	}
+}
+
+func TestABrowserIsAskedForNameAndPasswordAndNotMore(t *testing.T) {
+	t.Parallel()
+	s := start(t, withAlice)
+	r := s.get("/", basic("alice", "wrong horse")).want(401)
+	if r.header.Get("WWW-Authenticate") != `Basic realm="pglock", charset="UTF-8"` || r.body != `{"error":"Log in first."}` {
+		t.Errorf("%v %s", r.header, r.body)
+	}
+	if other := s.get("/", basic("nobody", "wrong horse")); other.body != r.body {
+		t.Errorf("an unknown name is answered with %s", other.body)
+	}
+}
+
+func TestProtectAsksForTheSame(t *testing.T) {
+	t.Parallel()
+	s := start(t, withAlice)
+	protected := s.page.Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("numbers")) }))
+	s.http.Config.Handler = protected
+	s.get("/").want(401)
+	s.get("/", asAlice).want(200, "numbers")
+}

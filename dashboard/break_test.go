@@ -1,0 +1,236 @@
+package dashboard_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// breaking starts a page on which alice may break locks.
+func breaking(t *testing.T) *stage {
+	t.Helper()
+	return start(t, withAlice, dashboard.WithBreaks())
+}
+
+type request struct {
+	Name   string `json:"name"`
+	Token  any    `json:"token"`
+	Reason string `json:"reason"`
+}
+
+func TestABreakEndsTheLeaseAndTheAuditNamesWhoDidIt(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	lease := s.hold("app-1", hostile)
+	token := fmt.Sprint(lease.Token())
+	got := decode[struct {
+		Broken struct {
+			Name, Holder, Token string
+			NewToken            string `json:"new_token"`
+		}
+	}](t, s.tryBreak(request{hostile, token, "its host is gone"}).want(200).body)
+	if got.Broken.Name != hostile || got.Broken.Holder != "app-1" || got.Broken.Token != token || got.Broken.NewToken == "" {
+		t.Errorf("%+v", got)
+	}
+	history := decode[struct {
+		Events []struct{ ID, Kind, Token, Actor, Reason string }
+	}](t, s.get("/api/history?name="+escape(hostile), asAlice).want(200).body)
+	if len(history.Events) != 1 || history.Events[0].Actor != "alice" || history.Events[0].Reason != "its host is gone" || history.Events[0].Token != token {
+		t.Errorf("%+v", history)
+	}
+	s.get("/api/lock?name="+escape(hostile), asAlice).want(200, `"holders":[]`)
+}
+
+func TestABreakOfWhatHasMovedOnIsRefused(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	old := s.hold("app-1", "nightly")
+	stale := fmt.Sprint(old.Token())
+	if err := old.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.tryBreak(request{"nightly", stale, "stuck"}).want(409, "not held any more")
+	next := s.hold("app-2", "nightly")
+	s.tryBreak(request{"nightly", stale, "stuck"}).want(409, "moved on")
+	s.tryBreak(request{"nothing", "1", "stuck"}).want(404, "no lock of this name")
+	s.get("/api/lock?name=nightly", asAlice).want(200, fmt.Sprintf(`"token":"%d"`, next.Token()), `"held":true`)
+}
+
+func TestABreakTakesTheTokenAsATextOrANumber(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	lease := s.hold("app-1", "nightly")
+	s.tryBreak(request{"nightly", int64(lease.Token()), "stuck"}).want(200)
+}
+
+func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	lease := s.hold("app-1", "nightly")
+	token := fmt.Sprint(lease.Token())
+	for want, r := range map[string]request{
+		`"field":"reason"`:                   {"nightly", token, ""},
+		`that are not all blank`:             {"nightly", token, " \t\n"},
+		`have 1 to 1024 bytes`:               {"nightly", token, strings.Repeat("x", 1025)},
+		`"field":"name"`:                     {"", token, "stuck"},
+		`have 1 to 512 bytes`:                {strings.Repeat("x", 513), token, "stuck"},
+		`"field":"token"`:                    {"nightly", "", "stuck"},
+		`be greater than 0`:                  {"nightly", "-1", "stuck"},
+		`be the token of the lease to break`: {"nightly", 1.5, "stuck"},
+		`"value":"\"99999999999999999999\""`: {"nightly", "99999999999999999999", "stuck"},
+		`"value":"\"true\""`:                 {"nightly", true, "stuck"},
+	} {
+		s.tryBreak(r).want(400, want)
+	}
+	send := func(body string, headers ...string) reply {
+		t.Helper()
+		return s.ask(http.MethodPost, "/api/break", body, append([]string{asAlice, "X-CSRF-Token: " + s.csrf(asAlice), "Content-Type: application/json"}, headers...)...)
+	}
+	right := fmt.Sprintf(`{"name":"nightly","token":%q,"reason":"stuck"}`, token)
+	send("").want(400)
+	send("[]").want(400)
+	send(right + right).want(400)
+	send(strings.Replace(right, `"name"`, `"lock"`, 1)).want(400)
+	send(right + strings.Repeat(" ", dashboard.BreakBytes)).want(413)
+	send(`{"reason":"` + strings.Repeat("x", dashboard.BreakBytes) + `"}`).want(413)
+	send(right, "Content-Type: text/plain").want(415)
+	send(right, "Content-Type: application/x-www-form-urlencoded").want(415)
+	send(right, "Content-Type: ").want(415)
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Errorf("the lease was broken: %v", err)
+	}
+	send(right, "Content-Type: application/json; charset=utf-8").want(200)
+}
+
+func TestRequestsFromOtherSitesBreakNothing(t *testing.T) {
+	t.Parallel()
+	s := breaking(t)
+	lease := s.hold("app-1", "nightly")
+	right := fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token())
+	own := s.http.URL
+	send := func(token string, headers ...string) reply {
+		t.Helper()
+		return s.ask(http.MethodPost, "/api/break", right, append([]string{asAlice, "Content-Type: application/json", "X-CSRF-Token: " + token}, headers...)...)
+	}
+	token := s.csrf(asAlice)
+	alice, now := dashboard.Identity{Name: "alice", MayBreak: true}, time.Now()
+	for _, headers := range [][]string{
+		{"Sec-Fetch-Site: cross-site"}, {"Sec-Fetch-Site: same-site"}, {"Sec-Fetch-Site: nonsense"},
+		{"Sec-Fetch-Site: cross-site", "Origin: " + own},
+		{"Origin: https://evil.example"}, {"Origin: null"}, {"Origin: " + own + ".evil.example"}, {"Origin: http://localhost:1"},
+	} {
+		send(token, headers...).want(403, "another site")
+	}
+	other, err := dashboard.New(s.admin, withAlice, dashboard.WithBreaks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	for what, wrong := range map[string]string{
+		"no token":                  "",
+		"nonsense":                  "%%%",
+		"a short one":               token[:20],
+		"a changed one":             flip(token),
+		"somebody else's":           s.page.CSRFToken(dashboard.Identity{Name: "bob", MayBreak: true}, now),
+		"another process's":         other.CSRFToken(alice, now),
+		"yesterday's":               s.page.CSRFToken(alice, now.Add(-25*time.Hour)),
+		"one of the day after next": s.page.CSRFToken(alice, now.Add(25*time.Hour)),
+	} {
+		t.Log(what)
+		send(wrong, "Sec-Fetch-Site: same-origin", "Origin: "+own).want(403, "out of date")
+	}
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Fatalf("the lease was broken: %v", err)
+	}
+	for _, method := range []string{"GET", "HEAD"} { // these never change anything
+		s.ask(method, "/api/break?name=nightly&reason=stuck&token=1", "", asAlice).want(405)
+	}
+	send(s.page.CSRFToken(alice, now.Add(-23*time.Hour)), "Sec-Fetch-Site: same-origin", "Origin: "+own).want(200)
+}
+
+// flip changes a character in the middle of a text.
+func flip(s string) string {
+	other := "A"
+	if s[30] == 'A' {
+		other = "B"
+	}
+	return s[:30] + other + s[31:]
+}
+
+func TestProcessesWithOneSecretTakeEachOthersTokens(t *testing.T) {
+	t.Parallel()
+	secret := []byte("0123456789abcdef0123456789abcdef")
+	s := start(t, withAlice, dashboard.WithBreaks(), dashboard.WithSecret(secret))
+	other, err := dashboard.New(s.admin, withAlice, dashboard.WithBreaks(), dashboard.WithSecret(secret))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	lease := s.hold("app-1", "nightly")
+	token := other.CSRFToken(dashboard.Identity{Name: "alice"}, time.Now())
+	s.ask(http.MethodPost, "/api/break", fmt.Sprintf(`{"name":"nightly","token":"%d","reason":"stuck"}`, lease.Token()),
+		asAlice, "Content-Type: application/json", "X-CSRF-Token: "+token).want(200)
+}
+
+func TestABreakWithoutTheRoleSaysWhichOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	user := "pglock_reader_" + db.Name()
+	conn := db.Conn(t)
+	role := pgx.Identifier{user}.Sanitize()
+	if _, err := conn.Exec(t.Context(), "CREATE ROLE "+role+" LOGIN PASSWORD 'secret' IN ROLE pglock_user"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.User, c.ConnConfig.Password = user, "secret" })
+	s := startOver(t, db, pool, withAlice, dashboard.WithBreaks())
+	lease := s.hold("app-1", "nightly")
+	s.get("/api/locks", asAlice).want(200, "nightly")
+	s.get("/api/history?name=nightly", asAlice).want(403, "pglock_admin")
+	s.tryBreak(request{"nightly", fmt.Sprint(lease.Token()), "stuck"}).want(403, "pglock_admin")
+	if _, err := lease.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A body that does not come is waited for only for a while, also where nobody reads it.
+func TestASlowBodyIsCutOff(t *testing.T) {
+	t.Parallel()
+	s := start(t, withAlice, dashboard.WithBreaks(), dashboard.WithBodyTime(200*time.Millisecond))
+	begin := "Host: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\nX-CSRF-Token: " + s.csrf(asAlice) + "\r\n"
+	for request, want := range map[string]string{
+		"POST /api/break HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{": "408",
+		"POST /api/break HTTP/1.1\r\n" + begin + "\r\n{":               "401",
+		"GET /api/stream HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{": "413",
+		"POST /none HTTP/1.1\r\n" + begin + asAlice + "\r\n\r\n{":      "404",
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(s.http.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(conn, request)
+		answer, err := io.ReadAll(conn) // until the server closes the connection
+		if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 "+want+" ") {
+			t.Errorf("%v: %s, want %s", err, answer, want)
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package browser
+
+import (
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/migrations"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+func TestThePageSaysThatTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	chromium(t)
+	server := pgtest.Dedicated(t, nil)
+	if err := migrations.Up(t.Context(), server.URL()); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	s := stageOn(t, pool)
+	client, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder("app-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close(t.Context()) }) // its leases were lost with the server
+	if _, err := client.TryAcquire(t.Context(), "nightly", pglock.WithTTL(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, s.home, "", 1240, 800)
+	p.text("tbody th", "nightly")
+	p.text("#link", "live")
+
+	if err := server.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	p.text("#banner", "The database")
+	p.text("#banner", "Below is what was true at")
+	p.text("#link", "database away")
+	p.text("#said", "The database") // screen readers hear it, once
+	p.text("tbody th", "nightly")   // what was known stays, marked as old
+	if !eval[bool](p, "document.documentElement.classList.contains('old')") {
+		t.Error("the data is not marked as old")
+	}
+	was := eval[string](p, "document.querySelector('td[data-label=\"Held for\"]').textContent")
+	age := eval[string](p, "document.querySelector('#banner').textContent")
+	p.until("document.querySelector('#banner').textContent !== " + quote(age)) // a second later
+	if now := eval[string](p, "document.querySelector('td[data-label=\"Held for\"]').textContent"); now != was {
+		t.Errorf("old data grows: held for %s, then %s", was, now)
+	}
+
+	if err := server.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.gone("#banner")
+	p.text("#link", "live")
+	p.text("#said", "Connected again")
+	if _, err := lockadmin.Collect(s.admin.Locks(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestThePageConnectsAgain(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "", 1240, 800)
+	p.expect("ERR_EMPTY_RESPONSE")
+	p.expect("ERR_INCOMPLETE_CHUNKED_ENCODING")
+	p.expect("ERR_CONNECTION_")
+	p.text("tbody th", "nightly")
+
+	var refused atomic.Int64
+	s.on(func(*http.Request) { refused.Add(1); panic(http.ErrAbortHandler) }) // the server takes no request
+	s.server.CloseClientConnections()
+	p.text("#banner", "The connection is lost")
+	p.text("#link", "not connected")
+	s.eventually(func() bool { return refused.Load() >= 2 }) // it goes on trying
+	s.on(nil)
+	s.hold("app-2", "meanwhile")
+	p.click("#retry")
+	p.gone("#banner")
+	p.text("tbody th", "meanwhile")
+	p.text("#link", "live")
+}

@@ -1,0 +1,135 @@
+package browser
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// open lock, with its break button.
+func (p *tab) openDialog() {
+	p.t.Helper()
+	p.text(".actions button", "Break lease…")
+	p.click(".actions button")
+	p.text("dialog h2", "Break this lease?")
+}
+
+func (p *tab) reason(text string) {
+	p.t.Helper()
+	p.do(chromedp.SendKeys(chromedp.CSS("#reason"), text))
+}
+
+func TestABreakEndsTheLeaseAndTheNextHasTheLock(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	lease := s.hold("app-1/reporter[4711]", "nightly")
+	s.queue("app-2/reporter[812]", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.text(".sentence", "app-1/reporter[4711]")
+	p.openDialog()
+	p.text("dialog", "app-2/reporter[812]") // who has the lock next
+
+	p.click("dialog button[type=submit]")
+	p.text("dialog .refusal", "Give a reason")
+	p.reason("host is down, ticket OPS-17")
+	p.click("dialog button[type=submit]")
+	p.gone("dialog")
+	p.text("#note", fmt.Sprintf("Broken: token %d", lease.Token()))
+	p.text(".sentence", "app-2/reporter[812]")
+	if err := lease.Renew(t.Context()); !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("the holder renews its lease: %v, want ErrLost", err)
+	}
+	p.text(".plain-table", "host is down, ticket OPS-17")
+	p.text(".plain-table", "alice")
+	p.until("document.querySelector('.timeline-picture .bad')") // the sign of a break
+}
+
+func TestABreakOfALockThatHasMovedOnIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.hold("app-1", "nightly")
+	s.queue("app-2", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.expect("409 (Conflict)")
+	p.openDialog()
+	p.reason("host is down")
+	// Between the click and the server's look somebody else breaks the lock, and app-2 has it.
+	s.on(func(r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/api/break") {
+			if _, err := s.admin.Break(r.Context(), "nightly", "I was faster"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	p.click("dialog button[type=submit]")
+	p.text("dialog .refusal", "The lock has moved on")
+	p.text("dialog .refusal", "Nothing was broken.")
+	p.until("document.querySelector('dialog button[type=submit]').disabled")
+	info, err := s.admin.Get(t.Context(), "nightly")
+	if err != nil || !info.Held || info.Holder != "app-2" {
+		t.Errorf("%+v, %v: want app-2 to keep the lock", info, err)
+	}
+	p.press(kb.Escape)
+	p.gone("dialog")
+	p.text(".sentence", "app-2")
+}
+
+func TestTheDialogSeesThatTheLockMovesOn(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.hold("app-1", "nightly")
+	s.queue("app-2", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.openDialog()
+	p.reason("host is down")
+	if _, err := s.admin.Break(t.Context(), "nightly", "I was faster"); err != nil {
+		t.Fatal(err)
+	}
+	p.text("dialog .refusal", "The lock has moved on: app-2 holds it now")
+	p.until("document.querySelector('dialog button[type=submit]').disabled")
+}
+
+func TestOneOfSeveralHoldersIsBroken(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.scene()
+	p := open(t, s.home, "#/lock?name=thumbnails", 1240, 900)
+	p.text("h2", "Holders (3)")
+	p.click(`button[aria-label="Break the lease of worker-2/thumbnails[311]"]`)
+	p.text("dialog", "worker-2/thumbnails[311]")
+	p.reason("stuck")
+	p.click("dialog button[type=submit]")
+	p.text("h2", "Holders (2)")
+	infos, err := s.admin.Holders(t.Context(), "thumbnails")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range infos {
+		if info.Held && info.Slot == 2 {
+			t.Errorf("slot 2 is still held: %+v", info)
+		}
+	}
+}
+
+func TestAReadOnlyPageHasNoBreakButton(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "#/lock?name=nightly", 1240, 900)
+	p.text(".sentence", "app-1")
+	p.text(".holder-card", "Held for")
+	if n := eval[int](p, "[...document.querySelectorAll('button')].filter(b => b.innerText.includes('Break')).length"); n != 0 {
+		t.Errorf("there are %d buttons to break", n)
+	}
+	p.press("b")
+	if eval[bool](p, "!!document.querySelector('dialog')") {
+		t.Error("the key b opens a dialog")
+	}
+}

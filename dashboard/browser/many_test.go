@@ -1,0 +1,111 @@
+package browser
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// holdMany takes n locks, lock-00000 and so on, until the test ends.
+func (s *stage) holdMany(n int) {
+	s.t.Helper()
+	client := s.client("app-1/importer[88]", 10*time.Minute)
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range 64 {
+		group.Go(func() {
+			for i := range next {
+				if _, err := client.TryAcquire(s.t.Context(), fmt.Sprintf("lock-%05d", i), pglock.WithTTL(10*time.Minute)); err != nil {
+					s.t.Error(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+}
+
+func TestTenThousandLocksStayFluid(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.holdMany(10_000)
+	began := time.Now()
+	p := open(t, s.home, "", 1240, 800)
+	p.text("tbody th", "lock-00000")
+	t.Logf("from the start of the browser to the first row: %v", time.Since(began))
+	if n := eval[int](p, "document.querySelectorAll('tbody tr').length"); n != 100 {
+		t.Errorf("the page draws %d rows, want 100", n)
+	}
+	if got := eval[string](p, "document.title"); got != "100+ held, 0 waiting – pglock" {
+		t.Errorf("title %q", got)
+	}
+
+	p.click("a[rel=next]")
+	p.text("tbody th", "lock-00199")
+	p.text("#summary", "page 2")
+
+	// The longest page.
+	p.do(chromedp.SetValue(chromedp.CSS("#size"), "1000"), chromedp.Evaluate[chromedp.Void]("document.querySelector('#size').dispatchEvent(new Event('change'))"))
+	took := p.until("document.querySelectorAll('tbody tr').length === 1000")
+	t.Logf("to the 1,000 rows of a long page: %v", took)
+	worst := eval[float64](p, scrollThrough)
+	t.Logf("worst frame while scrolling through 1,000 live rows: %.0f ms", worst)
+	if worst > 500 {
+		t.Errorf("a frame takes %.0f ms while the page scrolls, want at most 500", worst)
+	}
+
+	p.do(chromedp.SendKeys(chromedp.CSS("#search"), "lock-07321"))
+	took = p.until("document.querySelectorAll('tbody tr').length === 1 && document.querySelector('tbody th').textContent.includes('lock-07321')")
+	t.Logf("from the search to its result: %v", took)
+	if took > 3*time.Second {
+		t.Errorf("a search takes %v, want at most 3s", took)
+	}
+	p.text("#said", "1 lock found")
+	if got := eval[string](p, "location.hash"); got != "#/locks?match=lock-07321&limit=1000" && got != "#/locks?limit=1000&match=lock-07321" {
+		t.Errorf("the search is not in the address: %s", got)
+	}
+}
+
+// scrollThrough scrolls to the end in steps, and answers the longest time between two frames in milliseconds.
+const scrollThrough = `new Promise((done) => {
+  let worst = 0, last = performance.now(), y = 0;
+  const step = (now) => {
+    worst = Math.max(worst, now - last);
+    last = now;
+    y += 400;
+    window.scrollTo(0, y);
+    if (y < document.documentElement.scrollHeight) requestAnimationFrame(step);
+    else done(worst);
+  };
+  requestAnimationFrame((now) => { last = now; requestAnimationFrame(step); });
+})`
+
+func TestAChangeIsSeenWithinASecond(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "first")
+	p := open(t, s.home, "", 1240, 800)
+	p.text("tbody th", "first")
+	fastest := time.Hour
+	for i := range 4 {
+		name := fmt.Sprintf("change-%d", i)
+		s.hold("app-2", name)
+		took := p.text("tbody th", name)
+		t.Logf("change %d was seen after %v", i, took)
+		fastest = min(fastest, took)
+	}
+	if fastest > time.Second {
+		t.Errorf("the fastest of four changes was seen after %v, want at most 1s", fastest)
+	}
+	if got := eval[string](p, "document.title"); got != "5 held, 0 waiting – pglock" {
+		t.Errorf("title %q", got)
+	}
+}

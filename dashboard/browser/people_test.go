@@ -1,0 +1,275 @@
+package browser
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// views are the addresses that tests of every view visit, and what is there when a view is ready.
+var views = [][2]string{
+	{"#/locks", "tbody tr"},
+	{"#/lock?name=nightly-report", ".timeline-picture"},
+	{"#/lock?name=thumbnails", ".timeline-picture"},
+	{"#/sessions", "tbody tr"},
+	{"#/locks?match=nothing-has-this-name", ".empty:not([hidden])"},
+	{"#/lock?name=nobody-used-this", ".empty:not([hidden])"},
+}
+
+func TestNothingIsWiderThanAPhone(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.scene()
+	long := strings.Repeat("billing/eu-central-1/customer-", 17)
+	s.hold(strings.Repeat("h", 200), long)
+	s.queue(strings.Repeat("q", 200), long)
+	p := open(t, s.home, "", 360, 740)
+	all := append([][2]string{{"#/lock?name=" + long, ".timeline-picture"}}, views...)
+	for _, v := range all {
+		p.visit(v)
+		if w := eval[int](p, "document.documentElement.scrollWidth"); w > 360 {
+			t.Errorf("%.60s is %d pixels wide, want at most 360: %s", v[0], w, eval[string](p, widest))
+		}
+		for _, small := range eval[[]string](p, tooSmall) {
+			t.Errorf("%.60s: %s: smaller than 24 by 24 pixels", v[0], small)
+		}
+	}
+	p.visit(all[0])
+	p.openDialog()
+	if w := eval[int](p, "document.querySelector('dialog').getBoundingClientRect().right"); w > 360 {
+		t.Errorf("the dialog ends at %d", w)
+	}
+}
+
+const widest = `[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > 361).map(e => e.tagName + '.' + e.className).slice(0, 5).join(', ')`
+
+// tooSmall finds controls that are hard to hit with a finger.
+const tooSmall = `[...document.querySelectorAll('button, select, input, a.button, nav a')].filter(e => e.checkVisibility() && !e.closest('label.check'))
+  .filter(e => { const r = e.getBoundingClientRect(); return r.width > 0 && (r.width < 24 || r.height < 24); }).map(e => e.outerHTML.slice(0, 100))`
+
+// visit opens a view in the same page.
+func (p *tab) visit(v [2]string) {
+	p.t.Helper()
+	p.eval("location.hash = " + quote(v[0]))
+	p.until(fmt.Sprintf("decodeURI(location.hash) === decodeURI(%s) && document.querySelector(%q)?.checkVisibility()", quote(v[0]), v[1]))
+}
+
+func TestTheKeyboardAloneReachesTheBreakOfALock(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.scene()
+	p := open(t, s.home, "", 1240, 800)
+	p.text("tbody th", "nightly-report")
+	p.press("w")
+	p.until("location.hash === '#/locks?order=waiting'")
+	p.press("/")
+	p.until("document.activeElement.id === 'search'")
+	p.press("nightly")
+	p.until("document.querySelectorAll('tbody tr').length === 1")
+	p.press(kb.ArrowDown)
+	p.until("document.activeElement.matches('tbody a:focus-visible')")
+	p.press(kb.Enter)
+	p.text("h1", "nightly-report")
+	p.until("document.activeElement.tagName === 'H1'")
+	p.text(".actions button", "Break")
+	p.press("b")
+	p.until("document.activeElement.id === 'reason'")
+	p.press("host is down")
+	p.press(kb.Tab) // Cancel
+	p.press(kb.Tab)
+	p.until("document.activeElement.matches('dialog button[type=submit]:focus-visible')")
+	p.press(kb.Enter)
+	p.gone("dialog")
+	p.text(".sentence", "app-2/reporter[812]")
+
+	p.press(kb.Escape) // back to the list, with its search, at the lock that was open
+	p.until("location.hash.includes('match=nightly')")
+	p.until("document.activeElement.matches('tbody a')")
+	p.press("?")
+	p.text("dialog", "Keyboard")
+	p.press(kb.Escape)
+	p.gone("dialog")
+	p.press("2")
+	p.text("h1", "Sessions")
+}
+
+func TestEverythingThatHasTheFocusShowsIt(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.scene()
+	p := open(t, s.home, "", 1240, 800)
+	for _, v := range views[:3] {
+		p.visit(v)
+		seen := map[string]bool{}
+		for range 40 {
+			p.press(kb.Tab)
+			got := eval[string](p, `(() => { const e = document.activeElement; if (e === document.body) return '';
+				const s = getComputedStyle(e); return (s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2 ? 'shown ' : 'hidden ') + e.outerHTML.slice(0, 120); })()`)
+			if strings.HasPrefix(got, "hidden ") {
+				t.Errorf("%s: nothing shows that this has the focus: %s", v[0], got)
+			}
+			seen[got] = true
+		}
+		if len(seen) < 8 {
+			t.Errorf("%s: the key Tab reaches %d places: %v", v[0], len(seen), seen)
+		}
+	}
+}
+
+func TestEveryControlHasAName(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.scene()
+	p := open(t, s.home, "", 1240, 900)
+	named := map[string]bool{"button": true, "link": true, "textbox": true, "searchbox": true, "combobox": true, "checkbox": true, "dialog": true,
+		"img": true, "image": true, "table": true, "region": true, "navigation": true, "heading": true, "columnheader": false, "article": true}
+	check := func(where string) {
+		tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]int{}
+		for _, node := range tree.Nodes {
+			if node.Ignored || node.Role == nil {
+				continue
+			}
+			role := strings.Trim(string(node.Role.Value), `"`)
+			found[role]++
+			if named[role] && (node.Name == nil || strings.Trim(string(node.Name.Value), `" `) == "") {
+				t.Errorf("%s: a %s without a name (node %d)", where, role, node.BackendDOMNodeID)
+			}
+		}
+		if where != "dialog" && (found["heading"] == 0 || found["main"] != 1 || found["status"] == 0) {
+			t.Errorf("%s: %v: want one main, and headings and live regions", where, found)
+		}
+		if strings.HasPrefix(where, "#/locks") && !strings.Contains(where, "match") && (found["row"] < 5 || found["columnheader"] != 6 || found["rowheader"] < 5) {
+			t.Errorf("%s: %v: want a table with rows and headers", where, found)
+		}
+	}
+	for _, v := range views {
+		p.visit(v)
+		check(v[0])
+	}
+	p.visit(views[1])
+	p.openDialog()
+	check("dialog")
+	p.do(chromedp.EmulateViewport(360, 740))
+	p.click("dialog button[type=button]")
+	p.visit(views[0])
+	check("#/locks on a phone")
+}
+
+func TestDarkAndLight(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, asAlice()...)
+	s.scene()
+	p := open(t, s.home, "", 1240, 900)
+	ground := "getComputedStyle(document.body).backgroundColor"
+	backgrounds := map[string]string{}
+	for _, scheme := range []string{"light", "dark"} {
+		p.scheme(scheme)
+		p.visit(views[0])
+		p.until("matchMedia('(prefers-color-scheme: " + scheme + ")').matches")
+		backgrounds[scheme] = eval[string](p, ground)
+		for _, v := range views {
+			p.visit(v)
+			for _, bad := range eval[[]string](p, lowContrast) {
+				t.Errorf("%s, %s: %s", scheme, v[0], bad)
+			}
+		}
+		p.visit(views[1])
+		p.openDialog()
+		for _, bad := range eval[[]string](p, lowContrast) {
+			t.Errorf("%s, dialog: %s", scheme, bad)
+		}
+		p.click("dialog button[type=button]")
+	}
+	if backgrounds["light"] == backgrounds["dark"] {
+		t.Errorf("dark and light have the same background: %v", backgrounds)
+	}
+	p.click("#theme") // light, although the system is dark
+	p.until(ground + " === " + quote(backgrounds["light"]))
+	p.do(chromedp.Reload())
+	p.until(ground + " === " + quote(backgrounds["light"])) // it stays chosen
+	p.click("#theme")
+	p.click("#theme")
+	p.until(ground + " === " + quote(backgrounds["dark"]))
+}
+
+// lowContrast lists texts whose contrast with what is behind them is below 4.5 to 1.
+const lowContrast = `(() => {
+  const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+  const parse = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); const d = canvas.getImageData(0, 0, 1, 1).data; return [d[0], d[1], d[2], d[3] / 255]; };
+  const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] + under[i] * (1 - top[3]));
+  const light = (c) => { const [r, g, b] = c.map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
+  const behind = (e) => {
+    const layers = [];
+    for (let n = e; n; n = n.parentElement) { const c = parse(getComputedStyle(n).backgroundColor); if (c[3] > 0) layers.push(c); if (c[3] === 1) break; }
+    return layers.reverse().reduce((under, top) => over(top, under), [255, 255, 255]);
+  };
+  const bad = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement;
+    if (!walk.currentNode.textContent.trim() || !e.checkVisibility() || e.closest('.unseen, noscript, [disabled], title, .skip')) continue;
+    const style = getComputedStyle(e);
+    let ground = behind(e), ink = style.color;
+    if (e instanceof SVGElement) {
+      ink = style.fill;
+      const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
+      for (const s of e.ownerSVGElement.querySelectorAll('rect, circle')) {
+        const b = s.getBoundingClientRect(), f = getComputedStyle(s);
+        if (f.fill !== 'none' && b.x <= x && x <= b.right && b.y <= y && y <= b.bottom) { const c = parse(f.fill); c[3] *= f.fillOpacity; ground = over(c, ground); }
+      }
+    }
+    const a = light(over(parse(ink), ground)), b = light(ground);
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) bad.push(ratio.toFixed(2) + ' to 1: ' + e.tagName + ' ' + JSON.stringify(walk.currentNode.textContent.slice(0, 40)));
+  }
+  return [...new Set(bad)];
+})()`
+
+func TestNothingMovesForWhomThatHarms(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "", 1240, 800)
+	p.text("tbody th", "nightly")
+	const moves = "getComputedStyle(document.querySelector('.fill')).transitionDuration"
+	for value, want := range map[string]string{"no-preference": "1s", "reduce": "0s"} {
+		_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-reduced-motion", Value: value}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := eval[string](p, moves); got != want {
+			t.Errorf("with %s the bar moves for %s, want %s", value, got, want)
+		}
+	}
+}
+
+func TestTheBackButtonReturnsToThePlaceInTheList(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.holdMany(300)
+	p := open(t, s.home, "#/locks?limit=500", 1240, 800)
+	p.until("document.querySelectorAll('tbody tr').length === 300")
+	p.eval("[...document.querySelectorAll('tbody a')].find(a => a.textContent === 'lock-00200').scrollIntoView()")
+	p.until("window.scrollY > 4000")
+	was := eval[float64](p, "window.scrollY")
+	p.eval("[...document.querySelectorAll('tbody a')].find(a => a.textContent === 'lock-00200').click()")
+	p.text("h1", "lock-00200")
+	if got := eval[string](p, "document.title"); !strings.HasPrefix(got, "held: lock-00200") {
+		p.until("document.title.startsWith('held: lock-00200')")
+	}
+	p.do(chromedp.NavigateBack())
+	p.until("document.querySelectorAll('tbody tr').length === 300")
+	p.until(fmt.Sprintf("Math.abs(window.scrollY - %f) < 60", was))
+	p.until("document.activeElement.textContent === 'lock-00200'")
+}

@@ -1,0 +1,154 @@
+package browser
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// prefix is where the page is mounted.
+const prefix = "/back/office/locks"
+
+// stage is the page on a server, over a database.
+type stage struct {
+	t      *testing.T
+	pool   *pgxpool.Pool
+	admin  *lockadmin.Admin
+	home   string
+	server *httptest.Server
+
+	mu     sync.Mutex
+	before func(*http.Request) // called with each request
+}
+
+// asAlice logs in everybody as somebody who may break locks.
+func asAlice() []dashboard.Option {
+	return []dashboard.Option{dashboard.WithBreaks(), dashboard.WithAuth(func(*http.Request) (dashboard.Identity, error) {
+		return dashboard.Identity{Name: "alice", MayBreak: true}, nil
+	})}
+}
+
+func newStage(t *testing.T, opts ...dashboard.Option) *stage {
+	t.Helper()
+	chromium(t)
+	return stageOn(t, pgtest.Database(t).Pool(t), opts...)
+}
+
+func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage {
+	t.Helper()
+	admin, err := lockadmin.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := dashboard.New(admin, append(opts, dashboard.WithOnError(func(err error) { t.Logf("the page: %v", err) }))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t, pool: pool, admin: admin}
+	mux := http.NewServeMux()
+	mux.Handle(prefix+"/", http.StripPrefix(prefix, page))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		f := s.before
+		s.mu.Unlock()
+		if f != nil {
+			f(r)
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() {
+		page.Close()
+		server.Close()
+	})
+	s.server, s.home = server, server.URL+prefix+"/"
+	return s
+}
+
+// on has f called with each request before it is served.
+func (s *stage) on(f func(*http.Request)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.before = f
+}
+
+// client makes a client that is closed when the test ends.
+func (s *stage) client(holder string, ttl time.Duration) *pglock.Client {
+	s.t.Helper()
+	client, err := pglock.New(s.t.Context(), s.pool, pglock.WithDefaultHolder(holder), pglock.WithDefaultTTL(ttl))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := client.Close(ctx); err != nil {
+			s.t.Error(err)
+		}
+	})
+	return client
+}
+
+// hold takes a lock until the test ends, or until somebody breaks it.
+func (s *stage) hold(holder, name string, opts ...pglock.AcquireOption) *pglock.Lease {
+	s.t.Helper()
+	lease, err := s.client(holder, time.Minute).TryAcquire(s.t.Context(), name, opts...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return lease
+}
+
+// queue waits for a lock in the background until the test ends; it returns when the ticket is in the queue.
+func (s *stage) queue(holder, name string, opts ...pglock.AcquireOption) {
+	s.t.Helper()
+	client := s.client(holder, time.Minute)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := client.Acquire(ctx, name, opts...); err != nil && !errors.Is(err, context.Canceled) {
+			s.t.Errorf("%s waits for %s: %v", holder, name, err)
+		}
+	}()
+	s.t.Cleanup(func() { cancel(); <-done })
+	s.eventually(func() bool {
+		waiters, err := lockadmin.Collect(s.admin.Waiters(s.t.Context(), name))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, w := range waiters {
+			if w.Holder == holder {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func (s *stage) eventually(so func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatal("it did not happen in time")
+		}
+	}
+}
+
+// sql does what no client would.
+func (s *stage) sql(text string, args ...any) {
+	s.t.Helper()
+	if _, err := s.pool.Exec(s.t.Context(), text, args...); err != nil {
+		s.t.Fatal(err)
+	}
+}

@@ -1,0 +1,47 @@
+package dashboard
+
+import "time"
+
+// The policy and the sizes for the tests.
+const (
+	Policy     = policy
+	BreakBytes = breakBytes
+)
+
+// WithPace makes streams faster.
+func WithPace(poll, quiet, piece, whole time.Duration) Option {
+	return func(c *config) error {
+		c.pace.poll, c.pace.quiet, c.pace.piece, c.pace.whole = poll, quiet, piece, whole
+		return nil
+	}
+}
+
+// WithBodyTime gives clients less time to send a body.
+func WithBodyTime(d time.Duration) Option {
+	return func(c *config) error {
+		c.pace.body = d
+		return nil
+	}
+}
+
+// Watched counts the feeds and the streams.
+func (d *Dashboard) Watched() (feeds, streams int) {
+	d.feeds.mu.Lock()
+	defer d.feeds.mu.Unlock()
+	return len(d.feeds.open), d.feeds.streams
+}
+
+// CSRFToken makes a token of another time.
+func (d *Dashboard) CSRFToken(who Identity, at time.Time) string { return d.csrfToken(who, at) }
+
+// Files names the files of the page.
+func Files() (names []string) {
+	f, err := readFiles()
+	if err != nil {
+		panic(err)
+	}
+	for name := range f.all {
+		names = append(names, name)
+	}
+	return names
+}

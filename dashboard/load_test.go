@@ -1,0 +1,222 @@
+package dashboard_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/dashboard"
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+func withPace(poll, quiet, piece, whole time.Duration) dashboard.Option {
+	return dashboard.WithPace(poll, quiet, piece, whole)
+}
+
+// fast is a page that reads a hundred times a second or so.
+var fast = withPace(10*time.Millisecond, 500*time.Millisecond, time.Second, time.Hour)
+
+// counter counts statements, and how many run at once.
+type counter struct{ all, now, most atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.all.Add(1)
+	for now := c.now.Add(1); ; {
+		most := c.most.Load()
+		if now <= most || c.most.CompareAndSwap(most, now) {
+			return ctx
+		}
+	}
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) { c.now.Add(-1) }
+
+// counted starts a page whose statements are counted.
+func counted(t *testing.T, opts ...dashboard.Option) (*stage, *counter) {
+	t.Helper()
+	c := &counter{}
+	db := pgtest.Database(t)
+	return startOver(t, db, db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = c }), opts...), c
+}
+
+func TestStreamsOfOneQueryShareItsReads(t *testing.T) {
+	t.Parallel()
+	s, statements := counted(t, withPace(200*time.Millisecond, time.Hour, time.Second, time.Hour))
+	began, before := time.Now(), statements.all.Load()
+	const readers = 50
+	var all sync.WaitGroup
+	for range readers {
+		e := s.stream("/api/stream?order=name")
+		all.Go(func() {
+			if _, _, err := e.read(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	s.wantWatched(1, readers)
+	reads, most := statements.all.Load()-before, int64(time.Since(began)/(200*time.Millisecond))+1
+	if reads > most {
+		t.Errorf("%d streams took %d reads in %s, want at most %d", readers, reads, time.Since(began), most)
+	}
+}
+
+func TestStreamsAndQueriesAreLimited(t *testing.T) {
+	t.Parallel()
+	s := start(t, dashboard.WithMaxStreams(dashboard.MaxFeeds+1))
+	var last *events
+	for n := range dashboard.MaxFeeds {
+		last = s.stream(fmt.Sprintf("/api/stream?match=%d", n))
+	}
+	s.get("/api/stream?match=another").want(503, "Too many different views")
+	s.stream("/api/stream?match=0") // the same as one before
+	r := s.get("/api/stream?match=0").want(503, "Too many pages")
+	if r.header.Get("Retry-After") == "" {
+		t.Error("the refusal does not say when to come again")
+	}
+	last.cancel()
+	s.wantWatched(dashboard.MaxFeeds-1, dashboard.MaxFeeds)
+	s.stream("/api/stream?match=another")
+}
+
+func TestReadsUseFewConnections(t *testing.T) {
+	t.Parallel()
+	s, statements := counted(t, fast, dashboard.WithMaxConnections(2))
+	s.many(1000, "")
+	statements.most.Store(0)
+	var all sync.WaitGroup
+	for n := range 20 {
+		e := s.stream(fmt.Sprintf("/api/stream?match=%d", n))
+		all.Go(func() {
+			for range 3 {
+				s.get("/api/locks?limit=1000").want(200)
+			}
+			if _, _, err := e.read(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if most := statements.most.Load(); most > 2 {
+		t.Errorf("%d statements at once, want at most 2", most)
+	}
+}
+
+// Readers that do not read are disconnected; meanwhile the others see every change.
+func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	s := start(t, withPace(50*time.Millisecond, time.Hour, 300*time.Millisecond, time.Hour))
+	s.many(10_000, "")
+	const slow, quick = 150, 50
+	address := strings.TrimPrefix(s.http.URL, "http://")
+	for range slow {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if err := conn.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "GET /api/stream?limit=10000 HTTP/1.1\r\nHost: %s\r\n\r\n", address)
+	}
+	var all sync.WaitGroup
+	for range quick {
+		e := s.stream("/api/stream?limit=10")
+		all.Go(func() {
+			for { // until somebody has changed the first lock
+				event, data, err := e.read()
+				if err != nil || event != "locks" {
+					t.Errorf("event %q, %v", event, err)
+					return
+				}
+				if strings.Contains(data, "somebody else") {
+					return
+				}
+			}
+		})
+	}
+	eventually(t, "every reader is there, or was disconnected", func() bool { _, n := s.page.Watched(); return n >= quick })
+	s.execute("UPDATE pglock.locks SET holder = 'somebody else' WHERE name = 'lock 00001'")
+	all.Wait()
+	s.wantWatched(1, quick) // the slow ones are gone
+}
+
+// Close does not wait for readers that do not read.
+func TestCloseEndsAWriteToASlowReader(t *testing.T) {
+	t.Parallel()
+	s := start(t, withPace(time.Millisecond, time.Hour, time.Hour, time.Hour))
+	s.many(10_000, "")
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.http.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /api/stream?limit=10000 HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	s.wantWatched(1, 1)
+	closed := make(chan struct{})
+	go func() { defer close(closed); s.page.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Error("Close waits for a reader that does not read")
+		conn.Close()
+		<-closed
+	}
+}
+
+func TestALostDatabaseIsAProblemThatEnds(t *testing.T) {
+	t.Parallel()
+	var reported atomic.Int64
+	s := start(t, fast, dashboard.WithOnError(func(error) { reported.Add(1) }))
+	s.many(1, "")
+	e := s.stream("/api/stream")
+	e.next("locks")
+	owner, err := pgx.Connect(t.Context(), pgtest.Server(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owner.Close(context.WithoutCancel(t.Context()))
+	must := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := owner.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must("ALTER DATABASE " + pgx.Identifier{s.db.Name()}.Sanitize() + " ALLOW_CONNECTIONS false")
+	must("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", s.db.Name())
+	problem := e.until("problem", `"error"`)
+	r := s.get("/api/locks").want(503, `"error"`)
+	if r.header.Get("Retry-After") == "" {
+		t.Error("the refusal does not say when to come again")
+	}
+	for _, text := range []string{problem, r.body, s.get("/api/lock?name=a").want(503).body, s.get("/api/history").want(503).body} {
+		for _, secret := range []string{s.db.Name(), s.pool.Config().ConnConfig.User, s.pool.Config().ConnConfig.Host, "SQLSTATE", "FATAL"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s tells %q", text, secret)
+			}
+		}
+	}
+	s.get("/").want(http.StatusOK)
+	late := s.stream("/api/stream?match=late") // somebody who comes meanwhile
+	late.next("problem")
+	must("ALTER DATABASE " + pgx.Identifier{s.db.Name()}.Sanitize() + " ALLOW_CONNECTIONS true")
+	e.until("locks", `"lock 00001"`)
+	late.until("locks", `"locks":[]`)
+	s.get("/api/locks").want(200)
+	if reported.Load() == 0 {
+		t.Error("WithOnError has heard nothing")
+	}
+}

@@ -1,0 +1,194 @@
+package dashboard_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+func escape(s string) string { return url.QueryEscape(s) }
+
+// events is an open stream.
+type events struct {
+	s      *stage
+	body   io.ReadCloser
+	lines  *bufio.Reader
+	cancel context.CancelFunc
+}
+
+// stream opens a stream, which ends with the test.
+func (s *stage) stream(path string, headers ...string) *events {
+	s.t.Helper()
+	e, got := s.tryStream(path, headers...)
+	if got.StatusCode != http.StatusOK || got.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" {
+		s.t.Fatalf("%s: %s, %v", path, got.Status, got.Header)
+	}
+	return e
+}
+
+func (s *stage) tryStream(path string, headers ...string) (*events, *http.Response) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	s.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.http.URL+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	got, err := s.http.Client().Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { got.Body.Close() })
+	return &events{s, got.Body, bufio.NewReader(got.Body), cancel}, got
+}
+
+// read returns the next event, or io.EOF and the like.
+func (e *events) read() (event, data string, err error) {
+	for {
+		line, err := e.lines.ReadString('\n')
+		if err != nil {
+			return "", "", err
+		}
+		line = strings.TrimSuffix(line, "\n")
+		switch name, value, _ := strings.Cut(line, ": "); {
+		case name == "event":
+			event = value
+		case name == "data":
+			data = value
+		case line == "" && event != "":
+			return event, data, nil
+		}
+	}
+}
+
+// next returns the data of the next event, which has this name.
+func (e *events) next(name string) string {
+	e.s.t.Helper()
+	event, data, err := e.read()
+	if err != nil || event != name {
+		e.s.t.Fatalf("event %q, %v: %.300s", event, err, data)
+	}
+	return data
+}
+
+// until reads events of this name until one has the text.
+func (e *events) until(name, text string) string {
+	e.s.t.Helper()
+	for {
+		if data := e.next(name); strings.Contains(data, text) {
+			return data
+		}
+	}
+}
+
+// eventually waits until something holds that nothing announces.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	tick, late := time.NewTicker(5*time.Millisecond), time.After(20*time.Second)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatalf("not within 20 s: %s", what)
+		}
+	}
+}
+
+func (s *stage) wantWatched(feeds, streams int) {
+	s.t.Helper()
+	eventually(s.t, "the feeds and streams that are open", func() bool {
+		f, n := s.page.Watched()
+		return f == feeds && n == streams
+	})
+}
+
+func TestAStreamShowsAChangeWithinASecond(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	list, single := s.stream("/api/stream"), s.stream("/api/stream?name=nightly")
+	if got := decode[locks](t, list.next("locks")); len(got.Locks) != 0 {
+		t.Errorf("%+v", got)
+	}
+	single.next("problem") // there is no such lock yet
+	lease := s.hold("app-1", "nightly")
+	began := time.Now()
+	list.until("locks", `"holder":"app-1"`)
+	if took := time.Since(began); took > 1500*time.Millisecond { // a second, and what a busy machine adds
+		t.Errorf("the change took %s", took)
+	}
+	single.until("lock", `"holder":"app-1"`)
+	if err := lease.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	list.until("locks", `"locks":[]`)
+	single.until("lock", `"holders":[]`)
+}
+
+func TestAStreamSaysNothingWhileNothingChanges(t *testing.T) {
+	t.Parallel()
+	s := start(t, fast)
+	s.many(3, "")
+	e := s.stream("/api/stream")
+	e.next("locks")
+	for comments := 0; comments < 2; { // each after 50 reads or so
+		line, err := e.lines.ReadString('\n')
+		switch {
+		case err != nil || strings.HasPrefix(line, "event"):
+			t.Fatalf("%q, %v", line, err)
+		case line == ":\n":
+			comments++
+		}
+	}
+}
+
+func TestAClientThatLeavesEndsItsPart(t *testing.T) {
+	t.Parallel()
+	s := start(t, fast)
+	one, two, other := s.stream("/api/stream"), s.stream("/api/stream"), s.stream("/api/stream?match=x")
+	for _, e := range []*events{one, two, other} {
+		e.next("locks")
+	}
+	s.wantWatched(2, 3)
+	one.cancel()
+	s.wantWatched(2, 2)
+	other.cancel()
+	s.wantWatched(1, 1)
+	two.cancel()
+	s.wantWatched(0, 0)
+}
+
+func TestCloseEndsStreamsAndRefusesMore(t *testing.T) {
+	t.Parallel()
+	s := start(t, fast)
+	e := s.stream("/api/stream")
+	e.next("locks")
+	s.page.Close()
+	if _, _, err := e.read(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended with %v", err)
+	}
+	s.get("/api/stream").want(503, "shutting down")
+	s.get("/api/locks").want(200)
+	s.page.Close()
+}
+
+func TestAStreamEndsSoThatBrowsersLogInAgain(t *testing.T) {
+	t.Parallel()
+	s := start(t, withPace(10*time.Millisecond, time.Hour, time.Second, 100*time.Millisecond))
+	e := s.stream("/api/stream")
+	e.next("locks")
+	if _, _, err := e.read(); !errors.Is(err, io.EOF) {
+		t.Errorf("the stream ended with %v", err)
+	}
+	s.wantWatched(0, 0)
+}

@@ -1,0 +1,153 @@
+package lockadmin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/pause"
+	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// HistoryLevel says which tenures the history has.
+type HistoryLevel string
+
+// The levels of the history.
+const (
+	HistoryLosses HistoryLevel = "losses" // those that ended without their holder: taken over, broken, or expired and pruned
+	HistoryAll    HistoryLevel = "all"    // also those that their holder released or handed over
+)
+
+// How long the history may be kept, and is by default.
+const (
+	DefaultKeep = 90 * 24 * time.Hour
+	MinKeep     = 24 * time.Hour
+	MaxKeep     = 36525 * 24 * time.Hour
+)
+
+// HistorySettings says what the history has. Times are the server's, in UTC.
+type HistorySettings struct {
+	Level  HistoryLevel  `json:"level"`
+	Keep   time.Duration `json:"-"`               // older events are removed, a thousand at a time, by every client and by Prune
+	Since  time.Time     `json:"since,omitzero"`  // of HistoryAll: since when every tenure that ends is in it
+	Pruned time.Time     `json:"pruned,omitzero"` // what ended before may have been removed; zero: nothing was
+}
+
+// HistoryOption configures SetHistory.
+type HistoryOption func(*historyChange) error
+
+type historyChange struct {
+	actor string
+	level *HistoryLevel
+	keep  *float64 // seconds
+}
+
+// WithLevel sets the level of the history.
+func WithLevel(l HistoryLevel) HistoryOption {
+	return func(c *historyChange) error {
+		c.level = &l
+		if l != HistoryLosses && l != HistoryAll {
+			return &pglock.ArgumentError{Field: "level", Value: argument.Shorten(string(l)), Rule: "be losses or all"}
+		}
+		return nil
+	}
+}
+
+// WithKeep sets for how long the history is kept, from MinKeep to MaxKeep. Defaults to DefaultKeep, 90 days.
+func WithKeep(d time.Duration) HistoryOption {
+	return func(c *historyChange) error {
+		s := d.Seconds()
+		c.keep = &s
+		if d < MinKeep || d > MaxKeep {
+			return &pglock.ArgumentError{Field: "keep", Value: d.String(), Rule: "be from 24h to 36525 days"}
+		}
+		return nil
+	}
+}
+
+// WithChanger names the person for the history, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
+func WithChanger(who string) HistoryOption {
+	return func(c *historyChange) error {
+		c.actor = who
+		return checkText("actor", who, pglock.MaxHolderBytes)
+	}
+}
+
+// HistorySettings tells what the history has. The database user needs the role pglock_admin. Errors are those of Locks.
+func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
+	s, err := a.historySettings(ctx)
+	if err != nil {
+		return HistorySettings{}, failed("read the settings of the history", err)
+	}
+	return s, nil
+}
+
+// SetHistory changes which tenures the history has, and for how long it is kept, for every program of the database. It
+// leaves alone what no option names, and returns the settings. It writes an event of EventLevel.
+//
+// A change of the level needs the table of locks for a moment. It waits for those who write to the table for at most a
+// tenth of a second, while others queue behind it, and then tries again until ctx ends. The database user needs the role
+// pglock_admin.
+//
+// Errors: ErrInUse, pglock.ErrInvalid, ErrPermission, ctx's error, or the connection's failure.
+func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistorySettings, error) {
+	c := historyChange{actor: argument.Process(pglock.MaxHolderBytes)}
+	if err := apply(&c, opts); err != nil {
+		return HistorySettings{}, err
+	}
+	inUse := false
+	for {
+		s, err := a.setHistory(ctx, c)
+		if inUse = err != nil && (isInUse(err) || inUse && ctx.Err() != nil); err == nil {
+			return s, nil
+		}
+		if inUse && pause.Exactly(ctx, pauseAfterTry) {
+			continue
+		}
+		if inUse {
+			err = fmt.Errorf("%w: %w", ErrInUse, errors.Join(err, ctx.Err()))
+		}
+		return HistorySettings{}, failed("set the history", err)
+	}
+}
+
+// setHistory tries once. The server ends the try when the time of ctx is up.
+func (a *Admin) setHistory(ctx context.Context, c historyChange) (s HistorySettings, err error) {
+	err = pgx.BeginTxFunc(ctx, a.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := endInTime(ctx, tx); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, a.db.Queries.SetHistory, c.actor, c.level, c.keep)
+		if err != nil {
+			return err
+		}
+		s, err = pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (HistorySettings, error) { return scanSettings(row) })
+		return err
+	})
+	return s, err
+}
+
+func (a *Admin) historySettings(ctx context.Context) (HistorySettings, error) {
+	rows, err := server.Rows(ctx, a.db, a.db.Queries.HistorySettings, nil, func(rows pgx.Rows) (HistorySettings, error) { return scanSettings(rows) })
+	if err == nil && len(rows) != 1 {
+		err = fmt.Errorf("the server answered with %d rows", len(rows))
+	}
+	if err != nil {
+		return HistorySettings{}, err
+	}
+	return rows[0], nil
+}
+
+func scanSettings(row pgx.CollectableRow) (s HistorySettings, err error) {
+	var keep int64
+	var since, pruned *int64
+	err = row.Scan(&s.Level, &keep, &since, &pruned)
+	s.Keep, s.Since, s.Pruned = time.Duration(keep)*time.Microsecond, protocol.Moment(since), protocol.Moment(pruned)
+	return s, err
+}

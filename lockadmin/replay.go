@@ -1,0 +1,251 @@
+package lockadmin
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// rowOfLocks is the ID of what the row of a lock says now, which comes after every event.
+const rowOfLocks = math.MaxInt64
+
+// maxActive limits how many tenures of a lock are kept for comparison. So many run at once only in a history in which
+// each has been reported already.
+const maxActive = 10_000
+
+// replay compares the tenures of one lock after the other. Tenures come in the order of their tokens, and a grant under
+// the lock of a row gets a greater token than all before. So this is the order of the grants too, or else a token went
+// back.
+//
+// Two clocks order tenures besides tokens. The server's clock orders all of a lock. The IDs of events order those of one
+// slot, whatever the clock says: a row has one tenure at a time, and each draws its ID when it ends.
+type replay struct {
+	found Verification
+	steps []clockStep
+
+	lock   string
+	counts bool           // the lock has a tenure
+	slots  map[int]Tenure // of each slot the last
+	latest Tenure         // which was granted last by the clock
+	active []Tenure       // which may run when the next one is granted
+}
+
+func (r *replay) next(t Tenure) {
+	if t.lock != r.lock || r.slots == nil {
+		r.lock, r.counts, r.slots, r.latest, r.active = t.lock, false, map[int]Tenure{}, Tenure{}, nil
+	}
+	before, known := r.slots[t.Slot]
+	if t.Kind == tenureFree {
+		r.numbers(before, known, t, 0)
+		return
+	}
+	if !r.counts {
+		r.counts = true
+		r.found.Locks++
+	}
+	r.found.Tenures++
+	r.span(t)
+	r.alone(t)
+	if !r.tokens(before, known, t) {
+		r.numbers(before, known, t, 1)
+	}
+	r.together(t)
+	if !known || before.ID < t.ID { // else a token went back, and the tenure before is the later one
+		r.slots[t.Slot] = t
+	}
+}
+
+// span notes the times that the record covers.
+func (r *replay) span(t Tenure) {
+	if r.found.From.IsZero() || t.GrantedAt.Before(r.found.From) {
+		r.found.From = t.GrantedAt
+	}
+	if t.EndedAt.After(r.found.To) {
+		r.found.To = t.EndedAt
+	}
+}
+
+// tokens compares a tenure with the one before it in its slot, and with the one that the clock says was granted last. It
+// reports whether a token went back.
+func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
+	switch {
+	case known && t.first() <= before.Token:
+		back = true
+		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
+			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
+	case known && t.ID < before.ID && t.Number <= before.Number:
+		back = true
+		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: before.GrantedAt.Sub(t.GrantedAt),
+			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
+	case known && before.Kind == EventBreak && t.first() <= before.NewToken:
+		back = true
+		r.report(Violation{Kind: ViolationToken, First: before, Second: t,
+			Detail: fmt.Sprintf("%v was granted after a break had drawn token %d", t, before.NewToken)})
+	case r.latest.Token != 0 && r.latest.Slot != t.Slot && t.first() <= r.latest.Token:
+		back = true
+		r.report(Violation{Kind: ViolationToken, First: r.latest, Second: t,
+			Detail: fmt.Sprintf("%v and %v have a token in common", r.latest, t)})
+	case r.latest.Token != 0 && t.GrantedAt.Before(r.latest.GrantedAt):
+		back = true
+		r.judge(Violation{Kind: ViolationToken, First: t, Second: r.latest, By: r.latest.GrantedAt.Sub(t.GrantedAt),
+			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", r.latest, t)}, r.latest.GrantedAt, t)
+	}
+	if r.latest.Token == 0 || !t.GrantedAt.Before(r.latest.GrantedAt) {
+		r.latest = t
+	}
+	return back
+}
+
+// numbers finds gaps: the tenures of a row are numbered without one. They begin with 1 again when the row was pruned.
+// own is 1 if t is a tenure, and 0 if it only tells the number of the last one.
+func (r *replay) numbers(before Tenure, known bool, t Tenure, own int64) {
+	gap := Gap{Lock: t.lock, Slot: t.Slot, Missing: t.Number - own, Before: t.Token}
+	var since time.Time
+	if own == 0 {
+		gap.Before = 0
+	}
+	if known {
+		gap.After, since = before.Token, before.EndedAt
+		if t.Number > before.Number-1+own {
+			gap.Missing -= before.Number
+		}
+	}
+	if gap.Missing <= 0 || t.Number == 0 { // 0: it was recorded without a number
+		return
+	}
+	gap.Cause = r.cause(known, since)
+	r.found.GapCount++
+	r.found.Missing += gap.Missing
+	if gap.Cause == GapUnknown {
+		r.found.MissingUnknown += gap.Missing
+		if len(r.found.Gaps) == MaxFindings { // it is listed rather than another one
+			r.found.Gaps = slices.DeleteFunc(r.found.Gaps, func(g Gap) bool { return g.Cause != GapUnknown })
+		}
+	}
+	if len(r.found.Gaps) < MaxFindings {
+		r.found.Gaps = append(r.found.Gaps, gap)
+	}
+}
+
+// cause says why tenures are missing that ended after this moment, if it is known. Pruning removes the oldest.
+func (r *replay) cause(known bool, since time.Time) GapCause {
+	s := r.found.Settings
+	switch {
+	case known && s.Level == HistoryAll && !since.Before(s.Since) && !since.Before(s.Pruned):
+		return GapUnknown
+	case !s.Pruned.IsZero() && (!known || since.Before(s.Pruned)):
+		return GapPruned
+	}
+	return GapLevel
+}
+
+// alone finds what is wrong with one tenure.
+func (r *replay) alone(t Tenure) {
+	switch {
+	case t.Kind == EventOverlap:
+		r.report(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot, GrantedAt: t.at},
+			By: max(0, t.EndedAt.Sub(t.at)), Detail: fmt.Sprintf("token %d was granted when %v was not over", t.NewToken, t)})
+	case (t.Kind == EventTakeover || t.Kind == EventExpired) && t.at.Before(t.EndedAt):
+		r.judge(Violation{Kind: ViolationOverlap, First: t, Second: Tenure{Token: t.NewToken, Slot: t.Slot, GrantedAt: t.at},
+			By: t.EndedAt.Sub(t.at), Detail: fmt.Sprintf("%v was taken for expired before its expiry", t)}, t.EndedAt, t)
+	case t.EndedAt.Before(t.GrantedAt):
+		if len(r.steps) < 2*maxClockSteps {
+			r.steps = append(r.steps, clockStep{id: t.ID, from: t.GrantedAt, to: t.EndedAt})
+		}
+		r.note(Violation{First: t, Second: t, By: t.GrantedAt.Sub(t.EndedAt), Detail: fmt.Sprintf("%v ended before it began", t)})
+	}
+}
+
+// together compares a tenure with all that may have run when it was granted.
+func (r *replay) together(t Tenure) {
+	r.active = slices.DeleteFunc(r.active, func(o Tenure) bool { return !o.EndedAt.After(t.GrantedAt) })
+	limit, limited := t.Limit, 0
+	var other Tenure // a limited one that runs beside t and ends last
+	for _, o := range r.active {
+		if !o.GrantedAt.Before(t.EndedAt) {
+			continue
+		}
+		switch {
+		case o.Mode == pglock.ModeLimit && t.Mode == pglock.ModeLimit && o.Slot != t.Slot:
+			limited++
+			limit = min(limit, o.Limit)
+			if other.Token == 0 || o.EndedAt.After(other.EndedAt) {
+				other = o
+			}
+		case o.Mode == pglock.ModeShared && t.Mode == pglock.ModeShared && o.Slot != t.Slot:
+		case o.NewToken == t.Token && (o.Kind == EventOverlap || o.Kind == EventTakeover && o.at.Before(o.EndedAt)): // alone has told it
+		default:
+			r.judge(Violation{Kind: ViolationOverlap, First: o, Second: t, By: earlier(o.EndedAt, t.EndedAt).Sub(later(o.GrantedAt, t.GrantedAt)),
+				Detail: fmt.Sprintf("%v was granted before %v had ended", t, o)}, o.EndedAt, t)
+		}
+	}
+	if limited >= limit && limited > 0 {
+		r.judge(Violation{Kind: ViolationLimit, First: other, Second: t, By: earlier(other.EndedAt, t.EndedAt).Sub(t.GrantedAt),
+			Detail: fmt.Sprintf("%v was granted while %d others ran: the limit is %d", t, limited, limit)}, other.EndedAt, t)
+	}
+	if r.active = append(r.active, t); len(r.active) > maxActive {
+		first := slices.MinFunc(r.active, func(a, b Tenure) int { return a.EndedAt.Compare(b.EndedAt) })
+		r.active = slices.DeleteFunc(r.active, func(o Tenure) bool { return o.EndedAt.Equal(first.EndedAt) })
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// judge reports a contradiction between times, unless the clock was set back over that moment before the event of the
+// second tenure.
+func (r *replay) judge(v Violation, moment time.Time, second Tenure) {
+	if r.setBack(moment, second.ID) {
+		r.note(v)
+		return
+	}
+	r.report(v)
+}
+
+// setBack reports whether the clock had reached a moment and was then set back before it, no later than at an event.
+func (r *replay) setBack(moment time.Time, id int64) bool {
+	return slices.ContainsFunc(r.steps, func(s clockStep) bool {
+		return s.id <= id && !s.from.Before(moment) && s.to.Before(moment)
+	})
+}
+
+func (r *replay) report(v Violation) {
+	v.Lock = r.lock
+	r.found.ViolationCount++
+	if len(r.found.Violations) < MaxFindings {
+		r.found.Violations = append(r.found.Violations, v.shown())
+	}
+}
+
+// note lists what only a clock that was set back can have caused.
+func (r *replay) note(v Violation) {
+	v.Lock, v.Kind = r.lock, ViolationClock
+	r.found.ClockCount++
+	if len(r.found.Clock) < MaxFindings {
+		r.found.Clock = append(r.found.Clock, v.shown())
+	}
+}
+
+// shown leaves out the ID of what is no event.
+func (v Violation) shown() Violation {
+	for _, t := range []*Tenure{&v.First, &v.Second} {
+		if t.ID == rowOfLocks {
+			t.ID = 0
+		}
+	}
+	return v
+}

@@ -1,0 +1,355 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// observed keeps the events of a client, each with what tells it from others in a few words.
+type observed struct {
+	mu     sync.Mutex
+	events []pglock.Event
+}
+
+func (o *observed) Observe(_ context.Context, e pglock.Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.events = append(o.events, e)
+}
+
+// words describe the events of a lock in order, without those of renewals.
+func (o *observed) words(lock string) (all []string) {
+	for _, e := range o.all() {
+		if e.Lock != lock || e.Kind == pglock.EventRenew {
+			continue
+		}
+		text := string(e.Kind)
+		for _, word := range []string{string(e.Way), string(e.Reason)} {
+			if word != "" {
+				text += " " + word
+			}
+		}
+		if e.Place > 0 {
+			text += fmt.Sprint(" place ", e.Place)
+		}
+		if e.Kind == pglock.EventHandOver {
+			text += fmt.Sprint(" ", e.Count)
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+func (o *observed) all() []pglock.Event {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.events)
+}
+
+func (o *observed) of(kind pglock.EventKind) (some []pglock.Event) {
+	for _, e := range o.all() {
+		if e.Kind == kind {
+			some = append(some, e)
+		}
+	}
+	return some
+}
+
+func (o *observed) want(t *testing.T, lock string, want ...string) {
+	t.Helper()
+	for begin := time.Now(); ; {
+		got := o.words(lock)
+		if slices.Equal(got, want) {
+			return
+		}
+		if len(got) > len(want) || time.Since(begin) > 10*time.Second {
+			t.Errorf("lock %q: events %q, want %q", lock, got, want)
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// observing are two clients of one database, each with an observer.
+func observing(t *testing.T, opts ...pglock.Option) (pool *pgxpool.Pool, a, b *pglock.Client, ofA, ofB *observed) {
+	t.Helper()
+	pool = pgtest.Database(t).Pool(t)
+	ofA, ofB = &observed{}, &observed{}
+	a = startClient(t, pool, append(opts, pglock.WithObserver(ofA))...)
+	b = startClient(t, pool, append(opts, pglock.WithObserver(ofB))...)
+	return pool, a, b, ofA, ofB
+}
+
+func release(t *testing.T, leases ...*pglock.Lease) {
+	t.Helper()
+	for _, l := range leases {
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("release %v: %v", l, err)
+		}
+	}
+}
+
+func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
+	t.Parallel()
+	pool, a, b, ofA, ofB := observing(t)
+	one := []*pglock.Client{b}
+	patience := 20 * time.Second
+
+	t.Run("released", func(t *testing.T) {
+		l := mustAcquire(t, a, "released")
+		next := queueing(t, pool, "released", one, []string{"next"})
+		release(t, l)
+		got := within(t, patience, "next", next[0])
+		ofA.want(t, "released", "grant free", "release", "hand over queue 1")
+		ofB.want(t, "released", "wait place 1", "grant queue place 1")
+		release(t, got)
+		ofB.want(t, "released", "wait place 1", "grant queue place 1", "release")
+	})
+	t.Run("released in the same client", func(t *testing.T) {
+		l := mustAcquire(t, a, "own")
+		next := queueing(t, pool, "own", []*pglock.Client{a}, []string{"next"}) // another label: no turn of the same line
+		release(t, l)
+		release(t, within(t, patience, "next", next[0]))
+		ofA.want(t, "own", "grant free", "wait place 1", "release", "hand over queue 1", "grant queue place 1", "release")
+	})
+	t.Run("handed over", func(t *testing.T) {
+		l := mustAcquire(t, a, "named")
+		next := queueing(t, pool, "named", one, []string{"first", "second"})
+		if err := l.HandOver(t.Context(), "nobody"); !errors.Is(err, pglock.ErrNoWaiter) {
+			t.Fatal(err)
+		}
+		if err := l.HandOver(t.Context(), "second"); err != nil {
+			t.Fatal(err)
+		}
+		second := within(t, patience, "second", next[1])
+		ofA.want(t, "named", "grant free", "release", "hand over queue 1")
+		ofB.want(t, "named", "wait place 1", "wait place 2", "grant queue place 2")
+		release(t, second)
+		release(t, within(t, patience, "first", next[0]))
+	})
+	t.Run("readers together", func(t *testing.T) {
+		l := mustAcquire(t, a, "shared")
+		next := queueing(t, pool, "shared", one, []string{"x", "y", "z"}, pglock.WithShared())
+		release(t, l)
+		for _, reader := range next {
+			release(t, within(t, patience, "a reader", reader))
+		}
+		ofA.want(t, "shared", "grant free", "release", "hand over queue 3")
+		slots := make(map[int]bool)
+		for _, e := range ofB.of(pglock.EventGrant) {
+			if e.Lock == "shared" && e.Mode == pglock.ModeShared && e.Way == pglock.WayQueue {
+				slots[e.Slot] = true
+			}
+		}
+		if len(slots) != 3 || slots[0] {
+			t.Errorf("grants of the slots %v", slots)
+		}
+	})
+	t.Run("by a waiter that leaves", func(t *testing.T) {
+		reader := mustAcquire(t, a, "left", pglock.WithShared())
+		ctx, leave := context.WithCancel(t.Context())
+		writer := make(chan error)
+		go func() {
+			_, err := a.Acquire(ctx, "left", pglock.WithTTL(time.Minute))
+			writer <- err
+		}()
+		ofA.want(t, "left", "grant free", "wait place 1")
+		next := queueing(t, pool, "left", one, []string{"second reader"}, pglock.WithShared())
+		leave()
+		if err := <-writer; !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		release(t, within(t, patience, "the second reader", next[0]))
+		eventually(t, "a hand-over", func() bool { return slices.Contains(ofA.words("left"), "hand over queue 1") })
+		release(t, reader)
+	})
+	t.Run("after a crash", func(t *testing.T) {
+		dead := &observed{}
+		c := startClient(t, pool, pglock.WithObserver(dead))
+		l := mustAcquire(t, c, "crashed", pglock.WithTTL(300*time.Millisecond))
+		if _, err := pool.Exec(t.Context(), "UPDATE pglock.locks SET grant_id = pg_catalog.gen_random_uuid() WHERE name = 'crashed'"); err != nil {
+			t.Fatal(err) // the client cannot renew it any more
+		}
+		next := queueing(t, pool, "crashed", one, []string{"next"})
+		release(t, within(t, patience, "next", next[0]))
+		ofB.want(t, "crashed", "wait place 1", "grant queue place 1", "release")
+		if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
+			t.Fatal(err)
+		}
+		eventually(t, "the loss", func() bool { return len(dead.of(pglock.EventLost)) == 1 && len(dead.of(pglock.EventOutlived)) == 1 })
+	})
+	t.Run("closed", func(t *testing.T) {
+		closing := &observed{}
+		c := startClient(t, pool, pglock.WithObserver(closing))
+		mustAcquire(t, c, "closed")
+		next := queueing(t, pool, "closed", one, []string{"next"})
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := closing.words("closed"); !slices.Equal(got, []string{"grant free", "release", "hand over queue 1"}) {
+			t.Errorf("Close has told of %q", got)
+		}
+		release(t, within(t, patience, "next", next[0]))
+	})
+	for _, o := range []*observed{ofA, ofB} {
+		for _, e := range o.of(pglock.EventHandOver) {
+			if e.Took <= 0 || e.Took > 10*time.Second {
+				t.Errorf("a hand-over took %v", e.Took)
+			}
+		}
+		for _, e := range o.of(pglock.EventGrant) {
+			if e.Waited < 0 || e.Way == pglock.WayQueue && e.Waited == 0 || e.Way == pglock.WayQueue != (e.Place > 0) {
+				t.Errorf("grant %+v", e)
+			}
+		}
+	}
+}
+
+func TestAcquireAllIsObservedForEachLock(t *testing.T) {
+	t.Parallel()
+	_, a, b, ofA, ofB := observing(t)
+	all, err := a.AcquireAll(t.Context(), []string{"y", "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ofA.want(t, "x", "grant free", "release")
+	ofA.want(t, "y", "grant free", "release")
+	held := mustAcquire(t, a, "z")
+	if _, err := b.AcquireAll(t.Context(), []string{"x", "z", "zz"}, pglock.WithMaxWait(100*time.Millisecond)); !errors.Is(err, pglock.ErrHeld) {
+		t.Fatal(err)
+	}
+	ofB.want(t, "x", "grant free", "release")
+	ofB.want(t, "z", "wait place 1", "failed place 1")
+	ofB.want(t, "zz")
+	if e := ofB.of(pglock.EventFailed)[0]; !errors.Is(e.Err, context.DeadlineExceeded) || e.Waited < 100*time.Millisecond || e.Waited > 10*time.Second {
+		t.Errorf("event %+v", e)
+	}
+	release(t, held)
+}
+
+func TestBreakIsObservedAsALoss(t *testing.T) {
+	t.Parallel()
+	pool, a, _, ofA, _ := observing(t)
+	l := mustAcquire(t, a, "report", pglock.WithTTL(300*time.Millisecond))
+	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck"); err != nil {
+		t.Fatal(err)
+	}
+	<-l.Context().Done()
+	ofA.want(t, "report", "grant free", "lost broken")
+	_ = l.Release(t.Context())
+	ofA.want(t, "report", "grant free", "lost broken", "outlived broken")
+}
+
+func TestNewConnectionsAreObserved(t *testing.T) {
+	t.Parallel()
+	pool, a, b, _, ofB := observing(t)
+	mustAcquire(t, b, "kept", pglock.WithTTL(600*time.Millisecond))
+	held := mustAcquire(t, a, "report")
+	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
+	eventually(t, "the heartbeat", func() bool { return len(ofB.of(pglock.EventRenew)) > 0 })
+	terminate := func(what, where string) {
+		t.Helper()
+		eventually(t, what, func() (ended bool) {
+			sql := "SELECT pg_catalog.count(pg_catalog.pg_terminate_backend(pid)) > 0 FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND query NOT LIKE '%terminate%' AND " + where
+			if err := pool.QueryRow(t.Context(), sql).Scan(&ended); err != nil {
+				t.Fatal(err)
+			}
+			return ended
+		})
+	}
+	back := func(of pglock.Connection) func() bool {
+		return func() bool {
+			return slices.ContainsFunc(ofB.of(pglock.EventReconnect), func(e pglock.Event) bool {
+				return e.Connection == of && e.Took > 0 && e.Err != nil
+			})
+		}
+	}
+	terminate("the heartbeat's connection", "query LIKE '%renew_leases%'")
+	eventually(t, "a new connection of the heartbeat", back(pglock.ConnectionHeartbeat))
+	terminate("the listener's connection", "query ILIKE 'LISTEN %'")
+	eventually(t, "a new connection of the listener", back(pglock.ConnectionListener))
+	if polling := ofB.of(pglock.EventPolling); len(polling) == 0 || polling[0].Count != 1 || polling[0].Err == nil {
+		t.Errorf("events %+v", polling)
+	}
+	release(t, held)
+	release(t, within(t, 20*time.Second, "next", next[0]))
+}
+
+func TestListenerThatCannotConnectIsObservedAsPolling(t *testing.T) {
+	t.Parallel()
+	nowhere, err := pgx.ParseConfig("host=127.0.0.1 port=1 user=nobody dbname=nothing sslmode=disable password=hidden-word")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, a, b, _, ofB := observing(t, pglock.WithListenConfig(nowhere))
+	held := mustAcquire(t, a, "report")
+	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
+	eventually(t, "the second attempt", func() bool { return len(ofB.of(pglock.EventPolling)) > 1 })
+	if e := ofB.of(pglock.EventPolling)[1]; e.Count != 2 || e.Took <= 0 || e.Connection != pglock.ConnectionListener || strings.Contains(e.Err.Error(), "hidden-word") {
+		t.Errorf("event %+v", e)
+	}
+	release(t, held)
+	release(t, within(t, 20*time.Second, "next", next[0]))
+}
+
+func TestLostStatementNamesAreObserved(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Database(t).Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+	var o observed
+	c := startClient(t, pool, pglock.WithObserver(&o))
+	release(t, mustAcquire(t, c, "report"))
+	if _, err := pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol); err != nil { // as a pooler does it
+		t.Fatal(err)
+	}
+	release(t, mustAcquire(t, c, "report"))
+	o.want(t, "report", "grant free", "release", "grant free", "release")
+	if all := o.of(pglock.EventUnnamed); len(all) != 1 || all[0].Count != 1 || all[0].Took != 10*time.Second || !strings.Contains(all[0].Err.Error(), "26000") {
+		t.Errorf("events %+v", all)
+	}
+}
+
+func TestEventsHaveNoSecrets(t *testing.T) {
+	t.Parallel()
+	pool, a, b, ofA, ofB := observing(t)
+	l := mustAcquire(t, a, "report", pglock.WithTTL(300*time.Millisecond), pglock.WithMetadata([]byte(`{"private": "metadata"}`)))
+	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
+	grant, err := l.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a renewal", func() bool { return len(ofA.of(pglock.EventRenew)) > 0 })
+	if _, err := newAdmin(t, pool).Break(t.Context(), "report", "stuck"); err != nil {
+		t.Fatal(err)
+	}
+	got := within(t, 20*time.Second, "next", next[0])
+	second, err := got.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Release(t.Context())
+	release(t, got)
+	eventually(t, "the end", func() bool { return len(ofA.of(pglock.EventOutlived)) > 0 && len(ofB.of(pglock.EventRelease)) > 0 })
+	for _, e := range append(ofA.all(), ofB.all()...) {
+		text := fmt.Sprintf("%+v %#v %v", e, e, e.Err)
+		for _, secret := range []string{grant.ID.String(), second.ID.String(), "metadata"} {
+			if strings.Contains(text, secret) {
+				t.Errorf("%q is in the event %s", secret, text)
+			}
+		}
+	}
+}
