@@ -125,7 +125,7 @@ func (s *Statistics) set(of *LockStatistics, item string, value float64) {
 	}
 }
 
-// RecentEvent is an event that somebody should know of: a takeover, a break, a bypass, or a new epoch.
+// RecentEvent is an event that somebody should know of: a takeover, a break, an overlap, a bypass, or a new epoch.
 type RecentEvent struct {
 	ID   int64
 	Kind EventKind

@@ -128,7 +128,7 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			3 0 exclusive 0 19-21 #3 release 0 0`, "clock of 2 and 1 by 5m0s, clock of 1 and 3 by 1m0s"},
 		"a clock that was set back during a tenure": {`
 			1 0 exclusive 0 10-5 #1 release 0 0
-			2 0 exclusive 0 6-7 #2 release 0 0`, "clock of 1 and 1 by 5m0s"},
+			2 0 exclusive 0 6-7 #2 release 0 0`, "clock of 1 and 1 by 5m0s, clock of 2 and 1 by 4m0s"},
 		"a takeover before a clock was set back over it": {`
 			1 0 exclusive 0 10-20 #1 release 0 0
 			2 0 exclusive 0 15-19 #2 takeover 0 3 written 16

@@ -1078,7 +1078,8 @@ END $$;
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
 -- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
 -- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn. p_handed: the holder of the present lease ends it by this grant; ended_at then says when.
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
@@ -3004,8 +3005,8 @@ $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
 -- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those that
--- have locked the lock's row (row) or wait for it (at row), and of whoever keeps one of them from going on (blocker). A
--- prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
+-- have locked the lock's row for longer than a second (row) or wait for it (at row), and of whoever keeps one of them
+-- from going on (blocker). A prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
 -- more than the name of the application, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A
 -- holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
 CREATE FUNCTION list_backends(p_name text)
@@ -3061,7 +3062,9 @@ AS $$
   FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
-  WHERE a.pid IS NOT NULL OR p.gid IS NOT NULL
+  WHERE (a.pid IS NOT NULL OR p.gid IS NOT NULL)
+    AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
+      OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
              WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
 $$;
@@ -3290,7 +3293,7 @@ END $$;
 -- The history: who held what, from when until when, and how it ended.
 
 -- note_tenure writes the history of what its own holder has ended, at level all. It also writes what must never happen:
--- a grant over a lease that was not over. A grant that ends the lease on behalf of its holder has changed ended_at.
+-- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
 --
 -- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
 -- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
@@ -3307,7 +3310,7 @@ BEGIN
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
       OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
-      CASE WHEN granted AND NOT handed THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
@@ -3574,7 +3577,7 @@ CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id big
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   (SELECT e.id, e.kind FROM events e
-   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
+   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'overlap', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
   UNION ALL
   SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
 $$;

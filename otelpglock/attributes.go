@@ -43,6 +43,9 @@ type dimensions struct {
 type attributes struct {
 	label func(lock string) string
 
+	// begin is called once for each label, "" included, before the first measurement with it.
+	begin func(label string)
+
 	mu     sync.Mutex
 	labels map[string]struct{}
 	sets   map[dimensions]metric.MeasurementOption // few: every field has few values
@@ -51,17 +54,30 @@ type attributes struct {
 // of gives the attributes of a measurement about a lock, or, with lock "", about none.
 func (a *attributes) of(lock string, d dimensions) metric.MeasurementOption {
 	if a.label != nil && lock != "" {
-		d.label = a.label(lock)
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if _, known := a.labels[d.label]; !known && d.label != "" {
-		if len(a.labels) < MaxLabels {
-			a.labels[d.label] = struct{}{}
-		} else {
-			d.label = OtherLabel
+		var isNew bool
+		if d.label, isNew = a.bound(a.label(lock)); isNew {
+			a.begin(d.label)
 		}
 	}
+	return a.option(d)
+}
+
+// bound gives the label that is used for a label, and whether it is new.
+func (a *attributes) bound(label string) (string, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, known := a.labels[label]; !known && len(a.labels) >= MaxLabels {
+		label = OtherLabel
+	}
+	_, known := a.labels[label]
+	a.labels[label] = struct{}{}
+	return label, !known
+}
+
+// option makes each set of attributes once.
+func (a *attributes) option(d dimensions) metric.MeasurementOption {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	option, known := a.sets[d]
 	if !known {
 		option = metric.WithAttributeSet(d.set())

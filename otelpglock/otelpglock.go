@@ -40,6 +40,9 @@
 // lost); pglock.loss.reason; pglock.connection (heartbeat, listener); pglock.fallback (polling, unnamed statements);
 // error.type. Every metric has db.system.name. The names of locks are in no metric unless WithLockLabel puts them there.
 //
+// Counters of what is rare begin with 0, so that Prometheus sees the first time as an increase: all but grants, failures
+// and pglock.write.refused.
+//
 // # Traces
 //
 // Each call that asks for a lock has a span "pglock.acquire", from the call to its answer. Each lease has a span
@@ -62,7 +65,7 @@ import (
 // Name is the instrumentation scope of all metrics and traces.
 const Name = "github.com/pglock-dev/pglock/otelpglock"
 
-// MaxLabels is how many different labels of WithLockLabel an observer uses.
+// MaxLabels is how many different labels of WithLockLabel an observer uses, "" among them.
 const MaxLabels = 200
 
 // OtherLabel stands for all labels after the first MaxLabels.
@@ -131,8 +134,8 @@ func New(opts ...Option) (pglock.Observer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("otelpglock: make the instruments: %w", err)
 	}
-	return &observer{
-		meters: meters, attributes: attributes{label: c.label, labels: map[string]struct{}{}, sets: map[dimensions]metric.MeasurementOption{}},
-		spans: newSpans(c.tracers.Tracer(Name, trace.WithSchemaURL(schemaURL))),
-	}, nil
+	o := &observer{meters: meters, spans: newSpans(c.tracers.Tracer(Name, trace.WithSchemaURL(schemaURL)))}
+	o.attributes = attributes{label: c.label, begin: o.begin, labels: map[string]struct{}{"": {}}, sets: map[dimensions]metric.MeasurementOption{}}
+	o.begin("")
+	return o, nil
 }

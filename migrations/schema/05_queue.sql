@@ -264,7 +264,8 @@ END $$;
 -- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
 -- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
 -- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn. p_handed: the holder of the present lease ends it by this grant; ended_at then says when.
+-- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
+-- change, by which note_tenure tells it from a grant over somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants

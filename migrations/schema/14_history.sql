@@ -1,7 +1,7 @@
 -- The history: who held what, from when until when, and how it ended.
 
 -- note_tenure writes the history of what its own holder has ended, at level all. It also writes what must never happen:
--- a grant over a lease that was not over. A grant that ends the lease on behalf of its holder has changed ended_at.
+-- a grant over a lease that was not over. A grant by which the holder hands its lease over has changed ended_at.
 --
 -- A lock must not hang because of its history. If the entry cannot be written, or the table of events is locked for
 -- longer than a tenth of a second, note_tenure warns and the release goes on. The numbers of the row's tenures then
@@ -18,7 +18,7 @@ BEGIN
     VALUES (CASE WHEN handed THEN 'handover' WHEN granted THEN 'overlap' ELSE 'release' END, OLD.name, OLD.token,
       OLD.first_token, CASE WHEN granted THEN NEW.token END, OLD.holder, CASE WHEN granted THEN NEW.holder END,
       OLD.session_id, OLD.slot, OLD.mode, OLD.capacity, OLD.acquired_at,
-      CASE WHEN granted AND NOT handed THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
+      CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
   RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;

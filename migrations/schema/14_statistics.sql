@@ -75,7 +75,7 @@ CREATE FUNCTION recent_events(p_after bigint DEFAULT NULL) RETURNS TABLE (id big
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   (SELECT e.id, e.kind FROM events e
-   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
+   WHERE e.id > p_after AND e.kind IN ('takeover', 'break', 'overlap', 'bypass', 'epoch') ORDER BY e.id LIMIT 100000)
   UNION ALL
   SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('events', 'id')), 0), NULL
 $$;

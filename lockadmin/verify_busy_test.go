@@ -1,0 +1,134 @@
+package lockadmin_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// busy is a worker who takes locks in every mode and lets go of them in every way, with the functions of the schema
+// alone.
+type busy struct {
+	conn    *pgx.Conn
+	key     string
+	granted int
+}
+
+// turn asks for a lock once. Errors of the server that say no, such as a lock timeout, are part of the play.
+func (b *busy) turn(ctx context.Context) error {
+	modes := []struct {
+		name, mode string
+		capacity   any
+		turns      int
+	}{
+		{"one", "exclusive", nil, 1}, {"two", "exclusive", nil, 1 + rand.IntN(3)}, {"mixed", "exclusive", nil, 1}, {"mixed", "shared", nil, 1},
+		{"places", "limit", 3, 1}, {"places", "exclusive", nil, 1},
+	}
+	m := modes[rand.IntN(len(modes))]
+	m.name += fmt.Sprint(rand.IntN(6))
+	var grantID string
+	var token int64
+	var slot int
+	err := b.conn.QueryRow(ctx, `SELECT g::text, a.token, coalesce((a.more ->> 'slot')::int, 0) FROM gen_random_uuid() g,
+		pglock.acquire_lease($1, g, $2::text::uuid, $3, $4::text::interval, NULL, false, $5, $6, $7, '1 s', NULL, false, $8) a WHERE a.granted`,
+		m.name, b.key, b.key[:4], fmt.Sprint(100+rand.IntN(100), " ms"), m.mode, m.capacity, rand.IntN(15) == 0, m.turns).Scan(&grantID, &token, &slot)
+	if err != nil {
+		return err
+	}
+	b.granted++
+	args := []any{m.name, token, grantID, slot}
+	switch way := rand.IntN(20); {
+	case way < 10:
+		_, err = b.conn.Exec(ctx, `SELECT pglock.release_lease($1, $2, $3::text::uuid, $4)`, args...)
+	case way < 12:
+		_, err = b.conn.Exec(ctx, `SELECT pglock.give_up($1::text::uuid, ARRAY[$2], ARRAY[$3::text::uuid])`, b.key, m.name, grantID)
+	case way < 14:
+		_, err = b.conn.Exec(ctx, `SELECT pglock.break_lock($1, 'play', 'player', $2)`, m.name, token)
+	case way < 16 && slot == 0:
+		if _, err = b.conn.Exec(ctx, `SELECT pglock.acquire_lease($1, g, g, 'heir', '100 ms', p_wait => true, p_session_ttl => '1 s') FROM gen_random_uuid() g`, m.name); err == nil {
+			_, err = b.conn.Exec(ctx, `SELECT pglock.hand_over($1, $2, $3::text::uuid, 'heir')`, args[:3]...)
+		}
+	case way < 17:
+		_, err = b.conn.Exec(ctx, `SELECT pglock.prune_locks('0 s')`)
+	case way < 19:
+		_, err = b.conn.Exec(ctx, `SELECT * FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::text::uuid], ARRAY[$4::int])`, args...)
+	}
+	return err // or the lease runs out
+}
+
+// A correct server leaves a history in which Verify finds nothing, also while it is written.
+func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	admin := newAdmin(t, db.Pool(t))
+	setHistory(t, admin, lockadmin.WithLevel(lockadmin.HistoryAll))
+	ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer stop()
+	var workers sync.WaitGroup
+	for n := range 6 {
+		b := &busy{conn: db.Conn(t), key: fmt.Sprintf("%08d-0000-4000-8000-000000000000", n)}
+		workers.Go(func() {
+			for ctx.Err() == nil {
+				_ = b.turn(t.Context()) // its own errors are no matter; the server's mistakes are
+			}
+			if b.granted == 0 {
+				t.Error("a worker was granted nothing")
+			}
+		})
+	}
+	for range 2 { // and clients of the library, whose calls take turns in memory
+		c, err := pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(200*time.Millisecond))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			workers.Go(func() {
+				for ctx.Err() == nil {
+					if lease, err := c.Acquire(ctx, "one0"); err == nil {
+						_ = lease.Release(t.Context())
+					}
+				}
+			})
+		}
+		defer func() {
+			if err := c.Close(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	clean := func() lockadmin.Verification {
+		t.Helper()
+		v, err := admin.Verify(t.Context(), "")
+		if err != nil || v.ViolationCount+v.GapCount+v.ClockCount != 0 {
+			t.Errorf("%+v, %v; want nothing wrong", v, err)
+		}
+		return v
+	}
+	for ctx.Err() == nil && !t.Failed() {
+		clean()
+	}
+	workers.Wait()
+	v := clean()
+	kinds := map[lockadmin.EventKind]int{}
+	for e, err := range admin.History(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		kinds[e.Kind]++
+	}
+	for _, k := range []lockadmin.EventKind{lockadmin.EventRelease, lockadmin.EventTakeover, lockadmin.EventBreak, lockadmin.EventHandover} {
+		if kinds[k] == 0 {
+			t.Errorf("no %s among %v of %d tenures", k, kinds, v.Tenures)
+		}
+	}
+	t.Logf("%d tenures: %v", v.Tenures, kinds)
+}
