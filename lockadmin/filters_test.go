@@ -156,14 +156,18 @@ func TestFencesAreFilteredAndOrdered(t *testing.T) {
 	}
 }
 
-func TestFirstKeepsTheHoldersOfALockTogether(t *testing.T) {
+func TestFirstLocksKeepsTheHoldersOfALockTogether(t *testing.T) {
 	t.Parallel()
 	admin, _ := shop(t)
 	for n, want := range map[int]string{0: "5 false", 1: "1 true", 2: "2 true", 3: "4 true", 4: "4 true", 5: "5 false", 6: "5 false"} {
-		some, more, err := lockadmin.First(n, admin.Locks(t.Context(), lockadmin.WithPageSize(2)))
+		some, more, err := lockadmin.FirstLocks(n, admin.Locks(t.Context(), lockadmin.WithPageSize(2)))
 		if got := fmt.Sprint(len(some), " ", more); got != want || err != nil {
 			t.Errorf("the first %d: %s, %v; want %s", n, got, err, want)
 		}
+	}
+	some, more, err := lockadmin.First(3, admin.Locks(t.Context(), lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithLimit(4)))
+	if err != nil || len(some) != 3 || !more {
+		t.Errorf("in another order: %+v, %v, %v; want three, and more", some, more, err)
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
-// hostile is a name that would clear the screen, turn the rest of the line around and be bold in a page.
-const hostile = "evil\x1b[2J\u202e<b>\n$(id)"
+// badName is a name that would clear the screen, turn the rest of the line around and be bold in a page.
+const badName = "evil\x1b[2J\u202e<b>\n$(id)"
 
 // stillLife is a database that looks the same at any time: everything in it is days old, and lasts for days.
 func stillLife(t *testing.T) *pgtest.DB {
@@ -35,10 +35,10 @@ func stillLife(t *testing.T) *pgtest.DB {
 	acquire("gpu", "app-3/train[51]", "limit", &two, 2, false)
 	acquire("gpu", "app-4/train[52]", "limit", &two, 3, false)
 	acquire("catalogue of the year", "app-5/read[8]", "shared", nil, 4, false)
-	acquire(hostile, hostile, "exclusive", nil, 5, false)
+	acquire(badName, badName, "exclusive", nil, 5, false)
 	acquire("free", "app-1/reporter[4711]", "exclusive", nil, 1, false)
 	acquire("nightly-report", "app-2/reporter[963]", "exclusive", nil, 6, true)
-	acquire("nightly-report", hostile, "shared", nil, 7, true)
+	acquire("nightly-report", badName, "shared", nil, 7, true)
 	acquire("gpu", "dead/train[53]", "limit", &two, 8, true)
 	execute(t, db, `SELECT pglock.fence(l.name, l.token, l.grant_id) FROM pglock.locks l WHERE l.mode = 'exclusive' AND l.token > 0 AND l.expires_at > clock_timestamp()`)
 	execute(t, db, `SELECT pglock.break_lock('free', $1, 'alice@ops')`, "host is down\x1b[31m")
@@ -47,6 +47,7 @@ func stillLife(t *testing.T) *pgtest.DB {
 	execute(t, db, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - interval '48 h'`)
 	execute(t, db, `UPDATE pglock.sessions SET seen_at = clock_timestamp() - interval '30 h', version = 'v1.0.0',
 		alive_until = clock_timestamp() + CASE WHEN holder LIKE 'dead%' THEN interval '-24 h' ELSE interval '72 h' END`)
+	execute(t, db, `UPDATE pglock.events SET at = at - interval '26 h', granted_at = granted_at - interval '26 h', ended_at = ended_at - interval '26 h'`)
 	execute(t, db, "CREATE TABLE public.accounts (id bigint PRIMARY KEY)")
 	return db
 }
@@ -66,6 +67,7 @@ func still(db *pgtest.DB, text string) string {
 	).Replace(text)
 	for _, one := range []struct{ pattern, text string }{
 		{`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC`, "2026-11-21 13:25:17.645 UTC"},
+		{`\b\d\d:\d\d:\d\d UTC`, "13:25:17 UTC"},
 		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "2026-11-21T13:25:17.645Z"},
 		{`("?(remaining|held_for|silent|waiting|slowest_renewal)_ms"?: )\d+`, "${1}1000"},
 		{`(?m)^(revision +)[0-9a-f]{40}.*$`, "${1}0123456789abcdef0123456789abcdef01234567"},
@@ -123,10 +125,9 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 		{"waiters"}, {"waiters", "nightly-report"}, {"waiters", "--order", "age", "--limit", "1"}, {"waiters", "gpu", "-o", "yaml"},
 		{"sessions"}, {"sessions", "--order", "leases", "-o", "json"},
 		{"fences"}, {"fences", "nightly-report", "-o", "yaml"},
-		{"show", "nightly-report"}, {"show", "gpu"}, {"show", "free"}, {"show", hostile}, {"show", "gpu", "-o", "yaml"},
-		{"why", "nightly-report"}, {"why", "free"}, {"why", hostile},
+		{"show", "nightly-report"}, {"show", "gpu"}, {"show", "free"}, {"show", badName}, {"show", "gpu", "-o", "yaml"},
 		{"break", "gpu", "--reason", "r"}, {"break", "nothing", "--reason", "r"}, {"break", "nightly-report", "--reason", "r", "--token", "99"},
-		{"guard", "list"}, {"guard", "add", "accounts", "--key", "id"}, {"guard", "list"}, {"guard", "drop", "accounts"},
+		{"guard", "add", "accounts", "--key", "id"}, {"guard", "list"}, {"guard", "drop", "accounts"},
 		{"migrate", "version"}, {"migrate", "up"}, {"prune"}, {"version"},
 		{"list", "--order", "size"}, {"nonsense"}, {"show"},
 	} {
@@ -147,7 +148,11 @@ func TestEveryCommandWritesWhatItsFileHas(t *testing.T) {
 
 func quoted(args []string) (all []string) {
 	for _, a := range args {
-		all = append(all, shellName(a))
+		if allPrint(a) {
+			all = append(all, shellQuote(a))
+		} else {
+			all = append(all, shellName(a))
+		}
 	}
 	return all
 }
@@ -179,7 +184,7 @@ func TestDoctorWritesWhatItsFileHas(t *testing.T) {
 	t.Parallel()
 	v := doctorView{Findings: []lockadmin.Finding{
 		{Item: "schema", Level: lockadmin.FindingOK, Value: "pglock, version 1", Meaning: "The version that this library needs."},
-		{Item: "guard of public." + hostile, Level: lockadmin.FindingAttention, Value: hostile, Meaning: "A sentence about " + hostile + " that is longer than a narrow terminal is wide."},
+		{Item: "guard of public." + badName, Level: lockadmin.FindingAttention, Value: badName, Meaning: "A sentence about " + badName + " that is longer than a narrow terminal is wide."},
 		{Item: "synchronous_standby_names", Level: lockadmin.FindingDepends, Value: "empty", Meaning: "A failover may lose commits."},
 	}}
 	v.Attention = attention(v.Findings)

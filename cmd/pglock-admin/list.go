@@ -63,7 +63,11 @@ the longest queue, --order expiry the lease that ends next. You can paste a name
 				return err
 			}
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				infos, more, err := lockadmin.First(flags.limit, admin.Locks(ctx, opts...))
+				first := lockadmin.First[pglock.LockInfo]
+				if flags.order == string(lockadmin.OrderName) {
+					first = lockadmin.FirstLocks
+				}
+				infos, more, err := first(flags.limit, admin.Locks(ctx, opts...))
 				if err != nil {
 					return err
 				}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -20,6 +19,8 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 )
+
+var anyAddress = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // whys are the first verdicts about the prepared troubles.
 var whys = map[string]lockadmin.VerdictKind{
@@ -129,14 +130,14 @@ func checkWhy(t *testing.T, name, at string) {
 	for _, width := range []int{100, 40} {
 		p := &page{width: width}
 		drawWhy(p, o, e)
-		goldenWhy(t, fmt.Sprintf("%s.%d.txt", name, width), p.String())
+		golden(t, fmt.Sprintf("testdata/why/%s.%d.txt", name, width), anyAddress.ReplaceAllString(p.String(), "127.0.0.1:5432"))
 		checkScreen(t, width, p.String())
 	}
 	var b strings.Builder
 	if err := writeData(&b, outputJSON, o.pasteable(e)); err != nil {
 		t.Fatal(err)
 	}
-	goldenWhy(t, name+".json", b.String())
+	golden(t, "testdata/why/"+name+".json", anyAddress.ReplaceAllString(b.String(), "127.0.0.1:5432"))
 }
 
 // checkScreen checks that the text fits, but for commands, which are pasted.
@@ -151,13 +152,6 @@ func checkScreen(t *testing.T, width int, screen string) {
 			t.Errorf("%d columns, not %d: %s", n, width, line)
 		}
 	}
-}
-
-// goldenWhy compares a screen with its file, but for the address of the server.
-func goldenWhy(t *testing.T, file, text string) {
-	t.Helper()
-	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "127.0.0.1:5432")
-	golden(t, filepath.Join("testdata", "why", file), text)
 }
 
 // steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's name.
@@ -187,14 +181,13 @@ func steady(e *lockadmin.Explanation) {
 			}
 			return n
 		})
-		s = regexp.MustCompile(`\b\d+(\.\d+)?m?s\b`).ReplaceAllStringFunc(s, func(d string) string {
+		return regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b`).ReplaceAllStringFunc(s, func(d string) string {
 			took, err := time.ParseDuration(d)
 			if err != nil {
 				return d
 			}
 			return age(rounded(took))
 		})
-		return regexp.MustCompile(`\b(\d+m)\d+s\b`).ReplaceAllString(s, "$1")
 	}
 	at := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
 	var walk func(v reflect.Value)

@@ -141,7 +141,7 @@ export function lockView(root, params) {
     }
   }
 
-  // words says the state in a sentence, and in the tab's title. Screen readers hear it again only when the state changes.
+  // words says the state in a sentence, and in the tab's title. Screen readers hear it again when the state changes.
   function words() {
     const held = data.holders.filter((l) => l.held);
     const waiting = data.more_waiters
