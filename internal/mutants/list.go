@@ -11,6 +11,8 @@ const (
 	integration = "./integration"
 	library     = "./pglock"
 	store       = "./fencedstore"
+	services    = "./fencedhttp"
+	listening   = "./internal/listener"
 	drivers     = "./examples/drivers"
 	migrating   = "./migrations"
 	command     = "./cmd/pglock-admin"
@@ -24,4 +26,4 @@ const (
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofHistory, ofRuns)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory)
