@@ -183,8 +183,8 @@
 // # What a client owns
 //
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
-// which listens, from the first wait or Watch on; one for each line of calls that wait for the same lock; and one
-// for each statement under way, for at most ten seconds.
+// which listens, from the first wait or Watch on; one that calls the observer, if there is one (WithObserver); one for
+// each line of calls that wait for the same lock; and one for each statement under way, for at most ten seconds.
 //
 // Connections outside the pool: at most two. One is for renewals and looks, while the client waits or holds leases
 // for longer than a third of their TTL; it is made as the pool makes its own. The other listens, while any call
@@ -197,6 +197,8 @@
 // Release does: five seconds if ctx has no deadline or has already ended. Its error says what it could not give
 // back. The pool stays the caller's: close it after the client. A pool that Open made is the client's, and Close
 // ends it too.
+//
+// An observer that does not return keeps its goroutine: Close waits for it for a second, and says so.
 //
 // Only listening needs session state, so the client works behind a pooler that shares connections between
 // transactions.

@@ -3,7 +3,6 @@ package pglock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -127,131 +126,6 @@ func TestFailedCallIsObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantKinds(t, &n, "late", "failed")
-	})
-}
-
-func TestRenewalsAreObservedOncePerStatement(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		s := newFakeStore()
-		s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
-			time.Sleep(30 * time.Millisecond)
-			return s.renewed(claims), nil
-		}
-		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
-		for i := range 5 {
-			mustAcquire(t, c, fmt.Sprint("report ", i), WithTTL(30*time.Second))
-		}
-		time.Sleep(time.Minute)
-		all := n.of(EventRenew)
-		if len(all) != len(s.of("renewAll")) || len(all) < 5 {
-			t.Errorf("%d events of %d statements", len(all), len(s.of("renewAll")))
-		}
-		for _, e := range all {
-			if e.Count != 5 || e.Took != 30*time.Millisecond || e.TTL != 30*time.Second || e.Gap < 9*time.Second || e.Gap > 10100*time.Millisecond || e.Lock == "" || e.Token == 0 {
-				t.Errorf("event %+v", e)
-			}
-		}
-		if bad := n.of(EventRenewLate, EventRenewFailed); len(bad) > 0 {
-			t.Errorf("events %+v", bad)
-		}
-	})
-}
-
-func TestFailedAndLateRenewalsAreObserved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		s := newFakeStore()
-		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
-		mustAcquire(t, c, "long", WithTTL(30*time.Second))
-		mustAcquire(t, c, "longer", WithTTL(50*time.Second)) // renewed with the other, and never late
-		s.set(func() {
-			s.onRenewAll = func(context.Context, []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
-				time.Sleep(time.Second)
-				return nil, errReset
-			}
-		})
-		time.Sleep(21 * time.Second)
-		s.set(func() { s.onRenewAll = nil })
-		time.Sleep(3 * time.Second)
-		failed, late := n.of(EventRenewFailed), n.of(EventRenewLate)
-		if len(failed) == 0 || failed[0].Count != 2 || failed[0].Lock != "long" || !errors.Is(failed[0].Err, errReset) || failed[0].Took != time.Second ||
-			failed[0].Gap < 10*time.Second || failed[0].Gap > 11*time.Second {
-			t.Errorf("failed: %+v", failed)
-		}
-		if len(late) != 1 || late[0].Count != 1 || late[0].Lock != "long" || late[0].Gap <= 20*time.Second || late[0].Gap > 24*time.Second {
-			t.Errorf("late: %+v", late)
-		}
-		if lost := n.of(EventLost); len(lost) > 0 {
-			t.Errorf("lost: %+v", lost)
-		}
-	})
-}
-
-func TestOwnRenewalsAndThoseOfBusyRowsAreObserved(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		s := newFakeStore()
-		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
-		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
-		time.Sleep(3 * time.Second)
-		if err := l.Renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.set(func() {
-			s.onRenew = func(context.Context, protocol.Claim) (time.Duration, error) { return 0, errReset }
-		})
-		if err := l.Renew(t.Context()); err == nil {
-			t.Fatal("it has renewed over a broken connection")
-		}
-		wantKinds(t, &n, "report", "grant free", "renew failed")
-		if e := n.of(EventRenew); len(e) != 1 || e[0].Gap != 3*time.Second || e[0].Count != 1 || e[0].Token != l.Token() {
-			t.Errorf("renewals %+v", e)
-		}
-		busy := true
-		s.set(func() {
-			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
-				return map[protocol.Claim]protocol.Verdict{claims[0]: {Outcome: protocol.Busy}}, nil
-			}
-			s.onRenewBusy = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
-				if busy {
-					busy = false
-					return 0, sqlError("55P03")
-				}
-				return s.ttl(c.GrantID), nil
-			}
-		})
-		time.Sleep(10 * time.Second)
-		if e := n.of(EventRenewFailed); len(e) != 2 || protocol.State(e[1].Err) != "55P03" {
-			t.Errorf("failures %+v", e)
-		}
-		if e := n.of(EventRenew); len(e) != 2 || e[1].Gap < 9*time.Second {
-			t.Errorf("renewals %+v", e)
-		}
-	})
-}
-
-func TestRenewalOfAnExtendedLeaseIsNeverLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		s := newFakeStore()
-		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
-		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
-		end, err := l.Extend(t.Context(), time.Hour)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer end()
-		s.set(func() { s.onRenewAll = hangs })
-		time.Sleep(time.Minute)
-		s.set(func() { s.onRenewAll = nil })
-		time.Sleep(time.Minute)
-		if bad := n.of(EventRenewLate, EventLost); len(bad) > 0 {
-			t.Errorf("events %+v", bad)
-		}
-		if len(n.of(EventRenewFailed)) == 0 || len(n.of(EventRenew)) < 3 {
-			t.Errorf("events %+v", n.events)
-		}
 	})
 }
 
@@ -489,148 +363,6 @@ func TestEventsOfALeaseComeInOrder(t *testing.T) {
 	})
 }
 
-func TestCloseTellsOfAllEndsAndJoinsTheObserver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))
-		for i := range 100 {
-			mustAcquire(t, c, fmt.Sprint("report ", i))
-		}
-		if err := c.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		tenuresOnce(t, n.of(EventGrant, EventRelease)) // without a wait: Close has joined the goroutine
-		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrClosed) {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		if len(n.events) != 200 {
-			t.Errorf("%d events", len(n.events))
-		}
-	})
-}
-
-func TestBlockingObserverHoldsUpNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var told []Event
-		block := make(chan struct{})
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(_ context.Context, e Event) {
-			<-block
-			told = append(told, e)
-		})))
-		began := time.Now()
-		kept := mustAcquire(t, c, "kept", WithTTL(3*time.Second))
-		for range observedMost {
-			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("%d locks took %v", observedMost, took)
-		}
-		time.Sleep(time.Minute)
-		if err := kept.Err(); err != nil {
-			t.Errorf("a lease was not renewed: %v", err)
-		}
-		close(block)
-		synctest.Wait()
-		if len(told) < 3 || told[0].Kind != EventGrant || told[1].Kind != EventObserver || told[1].Panics != 0 || told[2].Kind != EventGrant || len(told) > observedMost+2 {
-			t.Errorf("told %d, first %+v", len(told), told[:min(3, len(told))])
-		}
-		sum := len(told) - 1 + told[1].Count
-		if beats := 60; sum < 1+2*observedMost+beats || sum > 2+2*observedMost+2*beats {
-			t.Errorf("told of %d, dropped %d", len(told), told[1].Count)
-		}
-	})
-}
-
-func TestCloseWaitsASecondForAnObserver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		block := make(chan struct{})
-		told := 0
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(context.Context, Event) {
-			told++
-			<-block
-		})))
-		mustAcquire(t, c, "report")
-		mustAcquire(t, c, "other")
-		began := time.Now()
-		if err := c.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "observer") || time.Since(began) != observedLast {
-			t.Errorf("after %v Close returned: %v", time.Since(began), err)
-		}
-		close(block)
-		synctest.Wait()
-		if told != 1 {
-			t.Errorf("after Close the observer was told %d more events", told-1)
-		}
-	})
-}
-
-func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		angry := ObserverFunc(func(ctx context.Context, e Event) {
-			if e.Kind == EventGrant {
-				panic("no grants, please")
-			}
-		})
-		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(angry), WithObserver(nil), WithObserver(ObserverFunc(nil)), WithObserver(&n))
-		for range 3 {
-			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-		}
-		if len(n.of(EventGrant)) != 3 || len(n.of(EventRelease)) != 3 {
-			t.Errorf("the second observer was told %+v", n.events)
-		}
-		told := n.of(EventObserver)
-		if len(told) != 3 || told[0].Panics != 1 || told[0].Count != 0 || !strings.Contains(told[0].Err.Error(), "no grants, please") {
-			t.Errorf("told of panics: %+v", told)
-		}
-	})
-}
-
-func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		type key struct{}
-		var n notes
-		s := newFakeStore()
-		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
-		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "acquire"))
-		l, err := c.TryAcquire(ctx, "report")
-		if err != nil {
-			t.Fatal(err)
-		}
-		lost, err := c.TryAcquire(ctx, "lost", WithTTL(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cancel()
-		if err := l.Release(context.WithValue(ctx, key{}, "release")); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(500 * time.Millisecond)
-		s.set(func() { s.onRenewAll = hangs })
-		time.Sleep(5 * time.Second)
-		_ = lost.Release(context.WithValue(ctx, key{}, "late"))
-		synctest.Wait()
-		want := map[EventKind]any{EventGrant: "acquire", EventRelease: "release", EventRenew: nil, EventRenewFailed: nil, EventLost: "acquire", EventOutlived: "late"}
-		seen := make(map[EventKind]bool)
-		for i, e := range n.events {
-			seen[e.Kind] = true
-			if got := n.ctxs[i].Value(key{}); got != want[e.Kind] || n.ctxs[i].Err() != nil || n.ctxs[i].Done() != nil {
-				t.Errorf("the context of %q has the value %v and the error %v", e.Kind, got, n.ctxs[i].Err())
-			}
-		}
-		for kind := range want {
-			if !seen[kind] {
-				t.Errorf("there was no event %q", kind)
-			}
-		}
-	})
-}
-
 func TestPollingAndItsEndAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
@@ -653,4 +385,36 @@ func TestPollingAndItsEndAreObserved(t *testing.T) {
 			t.Errorf("events %+v", back)
 		}
 	})
+}
+
+// The renewals of a block count for its present turn.
+func TestRenewalsOfTurnsAreObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		s := newFakeServer()
+		c := s.client(t, WithObserver(&n), WithTurns(4, time.Hour))
+		time.Sleep(time.Hour) // a gap does not count from the client's beginning
+		_, now, waiting := inTurn(t, s, c, 2, WithTTL(30*time.Second))
+		time.Sleep(25 * time.Second)
+		renewals := n.of(EventRenew)
+		if len(renewals) < 2 {
+			t.Fatalf("renewals %+v", renewals)
+		}
+		for _, e := range renewals {
+			if e.Gap > 12*time.Second || e.Gap < 8*time.Second {
+				t.Errorf("renewal %+v", e)
+			}
+		}
+		if last := renewals[len(renewals)-1]; last.Token != now.Token() {
+			t.Errorf("renewal %+v of the turn with token %d", last, now.Token())
+		}
+		serveAll(t, append([]chan acquired{taken(now)}, waiting...))
+	})
+}
+
+// taken is a call that has its lease.
+func taken(l *Lease) chan acquired {
+	result := make(chan acquired, 1)
+	result <- acquired{lease: l}
+	return result
 }

@@ -156,7 +156,8 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 		"list_sessions", "list_waiters", "list_waits", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
 		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
 		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch"}
-	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "list_history", "prune_history", "prune_locks"}, user...)
+	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps", "history_settings",
+		"list_history", "prune_history", "prune_locks", "replay_history", "set_history"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
 		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace

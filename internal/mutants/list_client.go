@@ -20,7 +20,7 @@ var ofTrust = []mutant{
 	}, library, "Grace"},
 	{"trap 8: a late renewal revives", []edit{
 		{"pglock/lease.go", "\tif l.ended == nil {\n\t\tl.trust(", "\tif l.ended = nil; true {\n\t\tl.trust("},
-		{"pglock/extend.go", "\tif l.ended != nil {\n\t\treturn\n\t}\n\tfor", "\tl.ended = nil\n\tfor"},
+		{"pglock/extend.go", "\tif l.ended != nil {\n\t\treturn g\n\t}\n\tfor", "\tl.ended = nil\n\tfor"},
 	}, library, "^TestTrap8_"},
 	{"a release says after a loss that it has released", []edit{
 		{"pglock/lease.go", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.lost, l.ended)", "func (l *Lease) howEnded() error {\n\tl.mu.Lock()\n\tdefer l.mu.Unlock()\n\treturn cmp.Or(l.ended, l.lost)"},
@@ -75,7 +75,7 @@ var ofRequests = []mutant{
 		{"pglock/takeback.go", "\tif len(all) == 1 || protocol.ConnectionLost(err) || ctx.Err() != nil {\n", "\tif true {\n"},
 	}, library, "^TestOneRequestThat"},
 	{"grants that a taking back makes possible are not told", []edit{
-		{"pglock/takeback.go", "\t\tothers.send(ctx, c.backend.AnnounceOwn)\n", ""},
+		{"pglock/takeback.go", "\t\tc.send(ctx, others, c.backend.AnnounceOwn)\n", ""},
 	}, library, "^TestGrantsThat"},
 	{"a call that gives up waits for the server", []edit{
 		{"pglock/wait.go", "\tcase <-time.After(leavePatience):\n", ""},

@@ -71,7 +71,7 @@ var ofTurns = []mutant{
 		{"internal/handoff/lines.go", "now.Reached(b.until) || t.known {", "now.Reached(b.until) {"},
 	}, library, "^TestI4_ALease"},
 	{"I7 a turn is trusted longer than its grant", []edit{
-		{"pglock/leases.go", "\tnext.deadline, next.due, next.expiresAt = l.deadline, l.due, l.expiresAt\n", "\tnext.deadline, next.due, next.expiresAt = l.deadline.Add(l.ttl), l.due, l.expiresAt\n"},
+		{"pglock/leases.go", "\tnext.deadline, next.due, next.fresh, next.expiresAt = l.deadline, l.due, l.fresh, l.expiresAt\n", "\tnext.deadline, next.due, next.expiresAt = l.deadline.Add(l.ttl), l.due, l.expiresAt\n"},
 	}, library, "^TestI7_TrustInATurn"},
 	{"I5 a turn that has ended is ended again for its successor", []edit{
 		{"pglock/leases.go", "\tl.ended = ErrReleased\n\tl.owner.held.Add(-1)\n", "\tl.owner.held.Add(-1)\n"},

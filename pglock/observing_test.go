@@ -1,0 +1,155 @@
+package pglock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/trust"
+)
+
+func TestCloseTellsOfAllEndsAndJoinsTheObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(&n))
+		for i := range 100 {
+			mustAcquire(t, c, fmt.Sprint("report ", i))
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tenuresOnce(t, n.of(EventGrant, EventRelease)) // without a wait: Close has joined the goroutine
+		if _, err := c.TryAcquire(t.Context(), "report"); !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(n.events) != 200 {
+			t.Errorf("%d events", len(n.events))
+		}
+	})
+}
+
+func TestBlockingObserverHoldsUpNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var told []Event
+		block := make(chan struct{})
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(_ context.Context, e Event) {
+			<-block
+			told = append(told, e)
+		})))
+		began := time.Now()
+		kept := mustAcquire(t, c, "kept", WithTTL(3*time.Second))
+		for range observedMost {
+			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("%d locks took %v", observedMost, took)
+		}
+		time.Sleep(time.Minute)
+		if err := kept.Err(); err != nil {
+			t.Errorf("a lease was not renewed: %v", err)
+		}
+		close(block)
+		synctest.Wait()
+		if len(told) < 3 || told[0].Kind != EventGrant || told[1].Kind != EventObserver || told[1].Panics != 0 || told[2].Kind != EventGrant || len(told) > observedMost+2 {
+			t.Errorf("told %d, first %+v", len(told), told[:min(3, len(told))])
+		}
+		sum := len(told) - 1 + told[1].Count
+		if beats := 60; sum < 1+2*observedMost+beats || sum > 2+2*observedMost+2*beats {
+			t.Errorf("told of %d, dropped %d", len(told), told[1].Count)
+		}
+	})
+}
+
+func TestCloseWaitsASecondForAnObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		told := 0
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(ObserverFunc(func(context.Context, Event) {
+			told++
+			<-block
+		})))
+		mustAcquire(t, c, "report")
+		mustAcquire(t, c, "other")
+		began := time.Now()
+		if err := c.Close(t.Context()); err == nil || !strings.Contains(err.Error(), "observer") || time.Since(began) != observedLast {
+			t.Errorf("after %v Close returned: %v", time.Since(began), err)
+		}
+		close(block)
+		synctest.Wait()
+		if told != 1 {
+			t.Errorf("after Close the observer was told %d more events", told-1)
+		}
+	})
+}
+
+func TestPanickingObserverIsToldOfItsPanicsAndGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n notes
+		angry := ObserverFunc(func(ctx context.Context, e Event) {
+			if e.Kind == EventGrant {
+				panic("no grants, please")
+			}
+		})
+		c := startClient(t, newFakeStore(), trust.SystemClock(), WithObserver(angry), WithObserver(nil), WithObserver(ObserverFunc(nil)), WithObserver(&n))
+		for range 3 {
+			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if len(n.of(EventGrant)) != 3 || len(n.of(EventRelease)) != 3 {
+			t.Errorf("the second observer was told %+v", n.events)
+		}
+		told := n.of(EventObserver)
+		if len(told) != 3 || told[0].Panics != 1 || told[0].Count != 0 || !strings.Contains(told[0].Err.Error(), "no grants, please") {
+			t.Errorf("told of panics: %+v", told)
+		}
+	})
+}
+
+func TestEventsHaveTheValuesOfTheirCallAndNeverEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		var n notes
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock(), WithObserver(&n))
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "acquire"))
+		l, err := c.TryAcquire(ctx, "report")
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost, err := c.TryAcquire(ctx, "lost", WithTTL(time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := l.Release(context.WithValue(ctx, key{}, "release")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		s.set(func() { s.onRenewAll = hangs })
+		time.Sleep(5 * time.Second)
+		_ = lost.Release(context.WithValue(ctx, key{}, "late"))
+		synctest.Wait()
+		want := map[EventKind]any{EventGrant: "acquire", EventRelease: "release", EventRenew: nil, EventRenewFailed: nil, EventLost: "acquire", EventOutlived: "late"}
+		seen := make(map[EventKind]bool)
+		for i, e := range n.events {
+			seen[e.Kind] = true
+			if got := n.ctxs[i].Value(key{}); got != want[e.Kind] || n.ctxs[i].Err() != nil || n.ctxs[i].Done() != nil {
+				t.Errorf("the context of %q has the value %v and the error %v", e.Kind, got, n.ctxs[i].Err())
+			}
+		}
+		for kind := range want {
+			if !seen[kind] {
+				t.Errorf("there was no event %q", kind)
+			}
+		}
+	})
+}
