@@ -44,7 +44,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	never.Renewed = false
 	young := holderOf(time.Second)
 	young.Renewed, young.Heartbeat = false, 0
-	hangs := lookAt(holderOf(20 * time.Second)).queued(time.Second, true)
+	hangs := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
 	hangs.heartbeats[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second, WaitsFor: "IPC: SyncRep"}
 	gap := holderOf(time.Second)
 	gap.SlowestRenewal = 25 * time.Second
