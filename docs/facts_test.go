@@ -52,7 +52,7 @@ func options(t *testing.T, dir string) (names []string) {
 func TestConfigurationNamesEveryOption(t *testing.T) {
 	t.Parallel()
 	page := read(t, "docs", "configuration.md")
-	for _, dir := range []string{"pglock", "fencedstore"} {
+	for _, dir := range []string{"pglock", "fencedstore", "dashboard"} {
 		found := options(t, dir)
 		if len(found) < 5 {
 			t.Errorf("package %s: only the options %v were found", dir, found)

@@ -74,6 +74,7 @@ func TestLocksAreFilteredAndOrdered(t *testing.T) {
 		"three, and the rest":       {[]lockadmin.ListOption{lockadmin.WithLimit(3)}, "jobs/a jobs/b readers#1 readers#2"},
 		"three, one at a time":      {[]lockadmin.ListOption{lockadmin.WithLimit(3), lockadmin.WithPageSize(1)}, "jobs/a jobs/b readers#1 readers#2"},
 		"by age":                    {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "zebra readers#1 readers#2 jobs/b jobs/a"},
+		"by the last grant":         {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderRecent)}, "jobs/a jobs/b readers#2 readers#1 zebra"},
 		"by age, two":               {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(2)}, "zebra readers#1"},
 		"by waiting":                {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)}, "zebra jobs/b readers#1 readers#2 jobs/a"},
 		"by expiry":                 {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry)}, "jobs/b readers#1 jobs/a readers#2 zebra"},
@@ -156,14 +157,18 @@ func TestFencesAreFilteredAndOrdered(t *testing.T) {
 	}
 }
 
-func TestFirstKeepsTheHoldersOfALockTogether(t *testing.T) {
+func TestFirstLocksKeepsTheHoldersOfALockTogether(t *testing.T) {
 	t.Parallel()
 	admin, _ := shop(t)
 	for n, want := range map[int]string{0: "5 false", 1: "1 true", 2: "2 true", 3: "4 true", 4: "4 true", 5: "5 false", 6: "5 false"} {
-		some, more, err := lockadmin.First(n, admin.Locks(t.Context(), lockadmin.WithPageSize(2)))
+		some, more, err := lockadmin.FirstLocks(n, admin.Locks(t.Context(), lockadmin.WithPageSize(2)))
 		if got := fmt.Sprint(len(some), " ", more); got != want || err != nil {
 			t.Errorf("the first %d: %s, %v; want %s", n, got, err, want)
 		}
+	}
+	some, more, err := lockadmin.First(3, admin.Locks(t.Context(), lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithLimit(4)))
+	if err != nil || len(some) != 3 || !more {
+		t.Errorf("in another order: %+v, %v, %v; want three, and more", some, more, err)
 	}
 }
 
@@ -190,8 +195,8 @@ func TestListsRefuseWhatTheyCannotDo(t *testing.T) {
 		err  error
 		says string
 	}{
-		"order of locks":           {locks(lockadmin.WithOrder("size")), `order is "size": it must be name, age, waiting or expiry`},
-		"order of locks, sessions": {locks(lockadmin.WithOrder(lockadmin.OrderLeases)), `it must be name, age, waiting or expiry`},
+		"order of locks":           {locks(lockadmin.WithOrder("size")), `order is "size": it must be name, age, recent, waiting or expiry`},
+		"order of locks, sessions": {locks(lockadmin.WithOrder(lockadmin.OrderLeases)), `it must be name, age, recent, waiting or expiry`},
 		"order of waiters":         {waiters(lockadmin.WithOrder(lockadmin.OrderExpiry)), `it must be name or age`},
 		"order of sessions":        {sessions(lockadmin.WithOrder("")), `order is "": it must be name, age, waiting or leases`},
 		"mode":                     {locks(lockadmin.WithMode("any")), `mode is "any": it must be exclusive, shared or limit`},

@@ -32,9 +32,10 @@ const (
 	EventLevel  EventKind = "level"  // an operator changed what the history has, or for how long
 )
 
-// eventKinds are all kinds, in the order of the documentation.
-var eventKinds = []EventKind{EventTakeover, EventBreak, EventExpired, EventRelease, EventHandover, EventOverlap, EventBypass,
-	EventEpoch, EventLevel}
+// EventKinds returns all kinds of events, those of tenures first.
+func EventKinds() []EventKind {
+	return []EventKind{EventTakeover, EventBreak, EventExpired, EventRelease, EventHandover, EventOverlap, EventBypass, EventEpoch, EventLevel}
+}
 
 // Event is an entry of the history: something that the server has done. Times are the server's, in UTC.
 type Event struct {
@@ -61,6 +62,14 @@ type Event struct {
 	Number    int64       `json:"number,omitempty"`  // of the tenure among those of the lock's row, from 1
 }
 
+// HeldFor is how long the tenure lasted; 0 for an event that ended none.
+func (e Event) HeldFor() time.Duration {
+	if e.GrantedAt.IsZero() {
+		return 0
+	}
+	return max(0, e.EndedAt.Sub(e.GrantedAt))
+}
+
 // eventFilter has what only History takes.
 type eventFilter struct {
 	kinds        []string
@@ -72,8 +81,8 @@ type eventFilter struct {
 func WithKinds(kinds ...EventKind) ListOption {
 	return func(l *listing) error {
 		for _, k := range kinds {
-			if !slices.Contains(eventKinds, k) {
-				return &pglock.ArgumentError{Field: "kind", Value: fmt.Sprintf("%q", string(k)), Rule: "be one of " + strings.Join(texts(eventKinds), ", ")}
+			if !slices.Contains(EventKinds(), k) {
+				return &pglock.ArgumentError{Field: "kind", Value: fmt.Sprintf("%q", string(k)), Rule: "be one of " + strings.Join(texts(EventKinds()), ", ")}
 			}
 		}
 		l.given = append(l.given, "WithKinds")

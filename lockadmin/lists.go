@@ -167,9 +167,18 @@ func scanFence(rows pgx.Rows) (f FenceInfo, err error) {
 	return f, err
 }
 
-// First reads the first n entries of a list, and reports whether there are more. It keeps the holders of a lock
-// together: of Locks it also reads the other holders of the last lock. 0 means all entries.
+// First reads the first n entries of a list, and reports whether there are more. 0 means all entries.
 func First[T any](n int, list iter.Seq2[T, error]) (some []T, more bool, err error) {
+	return first(n, list, func(T, T) bool { return false })
+}
+
+// FirstLocks is First for Locks in the order of names. It keeps the holders of a lock together: it also reads the other
+// holders of the last lock, so that a list WithAfter that lock leaves nobody out.
+func FirstLocks(n int, list iter.Seq2[pglock.LockInfo, error]) (some []pglock.LockInfo, more bool, err error) {
+	return first(n, list, func(last, next pglock.LockInfo) bool { return last.Name == next.Name })
+}
+
+func first[T any](n int, list iter.Seq2[T, error], together func(last, next T) bool) (some []T, more bool, err error) {
 	for one, err := range list {
 		switch {
 		case err != nil:
@@ -180,13 +189,6 @@ func First[T any](n int, list iter.Seq2[T, error]) (some []T, more bool, err err
 		some = append(some, one)
 	}
 	return some, false, nil
-}
-
-// together says that two entries are holders of one lock.
-func together[T any](a, b T) bool {
-	one, are := any(a).(pglock.LockInfo)
-	other, _ := any(b).(pglock.LockInfo)
-	return are && one.Name == other.Name && one.Slot > 0 && other.Slot > one.Slot
 }
 
 // Collect reads a list to its end, or to its error.

@@ -2710,8 +2710,9 @@ AS $$
   ORDER BY page.name, page.slot
 $$;
 
--- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by waiting,
--- the longest queue first; by expiry, the lease that ends next first. It reads the whole table.
+-- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by recent,
+-- the last grant first; by waiting, the longest queue first; by expiry, the lease that ends next first. It reads the
+-- whole table.
 CREATE FUNCTION rank_locks(
   p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
@@ -2721,8 +2722,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 DECLARE
-  ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
-      'be age, waiting or expiry'))
+  ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be age, recent, waiting or expiry'))
     AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
   k  record;
 BEGIN
@@ -2738,7 +2739,8 @@ BEGIN
         SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
     ORDER BY CASE p_order WHEN 'waiting' THEN -coalesce(w.n, 0) END,
              CASE p_order WHEN 'age' THEN l.acquired_at
-                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END, l.name, l.slot
+                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END,
+             CASE p_order WHEN 'recent' THEN l.acquired_at END DESC, l.name, l.slot
     LIMIT p_limit
   LOOP
     RETURN QUERY SELECT d.* FROM described d WHERE d.name = k.name AND d.slot = k.slot;
@@ -3005,8 +3007,8 @@ $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
 -- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those that
--- have locked the lock's row (row) or wait for it (at row), and of whoever keeps one of them from going on (blocker). A
--- prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
+-- have locked the lock's row for longer than a second (row) or wait for it (at row), and of whoever keeps one of them
+-- from going on (blocker). A prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
 -- more than the name of the application, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A
 -- holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
 CREATE FUNCTION list_backends(p_name text)
@@ -3062,7 +3064,9 @@ AS $$
   FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
-  WHERE a.pid IS NOT NULL OR p.gid IS NOT NULL
+  WHERE (a.pid IS NOT NULL OR p.gid IS NOT NULL)
+    AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
+      OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
              WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
 $$;

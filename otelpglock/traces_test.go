@@ -38,7 +38,7 @@ func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
 		l, _ := second.Acquire(ctx, "orders/1")
 		got <- l
 	}()
-	s.await(t, pglock.EventWait)
+	waiting := s.await(t, pglock.EventWait)
 	if err := held.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +65,9 @@ func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
 		if a["pglock.lock.name"] != "orders/1" || a["pglock.lock.holder"] != "me" || a["pglock.lock.token"] != fmt.Sprint(l.Token()) || a["db.system.name"] != "postgresql" {
 			t.Errorf("%s: %v", span.Name, a)
 		}
+	}
+	if !acquire.StartTime.Before(waiting.At) || !acquire.EndTime.After(waiting.At) {
+		t.Errorf("the acquire is from %v to %v, and began to wait at %v", acquire.StartTime, acquire.EndTime, waiting.At)
 	}
 	if acquire.SpanKind != trace.SpanKindClient || attributesOf(acquire)["pglock.grant.way"] != "queue" || attributesOf(acquire)["pglock.queue.place"] != "1" {
 		t.Errorf("acquire: %v %v", acquire.SpanKind, acquire.Attributes)

@@ -115,7 +115,6 @@ func TestI11_RefusedSQLCallsChangeNothing(t *testing.T) {
 		{"list_fences(NULL)", "", ""},
 		{"prune_locks(NULL)", invalid, "idle is NULL"},
 		{"prune_locks('-1 s')", invalid, "idle is -00:00:01: it must not be negative"},
-		{"prune_history(NULL)", invalid, "older is NULL"},
 		{"prune_history('-1 s')", invalid, "older is -00:00:01"},
 		{"sweep(NULL)", invalid, "limit is NULL"},
 		{"sweep(0)", invalid, "limit is 0: it must be from 1 to 100000"},

@@ -153,10 +153,11 @@ func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	conn := pgtest.Database(t).Conn(t)
 	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
 		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "hand_over", "key_column", "list_backends", "list_fences", "list_guards", "list_locks",
-		"list_sessions", "list_waiters", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
+		"list_sessions", "list_waiters", "list_waits", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
 		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
 		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch"}
-	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "list_history", "prune_history", "prune_locks"}, user...)
+	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps", "history_settings",
+		"list_history", "prune_history", "prune_locks", "replay_history", "set_history"}, user...)
 	slices.Sort(admin)
 	for role, want := range map[string][]string{"pglock_user": user, "pglock_admin": admin} {
 		found, err := conn.Query(t.Context(), `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'pglock'::regnamespace

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,9 +12,7 @@ import (
 
 // asks says whether somebody can answer a question: they read what goes to standard error, and type.
 func asks(cmd *cobra.Command) bool {
-	in, inIs := cmd.InOrStdin().(*os.File)
-	out, outIs := cmd.ErrOrStderr().(*os.File)
-	return inIs && outIs && isTerminal(in) && isTerminal(out)
+	return isTerminal(cmd.InOrStdin()) && isTerminal(cmd.ErrOrStderr())
 }
 
 // agreed shows what is about to happen, and lets somebody agree to it. The error says that nothing was done.

@@ -58,7 +58,7 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 			}
 			return nil
 		},
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			what := "--session " + shellQuote(escapeText(b.session))
 			if !cmd.Flags().Changed("session") {
@@ -275,11 +275,11 @@ func drawBroken(w *page, o *options, v breakView) {
 		drawHeldNow(w, v)
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, `The old holder's next fenced write, renewal and release fail. What it writes
-without a fence is not stopped: end that process if it still runs.
-The audit: pglock-admin show %s%s
-`, shellName(v.Name), o.same())
+	fmt.Fprintf(w, "%s\nThe audit: pglock-admin show %s%s\n", wrapped(stillRuns, textWidth(w)), shellName(v.Name), o.same())
 }
+
+const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is not stopped: " +
+	"end that process if it still runs."
 
 // drawHeldNow tells who holds the lock after the break: whoever was next in the queue, and other holders as before.
 func drawHeldNow(w *page, v breakView) {

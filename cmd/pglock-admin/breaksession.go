@@ -84,10 +84,7 @@ func drawBrokenSession(w *page, v breakSessionView) {
 	}
 	fmt.Fprintf(w, "broke %s and %s of session %s\n\n", counted(leases, "lease"), counted(len(v.Broken)-leases, "ticket"), v.Session)
 	drawTable(w, []string{"LOCK", "ENDED", "NEW TOKEN", "HOLDER"}, rows, 2)
-	fmt.Fprintf(w, `
-The client's next fenced write, renewal and release of these leases fail. What it
-writes without a fence is not stopped: end that process if it still runs.
-`)
+	fmt.Fprintf(w, "\n%s\n", wrapped(stillRuns, textWidth(w)))
 }
 
 func counted(n int, what string) string {

@@ -2,9 +2,7 @@
 
 package main
 
-import (
-	"io"
-)
+import "io"
 
 // columns is the width of the terminal; 0 means unknown.
 func columns(io.Writer) int { return 0 }

@@ -33,7 +33,7 @@ const exitCodesHelp = `Exit codes:
     4  the server cannot be reached, does not answer in time, has no such database, or is a standby
     5  the schema is missing, older or newer than this program needs, or marked dirty
     6  the database refuses the user, or the user lacks a right
-    7  doctor --strict found something that needs attention
+    7  doctor --strict or verify found something that needs attention
   130  interrupted
 
 Errors go to standard error: the message, the server and database it is about, and what to try next. With -o json

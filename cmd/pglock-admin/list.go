@@ -63,7 +63,11 @@ the longest queue, --order expiry the lease that ends next. You can paste a name
 				return err
 			}
 			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
-				infos, more, err := lockadmin.First(flags.limit, admin.Locks(ctx, opts...))
+				first := lockadmin.First[pglock.LockInfo]
+				if flags.order == string(lockadmin.OrderName) {
+					first = lockadmin.FirstLocks
+				}
+				infos, more, err := first(flags.limit, admin.Locks(ctx, opts...))
 				if err != nil {
 					return err
 				}
@@ -85,7 +89,7 @@ the longest queue, --order expiry the lease that ends next. You can paste a name
 		"queued":  "show only locks for which somebody waits",
 		"older":   "show only leases that are held for longer than this `duration`",
 		"after":   "begin after the lock with this `name`",
-	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
+	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderRecent, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
 	return cmd
 }
 

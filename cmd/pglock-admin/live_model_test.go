@@ -12,8 +12,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// hostile are texts that would write outside of their place, or elsewhere, if a terminal obeyed them.
-var hostile = []string{
+// hostileTexts are texts that would write outside of their place, or elsewhere, if a terminal obeyed them.
+var hostileTexts = []string{
 	"\x1b[2J\x1b[1;1Hpwned", "\x1b]0;pwned\x07", "\x1b]52;c;cHduZWQ=\x07", "a\r\nb\tc", "\u009b2J", "\x7f\x08\x08", "\u202egnp.exe\u202c", "\u2066x\u2069", "\u200bzero\u200dwidth\ufeff",
 	strings.Repeat("e\u0301\u0300\u0302", 73), "👨\u200d👩\u200d👧\u200d👦", "🇩🇪🇫🇷", "👍🏽", "❤\ufe0f", "각\u1100\u1161", strings.Repeat("界", 170), strings.Repeat("x", 512), strings.Repeat("名前 ", 73),
 	"'; rm -rf /", `"quoted"`, "-flag", "back\\slash", "﷽﷽﷽", "ก\u0e33\u0e49", "\u0600number", "█░▶●├─│",
@@ -39,7 +39,7 @@ func hostileShots(text string) (list, lock liveShot) {
 // Whatever a name is, each line keeps its width, and nothing in it is a command for the terminal.
 func TestHostileTextsStayInTheirPlace(t *testing.T) {
 	t.Parallel()
-	for _, text := range hostile {
+	for _, text := range hostileTexts {
 		list, lock := hostileShots(text)
 		for _, size := range [][2]int{{20, 6}, {27, 9}, {40, 20}, {80, 24}, {120, 40}, {300, 90}} {
 			l := newLab(size[0], size[1])
@@ -75,7 +75,7 @@ func TestHostileTextsStayInTheirPlace(t *testing.T) {
 // A shell and pglock-admin read the name that the screen shows.
 func TestNamesOnTheScreenCanBePasted(t *testing.T) {
 	t.Parallel()
-	for _, name := range append([]string{"nightly-report", "my job", "界"}, hostile...) {
+	for _, name := range append([]string{"nightly-report", "my job", "界"}, hostileTexts...) {
 		shows := cellName(name)
 		if !evenPlain(shows) {
 			t.Errorf("%q", shows)

@@ -180,7 +180,7 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	for n, text := range hostile {
+	for n, text := range hostileTexts {
 		if len(text) > 256 {
 			text = strings.ToValidUTF8(text[:256], "")
 		}
@@ -189,8 +189,8 @@ func TestHostileNamesDoNotReachTheTerminal(t *testing.T) {
 	atBothSizes(t, func(t *testing.T, columns, lines int) {
 		s := onScreen(t, db.URL(), columns, lines, "top", "--interval", "100ms")
 		s.types("a")
-		s.shows("by age", fmt.Sprint(len(hostile)), "▶ ")
-		for n := 0; n < len(hostile); n += 7 { // the model's tests open all of them
+		s.shows("by age", fmt.Sprint(len(hostileTexts)), "▶ ")
+		for n := 0; n < len(hostileTexts); n += 7 { // the model's tests open all of them
 			s.types("\r")
 			s.shows("watch", "held · ")
 			s.types("b")

@@ -187,6 +187,9 @@ func leaseBar(remaining, ttl time.Duration) string {
 // age rounds a duration for people.
 func age(d time.Duration) string { return shown.Age(d) }
 
+// exactly is moment with all that the server knows of the time.
+func exactly(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000000 UTC") }
+
 // moment writes a time of the server; empty for zero.
 func moment(t time.Time) string {
 	if t.IsZero() {

@@ -45,7 +45,7 @@ You need the role pglock_admin.`,
   pglock-admin prune --idle 1w --events 365d -o json
   pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
 		Args:        noArguments,
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if idle < 0 {
 				return usageErrorf("--idle 1d", "--idle is %s: it must not be negative", durationText(idle))
@@ -106,10 +106,7 @@ func (o *options) explainPrune(ctx context.Context, v pruneView, err error) erro
 		return &advised{code: exitFailure, text: fmt.Sprintf("the table of locks is in use; %s, after %s", v.removed(), count(int64(v.Waits), "wait")),
 			hint: "a quieter time, or a longer --timeout. prune waits for VACUUM, and for open transactions that have acquired,\n" +
 				"  renewed or released a lock. Who they are:\n" +
-				"  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
-				"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
-				"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.schema, "locks"}.Sanitize(), "'", "''") + "'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
-				"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"}
+				o.writersOfLocks()}
 	case late:
 		return &advised{code: exitFailure, text: fmt.Sprintf("%s (--timeout) was too short to remove everything; %s", durationText(o.timeout), v.removed()),
 			hint: again + ", which goes on from there, or a longer --timeout"}
@@ -120,6 +117,14 @@ func (o *options) explainPrune(ctx context.Context, v pruneView, err error) erro
 		return &advised{code: code, text: v.removed(), err: err, hint: hint}
 	}
 	return err
+}
+
+// writersOfLocks is the SQL that finds who keeps the table of locks in use.
+func (o *options) writersOfLocks() string {
+	return "  SELECT a.pid, a.usename, a.application_name, a.state, a.xact_start, l.mode, a.query\n" +
+		"  FROM pg_locks l JOIN pg_stat_activity a USING (pid)\n" +
+		"  WHERE l.relation = '" + strings.ReplaceAll(pgx.Identifier{o.schema, "locks"}.Sanitize(), "'", "''") + "'::regclass AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())\n" +
+		"  AND l.granted AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')"
 }
 
 func (v pruneView) removed() string {

@@ -22,6 +22,7 @@ type options struct {
 	started bool            // the command line is valid: a later error is not one of usage
 	config  *pgxpool.Config // of a command that connects to a database
 	at      *target         // the server and database
+	role    string          // that the command needs; empty: pglock_user
 }
 
 const defaultSchema = "pglock"
@@ -84,6 +85,9 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		newFences(o),
 		newTop(o),
 		newWatch(o),
+		newHistory(o),
+		newVerify(o),
+		newRecord(o),
 		newBreak(o),
 		newPrune(o),
 		newGuard(o),

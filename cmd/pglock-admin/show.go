@@ -239,6 +239,16 @@ func tell(e lockadmin.Event) string {
 			printable(e.Actor), printable(e.DBUser), e.NewToken, printable(e.Reason))
 	case lockadmin.EventTakeover:
 		return fmt.Sprintf("token %d of %s expired; %s has token %d", e.Token, printable(e.Holder), printable(e.Actor), e.NewToken)
+	case lockadmin.EventExpired:
+		return fmt.Sprintf("token %d of %s expired; nobody asked for the lock until it was pruned", e.Token, printable(e.Holder))
+	case lockadmin.EventRelease:
+		return fmt.Sprintf("token %d of %s released after %s", e.Token, printable(e.Holder), age(e.HeldFor()))
+	case lockadmin.EventHandover:
+		return fmt.Sprintf("token %d of %s handed over after %s; %s has token %d", e.Token, printable(e.Holder), age(e.HeldFor()), printable(e.Actor), e.NewToken)
+	case lockadmin.EventOverlap:
+		return fmt.Sprintf("token %d was granted to %s before the lease of %s with token %d was over, which must never happen", e.NewToken, printable(e.Actor), printable(e.Holder), e.Token)
+	case lockadmin.EventLevel:
+		return fmt.Sprintf("%s (%s) set the history to %s", printable(e.Actor), printable(e.DBUser), printable(e.Reason))
 	case lockadmin.EventEpoch:
 		return fmt.Sprintf("%s (%s) made every token from then on greater than %d: %s", printable(e.Actor), printable(e.DBUser), e.Token, printable(e.Reason))
 	case lockadmin.EventBypass:

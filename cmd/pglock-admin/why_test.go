@@ -187,14 +187,13 @@ func steady(e *lockadmin.Explanation) {
 			}
 			return n
 		})
-		s = regexp.MustCompile(`\b\d+(\.\d+)?m?s\b`).ReplaceAllStringFunc(s, func(d string) string {
+		return regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?m?s\b`).ReplaceAllStringFunc(s, func(d string) string {
 			took, err := time.ParseDuration(d)
 			if err != nil {
 				return d
 			}
 			return age(rounded(took))
 		})
-		return regexp.MustCompile(`\b(\d+m)\d+s\b`).ReplaceAllString(s, "$1")
 	}
 	at := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
 	var walk func(v reflect.Value)

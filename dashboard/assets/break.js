@@ -105,7 +105,8 @@ export function breakDialog(lock, waiters) {
       problem(
         err.status
           ? err.message
-          : 'The server cannot be reached, so it is unknown whether the lease was broken. Look at the lock before you try again.',
+          : 'The server cannot be reached, so it is unknown whether the lease was broken. ' +
+              'Look at the lock before you try again.',
       );
     }
   }

@@ -14,7 +14,8 @@ export function received(locks) {
 export const heldFor = (lock) => lock.held_for_ms + performance.now() - lock.came;
 export const remaining = (lock) => lock.remaining_ms - (performance.now() - lock.came);
 
-// condition is free, fine, late or over. A live holder renews when a third of the TTL is gone, so below a half it is late.
+// condition is free, fine, late or over. A live holder renews when a third of the TTL is gone, so one below a half is
+// late.
 export function condition(lock) {
   if (!lock.held) return 'free';
   const rest = remaining(lock);

@@ -211,7 +211,8 @@ export function locksView(root, first, place) {
 
   function spoken() {
     const n = numbers();
-    return `${more ? 'The first ' : ''}${count(locks.length, 'lock')}${params.match ? ' found' : ''}, ${n.waiting} waiting`;
+    const found = params.match ? ' found' : '';
+    return `${more ? 'The first ' : ''}${count(locks.length, 'lock')}${found}, ${n.waiting} waiting`;
   }
 
   function summarize() {

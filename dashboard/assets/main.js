@@ -81,7 +81,8 @@ function setTheme(theme) {
   } catch {
     /* it lasts as long as the page */
   }
-  themeButton.textContent = { auto: '◐ Auto', light: '○ Light', dark: '● Dark' }[theme];
+  const [glyph, words] = { auto: ['◐', 'Auto'], light: ['○', 'Light'], dark: ['●', 'Dark'] }[theme];
+  themeButton.replaceChildren(glyph, h('span', {}, words));
   themeButton.setAttribute('aria-label', `Colours: ${theme === 'auto' ? 'as the system' : theme}. Change`);
 }
 

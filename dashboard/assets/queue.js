@@ -104,7 +104,8 @@ function describe(held, waiters, more) {
   const queue = waiters
     .slice(0, 5)
     .map((w) => `${w.place}: ${escaped(w.holder)}, ${w.alive ? `waiting for ${lasted(w.waiting_ms)}` : 'gone'}`);
-  return `${who} ${waiters.length}${more ? ' or more' : ''} in the queue. ${queue.join('; ')}${waiters.length > 5 ? '; and so on' : ''}.`;
+  const rest = waiters.length > 5 ? '; and so on' : '';
+  return `${who} ${waiters.length}${more ? ' or more' : ''} in the queue. ${queue.join('; ')}${rest}.`;
 }
 
 // label is a text that fit shortens to its room once it is on the page; a title has all of it.

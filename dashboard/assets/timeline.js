@@ -1,4 +1,4 @@
-// Who held a lock, over time: a line for each holder, a bar with its token for each tenure, and a sign for how it ended.
+// Who held a lock, over time: a line for each holder, a bar with its token for each tenure, a sign for how it ended.
 
 import { s } from './dom.js';
 import { label } from './queue.js';
@@ -179,7 +179,8 @@ export const ENDS = {
 
 function tell(t) {
   const how = t.end ? `${ENDS[t.end]}${t.reason ? `: ${escaped(t.reason)}` : ''}` : 'held now';
-  return `token ${t.token}, ${escaped(t.holder)}\n${clock(t.from)} to ${t.end ? clock(t.to) : 'now'}, ${seconds(t.to - t.from)}\n${how}`;
+  const when = `${clock(t.from)} to ${t.end ? clock(t.to) : 'now'}, ${seconds(t.to - t.from)}`;
+  return `token ${t.token}, ${escaped(t.holder)}\n${when}\n${how}`;
 }
 
 function describe(list, now) {
@@ -190,7 +191,8 @@ function describe(list, now) {
       (t) =>
         `token ${t.token}, ${escaped(t.holder)}, for ${seconds(t.to - t.from)}, ${t.end ? ENDS[t.end] : 'held now'}`,
     );
-  return `${count(list.length, 'tenure')} in ${seconds(now - list[0].from)}. The last: ${words.join('; ')}. The table below has them all.`;
+  const span = seconds(now - list[0].from);
+  return `${count(list.length, 'tenure')} in ${span}. The last: ${words.join('; ')}. The table below has them all.`;
 }
 
 const STEPS = [

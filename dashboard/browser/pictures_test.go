@@ -27,11 +27,12 @@ func TestPictures(t *testing.T) {
 	p.text("#summary", "waiting")
 	for _, scheme := range []string{"light", "dark"} {
 		p.scheme(scheme)
-		p.do(chromedp.EmulateViewport(1240, 700, chromedp.EmulateScale(1)))
+		p.do(chromedp.EmulateViewport(1240, 790, chromedp.EmulateScale(1)))
 		p.go_("#/locks?order=waiting", "#summary", "waiting")
 		p.picture("dashboard-locks-" + scheme)
-		p.do(chromedp.EmulateViewport(1240, 1180, chromedp.EmulateScale(1)))
+		p.do(chromedp.EmulateViewport(1240, 1400, chromedp.EmulateScale(1)))
 		p.go_("#/lock?name=nightly-report", ".timeline-picture", "reporter")
+		p.text(".verdict", "")
 		p.picture("dashboard-lock-" + scheme)
 	}
 	p.scheme("light")
@@ -59,6 +60,9 @@ func (s *stage) scene() {
 		tenure{reporter(2, 701), 44, 36, lockadmin.EventRelease, "", ""},
 		tenure{reporter(4, 82), 34, 29, lockadmin.EventTakeover, "", ""},
 		tenure{reporter(3, 71), 29, 15, lockadmin.EventRelease, "", ""})
+	if _, err := s.admin.SetHistory(s.t.Context(), lockadmin.WithLevel(lockadmin.HistoryAll)); err != nil {
+		s.t.Fatal(err)
+	}
 	s.hold(reporter(1, 4711), "nightly-report", pglock.WithMetadata([]byte(`{"job": "close the books", "night": "2026-11-22", "trace": "b7ad6b71"}`)))
 	s.queue(reporter(2, 812), "nightly-report")
 	s.queue(reporter(3, 77), "nightly-report")
@@ -115,7 +119,6 @@ func (p *tab) go_(hash, selector, text string) {
 	p.t.Helper()
 	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.home+hash))
 	p.until("document.documentElement.dataset.link === 'live'")
-	_ = text
 	p.until(fmt.Sprintf("[...document.querySelectorAll(%q)].some(e => e.textContent.includes(%s))", selector, quote(text)))
 	p.until("document.fonts.ready.then(() => true)")
 }

@@ -53,8 +53,15 @@ func TestEventsAreCountedOnceInWhateverOrderTheyAppear(t *testing.T) {
 	if f.after != 9 && f.after != 20 || len(counted.seen) > 1 {
 		t.Errorf("asked for events after %d, remembers %d", f.after, len(counted.seen))
 	}
+	f.greatest = 30
+	step("nothing", time.Second, 4)
+	f.visible, f.greatest = []int64{20, 40}, 40
+	step("another", time.Minute, 5)
+	step("the same, two minutes after the greatest was 30", time.Minute, 5)
+	f.visible = []int64{20, 35, 40}
+	step("one that was committed later than a greater one", 10*time.Second, 6)
 	f.visible, f.greatest = []int64{3, 4}, 4
-	step("an older copy of the database", time.Second, 4)
+	step("an older copy of the database", time.Second, 6)
 	f.visible, f.greatest = []int64{3, 4, 5}, 5
-	step("its next event", time.Second, 5)
+	step("its next event", time.Second, 7)
 }

@@ -112,7 +112,7 @@ func longQueue(ctx context.Context, s *Stage) error {
 	err = s.exec(ctx, `SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), 'app-' || 2 + n % 7 || '/reporter[' || 900 + n || ']', '30 s',
 		p_wait => true, p_session_ttl => CASE WHEN n % 15 = 4 THEN '100 ms' ELSE '2 h' END::interval) FROM generate_series(1, 200) n`)
 	if err == nil {
-		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.sessions WHERE alive_until < clock_timestamp()")
+		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.list_waiters('nightly-report') WHERE NOT alive")
 	}
 	if err == nil {
 		err = s.exec(ctx, `UPDATE pglock.waiters w SET enqueued_at = clock_timestamp() - interval '12 s' * (201 - o.n) FROM

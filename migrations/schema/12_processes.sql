@@ -69,8 +69,8 @@ $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
 -- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those that
--- have locked the lock's row (row) or wait for it (at row), and of whoever keeps one of them from going on (blocker). A
--- prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
+-- have locked the lock's row for longer than a second (row) or wait for it (at row), and of whoever keeps one of them
+-- from going on (blocker). A prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
 -- more than the name of the application, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A
 -- holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
 CREATE FUNCTION list_backends(p_name text)
@@ -126,7 +126,9 @@ AS $$
   FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
-  WHERE a.pid IS NOT NULL OR p.gid IS NOT NULL
+  WHERE (a.pid IS NOT NULL OR p.gid IS NOT NULL)
+    AND (e.use NOT IN ('row', 'at row') OR e.gid IS NOT NULL OR a.xact_start < clock_timestamp() - interval '1 s'
+      OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
              WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
 $$;

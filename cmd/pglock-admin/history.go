@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pglock-dev/pglock/lockadmin"
+)
+
+// eventView is an event in JSON, with how long the tenure lasted.
+type eventView struct {
+	lockadmin.Event
+	HeldFor int64 `json:"held_for_ms,omitempty"`
+}
+
+type historyView struct {
+	Events  []eventView `json:"events"` // newest first
+	More    bool        `json:"more"`   // --limit left some out
+	History recordView  `json:"history"`
+}
+
+func newHistory(o *options) *cobra.Command {
+	var limit int
+	var before int64
+	var since, until time.Duration
+	var kinds []string
+	cmd := &cobra.Command{
+		Use:   "history [NAME]",
+		Short: "Show who held a lock, from when until when, and how it ended",
+		Long: `Show the history of one lock, or of all, newest first. A line is a tenure: the time for which somebody held a lease.
+It is written when it ends, so the present holder is not in it: see pglock-admin show.
+
+  takeover  the lease ran out, and the lock was granted to the next
+  break     an operator ended the lease
+  expired   the lease ran out, and prune removed the lock
+  release   the holder ended the lease                               at level all
+  handover  the holder ended the lease and chose the next            at level all
+  overlap   the lock was granted again before its lease was over     at level all; this must never happen
+
+Other lines are what operators did: bypass, epoch and level. Releases and hand-overs are there only if the history has
+level all: pglock-admin record. A lease that ran out ended with its expiry, before anybody noticed.
+
+You need the role pglock_admin.`,
+		Example: `  pglock-admin history nightly-report
+  pglock-admin history --kind takeover,break --since 1h
+  pglock-admin history nightly-report --before 4711 -o json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] == "" {
+				return usageErrorf("pglock-admin "+cmd.Use+"; a name with spaces needs quotes",
+					"history takes the name of one lock or none, not %q", args)
+			}
+			return nil
+		},
+		Annotations: usesDatabase,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			name := ""
+			if len(args) == 1 {
+				if name, err = nameOf(cmd, args, 0); err != nil {
+					return err
+				}
+			}
+			opts, err := historyOptions(cmd, limit, before, since, until, kinds)
+			if err != nil {
+				return err
+			}
+			return o.withAdmin(cmd.Context(), func(ctx context.Context, admin *lockadmin.Admin) error {
+				view, err := readHistory(ctx, admin, name, limit, opts)
+				if err != nil {
+					return err
+				}
+				return o.show(cmd, view, func(w *page) { drawHistory(w, o, view, name) })
+			})
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "show at most this `number`")
+	cmd.Flags().Int64Var(&before, "before", 0, "continue after the event with this `ID`, toward older ones")
+	cmd.Flags().StringSliceVar(&kinds, "kind", nil, "show only these `kinds`, such as takeover,break")
+	durationVar(cmd.Flags(), &since, "since", "show only what happened within this `duration`")
+	durationVar(cmd.Flags(), &until, "until", "show only what happened longer ago than this `duration`")
+	return cmd
+}
+
+// historyOptions reads the flags of history.
+func historyOptions(cmd *cobra.Command, limit int, before int64, since, until time.Duration, kinds []string) ([]lockadmin.ListOption, error) {
+	if limit < 1 || limit > 9999 {
+		return nil, usageErrorf("--limit 100", "--limit is %d: it must be from 1 to 9999", limit)
+	}
+	opts := []lockadmin.ListOption{lockadmin.WithPageSize(limit + 1)}
+	if cmd.Flags().Changed("before") {
+		if before < 1 {
+			return nil, usageErrorf("--before 4711", "--before is %d: it must be the ID of an event", before)
+		}
+		opts = append(opts, lockadmin.WithBefore(before))
+	}
+	for _, ago := range []struct {
+		flag string
+		d    time.Duration
+		with func(time.Time) lockadmin.ListOption
+	}{{"since", since, lockadmin.WithSince}, {"until", until, lockadmin.WithUntil}} {
+		if !cmd.Flags().Changed(ago.flag) {
+			continue
+		}
+		if ago.d < 0 {
+			return nil, usageErrorf("--"+ago.flag+" 1h", "--%s is %s: it must not be negative", ago.flag, durationText(ago.d))
+		}
+		opts = append(opts, ago.with(time.Now().Add(-ago.d)))
+	}
+	for _, k := range kinds {
+		if !slices.Contains(lockadmin.EventKinds(), lockadmin.EventKind(k)) {
+			return nil, usageErrorf("--kind takeover,break", "--kind is %s: it must be of %s", shellQuote(escapeText(k)), kindsText())
+		}
+		opts = append(opts, lockadmin.WithKinds(lockadmin.EventKind(k)))
+	}
+	return opts, nil
+}
+
+func kindsText() string {
+	var all []string
+	for _, k := range lockadmin.EventKinds() {
+		all = append(all, string(k))
+	}
+	return strings.Join(all, ", ")
+}
+
+func readHistory(ctx context.Context, admin *lockadmin.Admin, name string, limit int, opts []lockadmin.ListOption) (historyView, error) {
+	events, more, err := lockadmin.First(limit, admin.History(ctx, name, opts...))
+	if err != nil {
+		return historyView{}, err
+	}
+	settings, err := admin.HistorySettings(ctx)
+	view := historyView{Events: []eventView{}, More: more, History: recordViewOf(settings)}
+	for _, e := range events {
+		view.Events = append(view.Events, eventView{Event: e, HeldFor: e.HeldFor().Milliseconds()})
+	}
+	return view, err
+}
+
+func drawHistory(w *page, o *options, view historyView, name string) {
+	if len(view.Events) == 0 {
+		fmt.Fprintln(w, "the history has nothing of that")
+	} else {
+		titles, right := []string{"ENDED", "EVENT", "TOKEN", "HELD-FOR", "HOLDER", "WHAT"}, []int{2, 3}
+		if name == "" {
+			titles, right = slices.Insert(titles, 2, "LOCK"), []int{3, 4}
+		}
+		var rows [][]string
+		for _, v := range view.Events {
+			ended := v.EndedAt
+			if ended.IsZero() {
+				ended = v.At
+			}
+			row := []string{moment(ended), string(v.Kind), tokensText(v.Event), heldText(v.Event), printable(v.Holder), note(v.Event)}
+			if v.Holder == "" {
+				row[4] = ""
+			}
+			if name == "" {
+				lock := ""
+				if v.Lock != "" {
+					lock = shellName(v.Lock)
+				}
+				row = slices.Insert(row, 2, lock)
+			}
+			rows = append(rows, row)
+		}
+		drawTable(w, titles, rows, right...)
+	}
+	if view.More {
+		fmt.Fprintf(w, "\nthere is more: --before %d, or a greater --limit\n", view.Events[len(view.Events)-1].ID)
+	}
+	if view.History.Level != lockadmin.HistoryAll {
+		fmt.Fprintf(w, "\nreleases and hand-overs are not recorded; to have them too: pglock-admin record --level all%s\n", o.same())
+	}
+}
+
+// tokensText is the token of a tenure, or the block of its tokens.
+func tokensText(e lockadmin.Event) string {
+	switch {
+	case e.Token == 0:
+		return ""
+	case e.FirstToken != 0:
+		return fmt.Sprintf("%d-%d", e.FirstToken, e.Token)
+	}
+	return strconv.FormatInt(int64(e.Token), 10)
+}
+
+func heldText(e lockadmin.Event) string {
+	if e.GrantedAt.IsZero() {
+		return ""
+	}
+	return age(e.HeldFor())
+}
+
+// note says of an event what its other columns do not.
+func note(e lockadmin.Event) string {
+	switch e.Kind {
+	case lockadmin.EventTakeover, lockadmin.EventHandover:
+		return fmt.Sprintf("next: %s, token %d", printable(e.Actor), e.NewToken)
+	case lockadmin.EventBreak:
+		return fmt.Sprintf("by %s (%s): %s", printable(e.Actor), printable(e.DBUser), printable(e.Reason))
+	case lockadmin.EventExpired, lockadmin.EventRelease:
+		return ""
+	}
+	return tell(e)
+}
