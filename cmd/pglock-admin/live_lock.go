@@ -151,7 +151,7 @@ func (m *liveModel) drawLine() (lines []string) {
 
 func (m *liveModel) drawPast() []string {
 	v := m.shot.lock
-	lines := []string{"", liveBold("HISTORY, newest first")}
+	lines := []string{"", liveBold(shorten("HISTORY, newest first", m.width))}
 	switch {
 	case v.Note != "":
 		return append(lines, folded(cellLine(v.Note), m.width, 3)...)
@@ -184,7 +184,7 @@ func (m *liveModel) drawProcesses() []string {
 	if v.BackendsNote == "" && len(v.Backends) == 0 {
 		return nil
 	}
-	lines := []string{"", liveBold("PROCESSES OF THE SERVER")}
+	lines := []string{"", liveBold(shorten("PROCESSES OF THE SERVER", m.width))}
 	if v.BackendsNote != "" {
 		return append(lines, folded(cellLine(v.BackendsNote), m.width, 3)...)
 	}

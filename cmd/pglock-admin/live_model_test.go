@@ -41,7 +41,7 @@ func TestHostileTextsStayInTheirPlace(t *testing.T) {
 	t.Parallel()
 	for _, text := range hostileTexts {
 		list, lock := hostileShots(text)
-		for _, size := range [][2]int{{20, 6}, {27, 9}, {40, 20}, {80, 24}, {120, 40}, {300, 90}} {
+		for _, size := range [][2]int{{20, 6}, {40, 20}, {120, 40}} {
 			l := newLab(size[0], size[1])
 			l.gets(list)
 			first := screenText(emulated(t, l.liveModel))
@@ -54,9 +54,9 @@ func TestHostileTextsStayInTheirPlace(t *testing.T) {
 			l.presses("enter")
 			l.wish.name = text
 			l.gets(lock)
-			for l.Update(tea.KeyPressMsg{Code: tea.KeyDown}); l.from < len(l.drawLock())-1; l.from += 3 {
-				drawn(t, l.liveModel)
-			}
+			fitting(t, l.drawLock(), l.width)
+			l.presses("end")
+			drawn(t, l.liveModel)
 			l.presses("b")
 			l.Update(tea.PasteMsg{Content: text})
 			drawn(t, l.liveModel)
@@ -93,7 +93,7 @@ func TestNamesOnTheScreenCanBePasted(t *testing.T) {
 
 func TestEveryWidthHasAScreen(t *testing.T) {
 	t.Parallel()
-	for width := 1; width < 200; width++ {
+	for width := 1; width < 130; width += 1 + width/60 {
 		for _, height := range []int{1, 5, 6, 7, 20} {
 			for _, order := range []liveOrder{byWait, byAge, byRate} {
 				l := newLab(width, height)
