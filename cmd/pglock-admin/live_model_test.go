@@ -321,3 +321,19 @@ func TestASlowListIsReadLessOften(t *testing.T) {
 		}
 	}
 }
+
+// However low the terminal is, the question says whose lease it is about, and with which token.
+func TestALowTerminalHasRoomForTheQuestion(t *testing.T) {
+	t.Parallel()
+	for height := liveLeastHeight; height < 20; height++ {
+		l := newLab(40, height)
+		l.wish.name = "nightly-report"
+		l.gets(reportShot()).presses("b")
+		text := strings.Join(drawn(t, l.liveModel), "\n")
+		for _, want := range []string{"nightly-report", "app-1/reporter[4711]", "token   42", "reason", "Enter breaks it"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("at %d lines there is no %q:\n%s", height, want, text)
+			}
+		}
+	}
+}
