@@ -53,10 +53,19 @@ async function refused(response) {
   return new Refused(response.status, words || `the server answered ${response.status} ${response.statusText}`.trim());
 }
 
+// check refuses what is no answer of this server: an error, or somebody's page for a login.
+async function check(response, kind) {
+  if (!response.ok) throw await refused(response);
+  if (!response.headers.get('Content-Type')?.startsWith(kind)) {
+    throw new Refused(401, 'the answer is no data. Perhaps you have to log in again: load the page again');
+  }
+  return response;
+}
+
 // get asks once.
 export async function get(path, query, signal) {
   const response = await fetch(address(path, query), { signal, headers: { Accept: 'application/json' } });
-  if (!response.ok) throw await refused(response);
+  await check(response, 'application/json');
   return parse(await response.text());
 }
 
@@ -70,7 +79,7 @@ export async function breakLease(name, token, reason) {
     headers: { 'Content-Type': 'application/json', 'X-CSRF-Token': csrf },
     body: `{"name":${JSON.stringify(name)},"token":${digits},"reason":${JSON.stringify(reason)}}`,
   });
-  if (!response.ok) throw await refused(response);
+  await check(response, 'application/json');
   return parse(await response.text());
 }
 
@@ -103,7 +112,7 @@ export function stream(query, { event, state }) {
         cache: 'no-store',
         headers: { Accept: 'text/event-stream' },
       });
-      if (!response.ok) throw await refused(response);
+      await check(response, 'text/event-stream');
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = '';
       for (;;) {

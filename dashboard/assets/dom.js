@@ -42,6 +42,24 @@ export function mark(element, name, value) {
   }
 }
 
+// morph makes one tree like another by changing as little as possible, so that focus and selection stay. Listeners
+// are those of the old tree: they may read attributes and must not remember texts.
+export function morph(from, to) {
+  if (from.nodeName !== to.nodeName) {
+    from.replaceWith(to);
+    return;
+  }
+  if (from.nodeType === Node.TEXT_NODE) {
+    if (from.data !== to.data) from.data = to.data;
+    return;
+  }
+  for (const name of from.getAttributeNames()) if (!to.hasAttribute(name)) from.removeAttribute(name);
+  for (const name of to.getAttributeNames()) mark(from, name, to.getAttribute(name));
+  const wanted = [...to.childNodes];
+  [...from.childNodes].slice(wanted.length).forEach((child) => child.remove());
+  wanted.forEach((child, i) => (from.childNodes[i] ? morph(from.childNodes[i], child) : from.append(child)));
+}
+
 // Rows keeps the children of an element in step with a list: one child for each key, in the order of the list.
 // make(item) returns an object with the child as `element` and a function `update(item)`.
 export class Rows {

@@ -2,7 +2,7 @@
 
 import { stream } from './api.js';
 import { write } from './dom.js';
-import { say } from './notes.js';
+import { say, titleOld } from './notes.js';
 import { clock, seconds } from './text.js';
 
 const PATIENCE = 2_000; // how long a view waits for its first data before the header says so
@@ -127,6 +127,7 @@ function draw() {
   const bad = now === 'lost' || now === 'problem' || now === 'refused';
   document.documentElement.classList.toggle('old', bad);
   $('banner').hidden = !bad;
+  titleOld(bad || now === 'resting');
   if (!bad) {
     if (drawn) say('Connected again. The data is live.');
     drawn = '';

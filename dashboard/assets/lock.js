@@ -2,7 +2,7 @@
 
 import { get } from './api.js';
 import { breakDialog } from './break.js';
-import { h, put, s, write } from './dom.js';
+import { h, morph, put, s, write } from './dom.js';
 import { fencesTable, historyTable, holderCard, queueTable, whyList } from './lockparts.js';
 import { heldFor, received, remaining } from './lease.js';
 import * as connection from './link.js';
@@ -34,7 +34,7 @@ export function lockView(root, params) {
     'details',
     {},
     h('summary', {}, 'The queue as a table'),
-    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'The queue as a table' }),
+    h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'The queue as a table' }, h('div')),
   );
   const line = h('div', { class: 'canvas' });
   const legend = h(
@@ -54,7 +54,7 @@ export function lockView(root, params) {
     ),
   );
   const level = h('p', { class: 'hint' });
-  const fences = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Fences' });
+  const fences = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Fences' }, h('div'));
   const history = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'History' });
   const older = h('button', { type: 'button', hidden: true, click: () => readMore() }, 'Older entries');
   const cards = {
@@ -104,6 +104,8 @@ export function lockView(root, params) {
       missing.hidden = false;
       put(missing, words || 'Nobody has used a lock of this name.');
       put(sentence);
+      delete sentence.dataset.key;
+      asking?.moved(null);
       for (const c of Object.values(cards)) c.hidden = true;
       title(`${escaped(name)} unknown`);
     },
@@ -119,14 +121,14 @@ export function lockView(root, params) {
     received([data.lock]);
     missing.hidden = true;
     words();
-    put(why, whyList(data.why));
+    morph(why, h('div', {}, whyList(data.why)));
     cards.why.hidden = !data.why;
     drawHolders();
     cards.queue.hidden = false;
     queueList.hidden = data.waiters.length === 0;
-    put(queueList.lastChild, queueTable(data));
+    morph(queueList.lastChild.firstChild, h('div', {}, queueTable(data)));
     cards.fences.hidden = data.fences.length === 0;
-    put(fences, fencesTable(data));
+    morph(fences.firstChild, h('div', {}, fencesTable(data)));
     pictures();
     asking?.moved(data.holders.find((l) => l.held && l.slot === asking.slot) ?? null);
     const state = JSON.stringify([
@@ -149,7 +151,9 @@ export function lockView(root, params) {
       : data.waiters.length === 0
         ? 'Nobody waits'
         : count(data.waiters.length, 'request waits', 'requests wait');
-    const key = `${held.map((l) => l.token)}|${waiting}`;
+    const key = `${held.length}|${held.map((l) => l.token)}|${data.lock.token}|${waiting}`;
+    if (sentence.dataset.key === key) return;
+    sentence.dataset.key = key;
     if (held.length === 0) {
       const last = data.lock;
       put(
@@ -159,7 +163,7 @@ export function lockView(root, params) {
         `${waiting}.`,
       );
       title(`free: ${escaped(name)}`);
-    } else if (sentence.dataset.key !== key) {
+    } else {
       const who =
         held.length === 1
           ? [
@@ -174,7 +178,6 @@ export function lockView(root, params) {
       put(sentence, who, `${waiting}.`);
       title(`held${data.waiters.length ? `, ${data.waiters.length} waiting` : ''}: ${escaped(name)}`);
     }
-    sentence.dataset.key = key;
   }
 
   let shownHolders = '';
@@ -246,7 +249,8 @@ export function lockView(root, params) {
     } catch (err) {
       if (err.name === 'AbortError') return;
       pastOf = null; // with the next event again
-      put(level, `The history cannot be read: ${err.message}`);
+      put(history, h('p', { class: 'hint' }, `The history cannot be read: ${err.message}`));
+      cards.history.hidden = false;
       return;
     }
     put(

@@ -12,10 +12,17 @@ const SEVERITY = { ok: 'All is well', note: 'Good to know', warning: 'Warning', 
 // whyList shows the verdicts of an Explanation, the gravest first, each with what to do.
 export function whyList(why) {
   if (!why) return [];
+  return [
+    verdicts(why.verdicts ?? []),
+    (why.unseen ?? []).map((text) => h('p', { class: 'hint' }, 'Not seen: ', lines(text))),
+  ];
+}
+
+function verdicts(all) {
   return h(
     'ol',
     { class: 'verdicts' },
-    (why.verdicts ?? []).map((v) =>
+    all.map((v) =>
       h(
         'li',
         { class: 'verdict', 'data-severity': v.severity },
@@ -66,9 +73,10 @@ export function copyButton(label, text) {
       class: 'copy',
       'aria-label': label,
       title: label,
-      click: async () => {
+      'data-copy': text,
+      click: async (e) => {
         try {
-          await navigator.clipboard.writeText(text);
+          await navigator.clipboard.writeText(e.currentTarget.dataset.copy);
           note('Copied.');
         } catch {
           note('The browser does not let this page copy.', 'bad');

@@ -22,7 +22,17 @@ export function say(text) {
 
 const where = document.querySelector('meta[name="pglock-title"]')?.content;
 
+let words = '';
+let old = false;
+
 // title says the state in the tab: the view's words, and which installation this is.
-export function title(words) {
-  document.title = `${words} – ${where ? where + ' – ' : ''}pglock`;
+export function title(text) {
+  words = text;
+  document.title = `${old ? 'OLD: ' : ''}${words ? words + ' – ' : ''}${where ? where + ' – ' : ''}pglock`;
+}
+
+// titleOld says that what the title says is not of this moment.
+export function titleOld(is) {
+  old = is;
+  title(words);
 }

@@ -84,7 +84,7 @@ func TestThePageConnectsAgain(t *testing.T) {
 	p.text("#banner", "The connection is lost")
 	p.text("#link", "not connected")
 	s.eventually(func() bool { return refused.Load() >= 2 }) // it goes on trying
-	s.on(nil)
+	s.answer(nil)
 	s.hold("app-2", "meanwhile")
 	p.click("#retry")
 	p.gone("#banner")

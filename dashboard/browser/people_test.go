@@ -2,6 +2,7 @@ package browser
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -272,4 +273,44 @@ func TestTheBackButtonReturnsToThePlaceInTheList(t *testing.T) {
 	p.until("document.querySelectorAll('tbody tr').length === 300")
 	p.until(fmt.Sprintf("Math.abs(window.scrollY - %f) < 60", was))
 	p.until("document.activeElement.textContent === 'lock-00200'")
+}
+
+func TestACommandStaysSelectedWhileThePageMovesOn(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.scene()
+	p := open(t, s.home, "#/lock?name=nightly-report", 1240, 900)
+	p.text(".command code", "pglock-admin why nightly-report")
+	p.eval("getSelection().selectAllChildren(document.querySelector('.command code'))")
+	p.eval("document.querySelector('.command button').focus()")
+	was := eval[string](p, "document.querySelector('.verdict-text').textContent")
+	p.until("document.querySelector('.verdict-text').textContent !== " + quote(was)) // "renewed 4s ago"
+	if got := eval[string](p, "getSelection().toString()"); got != "pglock-admin why nightly-report" {
+		t.Errorf("selected is %q", got)
+	}
+	if !eval[bool](p, "document.activeElement.matches('.command button')") {
+		t.Error("the button has lost the focus")
+	}
+}
+
+func TestAnAnswerThatIsNoDataIsNoLock(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.hold("app-1", "nightly")
+	p := open(t, s.home, "", 1240, 800)
+	p.text("tbody th", "nightly")
+	s.answer(func(w http.ResponseWriter, r *http.Request) bool { // a proxy in front asks for a login
+		if !strings.Contains(r.URL.Path, "/api/") {
+			return false
+		}
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<h1>Log in</h1>"))
+		return true
+	})
+	p.expect("ERR_INCOMPLETE_CHUNKED_ENCODING")
+	s.server.CloseClientConnections()
+	p.text("#banner", "log in again")
+	if got := eval[string](p, "document.title"); !strings.HasPrefix(got, "OLD: ") {
+		t.Errorf("title %q, want it to say that it is old", got)
+	}
 }

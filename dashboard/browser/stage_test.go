@@ -29,7 +29,7 @@ type stage struct {
 	server *httptest.Server
 
 	mu     sync.Mutex
-	before func(*http.Request) // called with each request
+	before func(http.ResponseWriter, *http.Request) (answered bool) // called with each request
 }
 
 // asAlice logs in everybody as somebody who may break locks.
@@ -62,8 +62,8 @@ func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage 
 		s.mu.Lock()
 		f := s.before
 		s.mu.Unlock()
-		if f != nil {
-			f(r)
+		if f != nil && f(w, r) {
+			return
 		}
 		mux.ServeHTTP(w, r)
 	}))
@@ -77,6 +77,11 @@ func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage 
 
 // on has f called with each request before it is served.
 func (s *stage) on(f func(*http.Request)) {
+	s.answer(func(_ http.ResponseWriter, r *http.Request) bool { f(r); return false })
+}
+
+// answer has f called with each request. If it returns true, the page does not get the request.
+func (s *stage) answer(f func(http.ResponseWriter, *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = f
