@@ -20,7 +20,7 @@ import (
 )
 
 // patience limits a wait for something that should come within a moment.
-const patience = 20 * time.Second
+const patience = 40 * time.Second
 
 // tab is the page in a browser of its own, and everything that went wrong there.
 type tab struct {
