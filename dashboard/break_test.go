@@ -101,7 +101,7 @@ func TestAWrongRequestToBreakBreaksNothing(t *testing.T) {
 	send("").want(400)
 	send("[]").want(400)
 	send(right + right).want(400)
-	send(strings.Replace(right, `"name"`, `"lock"`, 1)).want(400)
+	send(strings.Replace(right, `"name"`, `"force":true,"name"`, 1)).want(400)
 	send(right + strings.Repeat(" ", dashboard.BreakBytes)).want(413)
 	send(`{"reason":"` + strings.Repeat("x", dashboard.BreakBytes) + `"}`).want(413)
 	send(right, "Content-Type: text/plain").want(415)

@@ -10,8 +10,6 @@ import (
 )
 
 const (
-	pollShare = 4
-
 	// MaxFeeds limits how many different queries streams have at once.
 	MaxFeeds = 32
 )
@@ -118,7 +116,7 @@ func (d *Dashboard) run(ctx context.Context, f *feed, q query) {
 		} else if now.err == nil && q.name == "" {
 			f.refresh(d.stateOf(ctx, q, now))
 		}
-		timer.Reset(max(d.pace.poll, pollShare*time.Since(began)))
+		timer.Reset(max(d.pace.poll, time.Since(began)))
 	}
 }
 

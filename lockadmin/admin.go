@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
@@ -67,7 +68,8 @@ func apply[C any, O ~func(*C) error](c *C, opts []O) error {
 }
 
 // New makes an Admin over a pool, which stays the caller's. It asks the server once whether the schema exists and
-// fits; ctx bounds only that question.
+// fits; ctx bounds only that question. A session that is read-only may look, on the primary; on a standby the error is
+// ErrReadOnly.
 //
 // Errors: pglock.ErrInvalid, ErrSchema, ErrPermission, ErrReadOnly, or the failure to connect, which names the host.
 func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error) {
@@ -76,10 +78,17 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 		return nil, err
 	}
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
-	if _, err := hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema); err != nil {
+	_, err = hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema)
+	if err != nil && (!errors.Is(err, pglock.ErrReadOnly) || !a.onPrimary(ctx)) {
 		return nil, err
 	}
 	return a, nil
+}
+
+// onPrimary says that the server is no standby: then a session that is read-only still sees the present.
+func (a *Admin) onPrimary(ctx context.Context) (primary bool) {
+	err := a.db.Query(ctx, protocol.Step{SQL: "SELECT NOT pg_catalog.pg_is_in_recovery()", Scan: func(rows pgx.Rows) error { return rows.Scan(&primary) }})
+	return err == nil && primary
 }
 
 // failed says what was not done, and why.

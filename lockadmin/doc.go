@@ -26,6 +26,6 @@
 //
 // # Rights
 //
-// The role pglock_user may look. Break, Events and Prune need pglock_admin. Standbys are refused with
+// The role pglock_user may look, also in sessions that are read-only. Break, Events and Prune need pglock_admin. Standbys are refused with
 // pglock.ErrReadOnly, except by Diagnose.
 package lockadmin

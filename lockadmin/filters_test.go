@@ -74,6 +74,7 @@ func TestLocksAreFilteredAndOrdered(t *testing.T) {
 		"three, and the rest":       {[]lockadmin.ListOption{lockadmin.WithLimit(3)}, "jobs/a jobs/b readers#1 readers#2"},
 		"three, one at a time":      {[]lockadmin.ListOption{lockadmin.WithLimit(3), lockadmin.WithPageSize(1)}, "jobs/a jobs/b readers#1 readers#2"},
 		"by age":                    {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "zebra readers#1 readers#2 jobs/b jobs/a"},
+		"by the last grant":         {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderRecent)}, "jobs/a jobs/b readers#2 readers#1 zebra"},
 		"by age, two":               {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(2)}, "zebra readers#1"},
 		"by waiting":                {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)}, "zebra jobs/b readers#1 readers#2 jobs/a"},
 		"by expiry":                 {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry)}, "jobs/b readers#1 jobs/a readers#2 zebra"},
@@ -194,8 +195,8 @@ func TestListsRefuseWhatTheyCannotDo(t *testing.T) {
 		err  error
 		says string
 	}{
-		"order of locks":           {locks(lockadmin.WithOrder("size")), `order is "size": it must be name, age, waiting or expiry`},
-		"order of locks, sessions": {locks(lockadmin.WithOrder(lockadmin.OrderLeases)), `it must be name, age, waiting or expiry`},
+		"order of locks":           {locks(lockadmin.WithOrder("size")), `order is "size": it must be name, age, recent, waiting or expiry`},
+		"order of locks, sessions": {locks(lockadmin.WithOrder(lockadmin.OrderLeases)), `it must be name, age, recent, waiting or expiry`},
 		"order of waiters":         {waiters(lockadmin.WithOrder(lockadmin.OrderExpiry)), `it must be name or age`},
 		"order of sessions":        {sessions(lockadmin.WithOrder("")), `order is "": it must be name, age, waiting or leases`},
 		"mode":                     {locks(lockadmin.WithMode("any")), `mode is "any": it must be exclusive, shared or limit`},

@@ -27,6 +27,7 @@ type Order string
 const (
 	OrderName    Order = "name"    // byte order of names; of Sessions the order of their labels
 	OrderAge     Order = "age"     // the longest held, longest waiting, longest unused fence or longest silent session first
+	OrderRecent  Order = "recent"  // the lock that was granted last first
 	OrderWaiting Order = "waiting" // the lock with the longest queue first; of Sessions the one with the most tickets
 	OrderExpiry  Order = "expiry"  // the lease that ends next first
 	OrderLeases  Order = "leases"  // the session with the most leases first
@@ -134,7 +135,7 @@ func WithOlder(d time.Duration) ListOption {
 
 const mostOlder = 10 * 365 * 24 * time.Hour
 
-// WithOrder chooses the order. Defaults to OrderName. Locks has OrderName, OrderAge, OrderWaiting and OrderExpiry;
+// WithOrder chooses the order. Defaults to OrderName. Locks has OrderName, OrderAge, OrderRecent, OrderWaiting and OrderExpiry;
 // Waiters and Fences have OrderName and OrderAge; Sessions has OrderName, OrderAge, OrderWaiting and OrderLeases.
 func WithOrder(o Order) ListOption {
 	return func(l *listing) error {
@@ -178,7 +179,7 @@ type kind struct {
 }
 
 var (
-	ofLocks = kind{"Locks", []Order{OrderName, OrderAge, OrderWaiting, OrderExpiry},
+	ofLocks = kind{"Locks", []Order{OrderName, OrderAge, OrderRecent, OrderWaiting, OrderExpiry},
 		[]string{"WithPrefix", "WithMatch", "WithHolder", "WithSession", "WithMode", "WithFree", "WithQueued", "WithOlder", "WithOrder", "WithAfter"}}
 	ofWaiters = kind{"Waiters", []Order{OrderName, OrderAge},
 		[]string{"WithPrefix", "WithMatch", "WithHolder", "WithSession", "WithMode", "WithOlder", "WithOrder", "WithAfter"}}

@@ -48,8 +48,8 @@ const (
 	// EventWait: a call begins to wait for a held lock: in the server's queue, or in the line of its client's calls.
 	// Fields of a request; Place. A call has at most one.
 	EventWait EventKind = "wait"
-	// EventGrant: a call has its lease. Fields of a lease; Waited, Way, Place. If the lock was granted after a failover
-	// and WithGrace makes the call wait, the event comes before that wait.
+	// EventGrant: a call has its lease. Fields of a lease; Waited, Way, Place. If WithGrace makes the call wait after a
+	// failover, the event comes before that wait; if the wait fails, an EventRelease and an EventFailed follow.
 	EventGrant EventKind = "grant"
 	// EventFailed: a call has not got the lock. Fields of a request; Waited, Place, Err. Err is what the call returns: it
 	// matches ErrHeld if the lock was held, and ctx's error if the wait was over. A call with invalid arguments has no

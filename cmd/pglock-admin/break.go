@@ -58,7 +58,7 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 			}
 			return nil
 		},
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			what := "--session " + shellQuote(escapeText(b.session))
 			if !cmd.Flags().Changed("session") {

@@ -17,11 +17,15 @@ import (
 // usesDatabase marks a command that connects to the database.
 var usesDatabase = map[string]string{"database": "used"}
 
+// forOperators marks a command that needs the role pglock_admin, too.
+var forOperators = map[string]string{"database": "used", "role": operatorRole}
+
 // aim reads the connection string, before the command does anything.
 func (o *options) aim(cmd *cobra.Command) error {
 	if cmd.Annotations["database"] == "" {
 		return nil
 	}
+	o.role = cmd.Annotations["role"]
 	config, err := pgxpool.ParseConfig(o.url())
 	if err != nil {
 		return usageErrorf(`--database-url "postgres://user@host:5432/database"`, "%s: %s", o.source(), fault(err))

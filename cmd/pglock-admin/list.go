@@ -89,7 +89,7 @@ the longest queue, --order expiry the lease that ends next. You can paste a name
 		"queued":  "show only locks for which somebody waits",
 		"older":   "show only leases that are held for longer than this `duration`",
 		"after":   "begin after the lock with this `name`",
-	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
+	}, lockadmin.OrderName, lockadmin.OrderAge, lockadmin.OrderRecent, lockadmin.OrderWaiting, lockadmin.OrderExpiry)
 	return cmd
 }
 

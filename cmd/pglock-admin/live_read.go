@@ -138,8 +138,8 @@ func liveList(ctx context.Context, admin *lockadmin.Admin, w liveWish) ([]pglock
 		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderWaiting))
 	case byAge:
 		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge))
-	case byRate: // a lock that is granted often may be free at this moment
-		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithFree())
+	case byRate: // a lock that is granted often was granted lately, and may be free at this moment
+		opts = append(opts, lockadmin.WithOrder(lockadmin.OrderRecent), lockadmin.WithFree())
 	}
 	if w.match != "" {
 		opts = append(opts, lockadmin.WithMatch(w.match))

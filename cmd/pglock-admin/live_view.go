@@ -114,7 +114,7 @@ func (m *liveModel) state() []string {
 	}
 	fresh := ""
 	if m.seen {
-		fresh = "every " + durationText(m.interval)
+		fresh = "every " + durationText(max(m.interval, m.shot.next.Sub(m.shot.at).Round(time.Second)))
 	}
 	if room := m.width - cells(fresh) - 1; fresh != "" && cells(what) <= room {
 		return []string{fit(what, room) + " " + fresh}

@@ -45,7 +45,7 @@ You need the role pglock_admin.`,
   pglock-admin prune --idle 1w --events 365d -o json
   pglock-admin prune --timeout 10m                   the first time, or when much has piled up`,
 		Args:        noArguments,
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if idle < 0 {
 				return usageErrorf("--idle 1d", "--idle is %s: it must not be negative", durationText(idle))

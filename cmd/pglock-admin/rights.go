@@ -13,6 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+const operatorRole = "pglock_admin"
+
 // lacking is a refusal of the server, with advice on the right that the user lacks.
 type lacking struct {
 	err  error
@@ -46,8 +48,8 @@ func (o *options) withRights(ctx context.Context, pool *pgxpool.Pool, err error)
 		return err
 	}
 	role := "pglock_user"
-	if mayUse {
-		role = "pglock_admin"
+	if mayUse || o.role == operatorRole {
+		role = operatorRole
 	}
 	hint := fmt.Sprintf("let an administrator run: GRANT %s TO %s", role, pgx.Identifier{user}.Sanitize())
 	switch {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 
@@ -84,14 +85,15 @@ func TestWhoLacksARightIsToldWhichStatementGivesIt(t *testing.T) {
 		}
 		execute(t, db, advice)
 	}
-	for _, command := range []string{"list", "show a", "waiters", "doctor", "migrate up", "migrate version", "guard list", "prune"} {
+	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up", "migrate version", "guard list"} {
 		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_user TO "+name)
 	}
+	in(t, user, "break", "a", "--reason", "r").want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
 	obey(in(t, user, "list"))
-	for _, command := range []string{"list", "show a", "waiters", "doctor", "migrate up", "migrate version", "guard list"} {
+	for _, command := range []string{"list", "show a", "why a", "waiters", "sessions", "fences", "doctor", "migrate up", "migrate version", "guard list"} {
 		in(t, user, strings.Fields(command)...).want(t, exitOK)
 	}
-	for _, command := range []string{"break a --reason r", "prune"} {
+	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {
 		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
 	}
 	me := ask[string](t, db, "SELECT current_user")
@@ -127,5 +129,55 @@ func TestAUserWhoMayNotConnectIsToldWhichStatementGivesIt(t *testing.T) {
 	for _, command := range []string{"list", "migrate version"} {
 		in(t, user, strings.Fields(command)...).want(t, exitPermission,
 			fmt.Sprintf("try: let an administrator run: GRANT CONNECT ON DATABASE %q TO %q\n", db.Name(), db.Name()+"_user"))
+	}
+}
+
+// A person on call may have a user who can look and do nothing else.
+func TestAReadOnlyUserMayLook(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker", "a")
+	looks := []string{"list", "list --order age", "show a", "why a", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor", "guard list", "migrate version"}
+
+	sessions := asUser(t, db, "pglock_admin")
+	execute(t, db, fmt.Sprintf("ALTER ROLE %s SET default_transaction_read_only = on", pgx.Identifier{db.Name() + "_user"}.Sanitize()))
+	for _, command := range looks {
+		in(t, sessions, strings.Fields(command)...).want(t, exitOK)
+	}
+	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {
+		in(t, sessions, strings.Fields(command)...).want(t, exitUnreachable, "in a read-only transaction")
+	}
+	if !lease.Valid() {
+		t.Error("the lease was broken")
+	}
+}
+
+// The page says what such a user needs, and this is it.
+func TestAUserWithTheRightsOfThePageMayLookAndDoNothingElse(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/command-line.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "CREATE ROLE oncall LOGIN;\n")
+	grants, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("the page has no such user")
+	}
+	db := pgtest.Database(t)
+	lease := hold(t, db, "worker", "a")
+	user := asUser(t, db, "")
+	name := pgx.Identifier{db.Name() + "_user"}.Sanitize()
+	execute(t, db, strings.ReplaceAll(grants, "oncall", name))
+	defer execute(t, db, "DROP OWNED BY "+name)
+	for _, command := range []string{"list", "list --order age", "show a", "why a", "waiters", "waiters --order age", "sessions", "fences", "fences --order age", "doctor"} {
+		in(t, user, strings.Fields(command)...).want(t, exitOK)
+	}
+	for _, command := range []string{"break a --reason r", "break --session 3b241101-e2bb-4255-8caf-4136c566a962 --reason r", "prune"} {
+		in(t, user, strings.Fields(command)...).want(t, exitPermission, "let an administrator run: GRANT pglock_admin TO "+name)
+	}
+	in(t, user, "run", "b", "--", "true").want(t, 116)
+	if !lease.Valid() {
+		t.Error("the lease was broken")
 	}
 }

@@ -22,6 +22,7 @@ type options struct {
 	started bool            // the command line is valid: a later error is not one of usage
 	config  *pgxpool.Config // of a command that connects to a database
 	at      *target         // the server and database
+	role    string          // that the command needs; empty: pglock_user
 }
 
 const defaultSchema = "pglock"

@@ -40,6 +40,7 @@ type serving struct {
 	hosts       []string
 	title       string
 	streams     int
+	named       int // locks in /metrics
 }
 
 // serveView tells where the page is.
@@ -86,6 +87,7 @@ a browser the token is the password.
 	flags.StringArrayVar(&s.hosts, "host", nil, "`name` in the address of the page, if it is no IP address; repeat it for several")
 	flags.StringVar(&s.title, "title", "", "`text` at the top of the page (default the server and the database)")
 	flags.IntVar(&s.streams, "max-streams", dashboard.DefaultStreams, "serve at most this `number` of open pages")
+	flags.IntVar(&s.named, "metrics-locks", metrics.DefaultTop, "name at most this `number` of locks in /metrics")
 	return cmd
 }
 
@@ -125,7 +127,7 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 		return err
 	}
 	defer board.Close()
-	site, err := siteOf(board, admin, complaints.add)
+	site, err := siteOf(board, admin, s.named, complaints.add)
 	if err != nil {
 		return err
 	}
@@ -157,8 +159,8 @@ func drawServing(w *page, v serveView) {
 }
 
 // siteOf has the page, and what machines ask for. Whoever may not see the page may not see the metrics, which have names.
-func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin, onError func(error)) (http.Handler, error) {
-	numbers, err := metrics.New(admin, metrics.WithOnError(onError))
+func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin, named int, onError func(error)) (http.Handler, error) {
+	numbers, err := metrics.New(admin, metrics.WithTop(named), metrics.WithOnError(onError))
 	if err != nil {
 		return nil, err
 	}

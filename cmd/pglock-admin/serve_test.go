@@ -115,6 +115,18 @@ func (s *served) want(status int, path string, headers ...string) string {
 	return text
 }
 
+func TestServeNamesAsManyLocksInItsMetricsAsAsked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	hold(t, db, "app-1", "nightly")
+	for number, named := range map[string]bool{"0": false, "1": true} {
+		text := serveOn(t, db, nil, "--metrics-locks", number).want(200, "metrics")
+		if strings.Contains(text, `pglock_lock_leases{lock="nightly"} 1`) != named || !strings.Contains(text, "pglock_leases 1\n") {
+			t.Errorf("--metrics-locks %s: %s", number, text)
+		}
+	}
+}
+
 func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -262,6 +274,7 @@ func TestServeRefusesWhatWouldLetStrangersIn(t *testing.T) {
 		{[]string{"--basic-auth-file", file("long", strings.Repeat("#", credentialBytes+1))}, "more than"},
 		{[]string{"--host", "locks.example.com:80"}, "without a port"},
 		{[]string{"--max-streams", "0"}, "streams is 0"},
+		{[]string{"--metrics-locks", "1001"}, "--metrics-locks is 1001"},
 		{[]string{"extra"}, "takes no arguments"},
 	} {
 		a := admin(t, append([]string{"serve", "--database-url", "postgres://nobody@127.0.0.1:1/none"}, line.args...)...).want(t, exitUsage, line.says)

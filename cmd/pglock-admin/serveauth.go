@@ -120,6 +120,8 @@ func (s *serving) check(o *options) ([]dashboard.Option, error) {
 	case !s.people.any() && s.enableBreak && !isLoopback(host):
 		return nil, usageErrorf("--basic-auth-file or --token-file as well",
 			"others than this machine can reach %s: say who may break locks", s.listen)
+	case s.named < 0 || s.named > lockadmin.MaxTop:
+		return nil, usageErrorf(fmt.Sprintf("a number from 0 to %d", lockadmin.MaxTop), "--metrics-locks is %d", s.named)
 	case (s.cert == "") != (s.key == ""):
 		return nil, usageErrorf("--tls-cert and --tls-key", "https needs both a certificate and its key")
 	}

@@ -41,7 +41,7 @@ func TestWrongCommandLinesExitWithTwo(t *testing.T) {
 		{"waiters --limit 0", "--limit"},
 		{"waiters --limit 10000", "from 1 to 9999"},
 		{"list --limit 0", "--limit is 0: it must be from 1 to 9999"},
-		{"list --order size", `--order is "size": it must be name, age, waiting or expiry`},
+		{"list --order size", `--order is "size": it must be name, age, recent, waiting or expiry`},
 		{"list --mode any", `--mode is "any": it must be exclusive, shared or limit`},
 		{"list --mode", "--mode needs a value: exclusive, shared or limit"},
 		{"list --older 0s", "--older is 0s"},

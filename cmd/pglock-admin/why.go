@@ -140,7 +140,7 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 	}
 	first := e.Verdicts[0]
 	fmt.Fprintf(w, "\n%s\n", behind(marks[first.Severity]+"  ", first.Text, width))
-	for _, more := range [][2]string{{"How sure: ", first.Because}, {"If you do nothing: ", first.IfNothing}} {
+	for _, more := range [][2]string{{"", first.Because}, {"If you do nothing: ", first.IfNothing}} {
 		if more[1] != "" {
 			fmt.Fprintln(w, behind("  ", more[0]+more[1], width))
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
@@ -19,8 +20,6 @@ import (
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/migrations"
 )
-
-var anyAddress = regexp.MustCompile(`127\.0\.0\.1:\d+`)
 
 // whys are the first verdicts about the prepared troubles.
 var whys = map[string]lockadmin.VerdictKind{
@@ -130,14 +129,14 @@ func checkWhy(t *testing.T, name, at string) {
 	for _, width := range []int{100, 40} {
 		p := &page{width: width}
 		drawWhy(p, o, e)
-		golden(t, fmt.Sprintf("testdata/why/%s.%d.txt", name, width), anyAddress.ReplaceAllString(p.String(), "127.0.0.1:5432"))
+		goldenWhy(t, fmt.Sprintf("%s.%d.txt", name, width), p.String())
 		checkScreen(t, width, p.String())
 	}
 	var b strings.Builder
 	if err := writeData(&b, outputJSON, o.pasteable(e)); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "testdata/why/"+name+".json", anyAddress.ReplaceAllString(b.String(), "127.0.0.1:5432"))
+	goldenWhy(t, name+".json", b.String())
 }
 
 // checkScreen checks that the text fits, but for commands, which are pasted.
@@ -152,6 +151,13 @@ func checkScreen(t *testing.T, width int, screen string) {
 			t.Errorf("%d columns, not %d: %s", n, width, line)
 		}
 	}
+}
+
+// goldenWhy compares a screen with its file, but for the address of the server.
+func goldenWhy(t *testing.T, file, text string) {
+	t.Helper()
+	text = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(text, "127.0.0.1:5432")
+	golden(t, filepath.Join("testdata", "why", file), text)
 }
 
 // steady replaces what is different in each run: numbers of processes, moments, durations of seconds, the machine's name.

@@ -20,8 +20,10 @@ const (
 	coalescing  = "./internal/coalesce"
 	electing    = "./leader"
 	bridging    = "./advisory"
+
+	administration = "./lockadmin"
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers)
+	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory)

@@ -64,7 +64,7 @@ var ofGrants = []mutant{
 		{schema, "    ORDER BY g.name COLLATE \"C\", g.n\n", "    ORDER BY g.n\n"},
 	}, integration, "^TestI25_Calls"},
 	{"I15 a grant is as long as its transaction has left", []edit{
-		{schema, "expires_at = clock_timestamp() + w.ttl,\n    metadata = w.metadata, queued = g.queued", "expires_at = now() + w.ttl,\n    metadata = w.metadata, queued = g.queued"},
+		{schema, "expires_at = clock_timestamp() + w.ttl,\n    ended_at = CASE", "expires_at = now() + w.ttl,\n    ended_at = CASE"},
 	}, integration, "^TestI15_|^TestTrap3_Transaction"},
 	{"I12 grants leave the session's synchronous_commit", []edit{
 		{schema, "    THEN set_config('synchronous_commit', 'on', true) IS NOT NULL ELSE true END", "    THEN true ELSE true END"},
@@ -174,7 +174,7 @@ var ofTheFirstStatement = []mutant{
 		{schema, "    expires_at = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) p_ttl\n", "    expires_at = pg_catalog.now() OPERATOR(pg_catalog.+) p_ttl\n"},
 	}, integration, "^TestTrap3_Transaction"},
 	{"I15 a grant of a new name is as long as its transaction has left", []edit{
-		{schema, "clock_timestamp() + w.ttl, w.metadata\n      FROM draw_tokens(0, w.turns) t", "now() + w.ttl, w.metadata\n      FROM draw_tokens(0, w.turns) t"},
+		{schema, "clock_timestamp() + w.ttl, w.metadata, 1\n      FROM draw_tokens(0, w.turns) t", "now() + w.ttl, w.metadata, 1\n      FROM draw_tokens(0, w.turns) t"},
 	}, integration, "^TestTrap3_Transaction"},
 	{"I5 a grant of a free lock keeps the first token of the block before", []edit{
 		{schema, "    first_token = NULL, grant_id", "    grant_id"},

@@ -3,7 +3,7 @@ package main
 // ofLeaders are the faults of hand-overs to a named waiter, and of elections.
 var ofLeaders = []mutant{
 	{"I9 whoever queued before a named waiter loses its place", []edit{
-		{schema, "head.token, false, 0), ARRAY[w]", "head.token, false, w.ticket), ARRAY[w]"},
+		{schema, "head.token, false, 0, true), ARRAY[w]", "head.token, false, w.ticket, true), ARRAY[w]"},
 	}, library, "^TestHandOverGrants"},
 	{"I9 the last of a label is named instead of the first", []edit{
 		{schema, "    ORDER BY q.ticket LIMIT 1;\n  IF FOUND AND NOT p_look THEN", "    ORDER BY q.ticket DESC LIMIT 1;\n  IF FOUND AND NOT p_look THEN"},

@@ -47,8 +47,9 @@ AS $$
   ORDER BY page.name, page.slot
 $$;
 
--- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by waiting,
--- the longest queue first; by expiry, the lease that ends next first. It reads the whole table.
+-- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by recent,
+-- the last grant first; by waiting, the longest queue first; by expiry, the lease that ends next first. It reads the
+-- whole table.
 CREATE FUNCTION rank_locks(
   p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
@@ -58,8 +59,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 DECLARE
-  ok boolean := (p_order IN ('age', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
-      'be age, waiting or expiry'))
+  ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
+      'be age, recent, waiting or expiry'))
     AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
   k  record;
 BEGIN
@@ -75,7 +76,8 @@ BEGIN
         SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
     ORDER BY CASE p_order WHEN 'waiting' THEN -coalesce(w.n, 0) END,
              CASE p_order WHEN 'age' THEN l.acquired_at
-                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END, l.name, l.slot
+                          WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END,
+             CASE p_order WHEN 'recent' THEN l.acquired_at END DESC, l.name, l.slot
     LIMIT p_limit
   LOOP
     RETURN QUERY SELECT d.* FROM described d WHERE d.name = k.name AND d.slot = k.slot;

@@ -25,8 +25,31 @@ func Pglock() Kind {
 		},
 		In:      Workloads(),
 		Modules: []string{"github.com/jackc/pgx/v5"},
-		Open:    openPglock,
+		Open:    func(ctx context.Context, c Config) (Client, error) { return openPglock(ctx, c) },
 	}
+}
+
+// The schemas of PglockHistory and PglockWithoutHistory.
+const (
+	HistorySchema        = "pglock_history"
+	WithoutHistorySchema = "pglock_without"
+)
+
+// PglockHistory is Pglock with every tenure in the history.
+func PglockHistory() Kind { return pglockIn(HistorySchema, "pglock-history", "this library, history at level all") }
+
+// PglockWithoutHistory is Pglock without the trigger that level all enables: what the default level costs is the
+// difference.
+func PglockWithoutHistory() Kind {
+	return pglockIn(WithoutHistorySchema, "pglock-no-history", "this library, without the trigger of the history")
+}
+
+// pglockIn is Pglock in a schema by itself.
+func pglockIn(schema, name, is string) Kind {
+	k := Pglock()
+	k.Name, k.Is, k.In = name, is, []Workload{W1}
+	k.Open = func(ctx context.Context, c Config) (Client, error) { return openPglock(ctx, c, pglock.WithSchema(schema)) }
+	return k
 }
 
 type pglockClient struct {
@@ -37,21 +60,21 @@ type pglockClient struct {
 	store  *fencedstore.Store
 }
 
-func openPglock(ctx context.Context, c Config) (Client, error) {
+func openPglock(ctx context.Context, c Config, opts ...pglock.Option) (Client, error) {
 	counted := newCounter(c)
 	p, err := pool(ctx, c, counted, MostConnections)
 	if err != nil {
 		return nil, err
 	}
-	client, err := newPglock(ctx, c, counted, p)
+	client, err := newPglock(ctx, c, counted, p, opts...)
 	if err != nil {
 		p.Close()
 	}
 	return client, err
 }
 
-func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool) (Client, error) {
-	client, err := pglock.New(ctx, p, pglock.WithDefaultTTL(c.TTL), pglock.WithDefaultHolder("bench"))
+func newPglock(ctx context.Context, c Config, counted *counter, p *pgxpool.Pool, opts ...pglock.Option) (Client, error) {
+	client, err := pglock.New(ctx, p, append(opts, pglock.WithDefaultTTL(c.TTL), pglock.WithDefaultHolder("bench"))...)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 // All are the peers in the order in which tables show them.
 func All() []Kind {
 	return []Kind{
-		Pglock(),
+		Pglock(), PglockHistory(), PglockWithoutHistory(),
 		BareSync(), BareAsync(), BareBatched(), BareHandOver(), BareRenew(), PlainWrite(), BareFence(),
 		Pgbench(), Advisory(), Goose(),
 		Redislock("redislock", RedisMemory, 100*time.Millisecond, W1, W2, W3, W4),

@@ -61,6 +61,11 @@ func prepare(ctx context.Context, r *Running) error {
 	if err := migrations.Up(ctx, r.Address); err != nil {
 		return err
 	}
+	for _, schema := range []string{peer.HistorySchema, peer.WithoutHistorySchema} {
+		if err := migrations.Up(ctx, r.Address, migrations.WithSchema(schema)); err != nil {
+			return err
+		}
+	}
 	conn, err := pgx.Connect(ctx, r.Address)
 	if err != nil {
 		return err
@@ -68,6 +73,10 @@ func prepare(ctx context.Context, r *Running) error {
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the end
 	if _, err := conn.Exec(ctx, peer.BareSchema()); err != nil {
 		return fmt.Errorf("make the bare tables: %w", err)
+	}
+	_, err = conn.Exec(ctx, "SELECT "+peer.HistorySchema+".set_history('bench', 'all'); DROP TRIGGER note_tenure ON "+peer.WithoutHistorySchema+".locks")
+	if err != nil {
+		return fmt.Errorf("set the history: %w", err)
 	}
 	return nil
 }
