@@ -2,6 +2,7 @@ package browser
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +23,8 @@ func (s *stage) holdMany(n int) {
 	for range 64 {
 		group.Go(func() {
 			for i := range next {
-				if _, err := client.TryAcquire(s.t.Context(), fmt.Sprintf("lock-%05d", i), pglock.WithTTL(10*time.Minute)); err != nil {
+				name := fmt.Sprintf("lock-%05d", i)
+				if _, err := client.TryAcquire(s.t.Context(), name, pglock.WithTTL(10*time.Minute)); err != nil {
 					s.t.Error(err)
 				}
 			}
@@ -55,7 +57,8 @@ func TestTenThousandLocksStayFluid(t *testing.T) {
 	p.text("#summary", "page 2")
 
 	// The longest page.
-	p.do(chromedp.SetValue(chromedp.CSS("#size"), "1000"), chromedp.Evaluate[chromedp.Void]("document.querySelector('#size').dispatchEvent(new Event('change'))"))
+	p.do(chromedp.SetValue(chromedp.CSS("#size"), "1000"))
+	p.eval("document.querySelector('#size').dispatchEvent(new Event('change'))")
 	took := p.until("document.querySelectorAll('tbody tr').length === 1000")
 	t.Logf("to the 1,000 rows of a long page: %v", took)
 	before := p.busy()
@@ -67,13 +70,14 @@ func TestTenThousandLocksStayFluid(t *testing.T) {
 	}
 
 	p.do(chromedp.SendKeys(chromedp.CSS("#search"), "lock-07321"))
-	took = p.until("document.querySelectorAll('tbody tr').length === 1 && document.querySelector('tbody th').textContent.includes('lock-07321')")
+	const found = "document.querySelectorAll('tbody tr').length === 1"
+	took = p.until(found + " && document.querySelector('tbody th').textContent.includes('lock-07321')")
 	t.Logf("from the search to its result: %v", took)
 	if took > 5*time.Second {
 		t.Errorf("a search takes %v, want at most 5s", took)
 	}
 	p.text("#said", "1 lock found")
-	if got := eval[string](p, "location.hash"); got != "#/locks?match=lock-07321&limit=1000" && got != "#/locks?limit=1000&match=lock-07321" {
+	if got := eval[string](p, "location.hash"); !strings.Contains(got, "match=lock-07321") {
 		t.Errorf("the search is not in the address: %s", got)
 	}
 }
@@ -93,7 +97,8 @@ const scrollThrough = `new Promise((done) => {
 // busy is the processor time that the page's main thread has used, which other programs on this machine do not change.
 func (p *tab) busy() time.Duration {
 	p.t.Helper()
-	if _, err := chromedp.Call(p.ctx, performance.Enable, performance.EnableParams{TimeDomain: "threadTicks"}); err != nil {
+	domain := performance.EnableParams{TimeDomain: "threadTicks"}
+	if _, err := chromedp.Call(p.ctx, performance.Enable, domain); err != nil {
 		p.t.Fatal(err)
 	}
 	got, err := chromedp.Call(p.ctx, performance.GetMetrics, cdp.Empty{})
