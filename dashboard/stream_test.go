@@ -152,6 +152,19 @@ func TestAStreamSaysNothingWhileNothingChanges(t *testing.T) {
 	}
 }
 
+func TestAPageThatJoinsLaterGetsTheTimesOfThisMoment(t *testing.T) {
+	t.Parallel()
+	s := start(t, fast)
+	s.hold("app-1", "nightly")
+	early := s.stream("/api/stream")
+	was := decode[locks](t, early.next("locks")).Locks[0].Remaining
+	eventually(t, "another reader of the same feed gets a later time", func() bool {
+		late := s.stream("/api/stream")
+		defer late.cancel()
+		return decode[locks](t, late.next("locks")).Locks[0].Remaining < was-100
+	})
+}
+
 func TestAClientThatLeavesEndsItsPart(t *testing.T) {
 	t.Parallel()
 	s := start(t, fast)
