@@ -78,7 +78,7 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
 	case known && t.ID < before.ID && t.Number <= before.Number:
 		back = true
-		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: before.GrantedAt.Sub(t.GrantedAt),
+		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: max(0, before.GrantedAt.Sub(t.GrantedAt)),
 			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
 	case known && before.Kind == EventBreak && t.first() <= before.NewToken:
 		back = true
