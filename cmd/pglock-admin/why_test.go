@@ -293,6 +293,9 @@ func steady(e *lockadmin.Explanation) {
 			e.Processes[i].State, e.Processes[i].WaitsFor = "idle", ""
 		}
 	}
+	if e.Last != nil { // a short lease may or may not have been renewed
+		e.Last.Renewed, e.Last.SlowestRenewal = false, 0
+	}
 	for i := range e.Events {
 		e.Events[i].At = at.Add(-ago[i])
 	}
