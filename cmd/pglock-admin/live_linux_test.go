@@ -21,9 +21,9 @@ import (
 // screen is a terminal with pglock-admin in it, and an emulator that tells what somebody sees there.
 type screen struct {
 	t        *testing.T
-	terminal *os.File // the master
-	slave    *os.File // stays open, so that its settings can be read at the end
-	emulator *vt.SafeEmulator
+	terminal *os.File     // the master
+	slave    *os.File     // stays open, so that its settings can be read at the end
+	emulator *vt.Emulator // under mu, but for what it answers
 	cmd      *exec.Cmd
 	ended    chan error
 	before   *unix.Termios
@@ -63,7 +63,7 @@ func screenOf(t *testing.T, url string, columns, lines int, cmd *exec.Cmd) *scre
 func emptyScreen(t *testing.T, columns, lines int) *screen {
 	t.Helper()
 	master, slave := pseudoTerminal(t)
-	s := &screen{t: t, terminal: master, slave: slave, emulator: vt.NewSafeEmulator(columns, lines),
+	s := &screen{t: t, terminal: master, slave: slave, emulator: vt.NewEmulator(columns, lines),
 		ended: make(chan error, 1), changed: make(chan struct{}, 1)}
 	s.size(columns, lines)
 	s.before = s.settings()
@@ -73,8 +73,8 @@ func emptyScreen(t *testing.T, columns, lines int) *screen {
 			if n > 0 {
 				s.mu.Lock()
 				s.raw.Write(buffer[:n])
-				s.mu.Unlock()
 				_, _ = s.emulator.Write(buffer[:n])
+				s.mu.Unlock()
 				select {
 				case s.changed <- struct{}{}:
 				default:
@@ -89,7 +89,9 @@ func emptyScreen(t *testing.T, columns, lines int) *screen {
 	t.Cleanup(func() {
 		_ = slave.Close()
 		_ = master.Close()
-		_ = s.emulator.Close()
+		if pipe, is := s.emulator.InputPipe().(io.Closer); is { // Close itself races with Read
+			_ = pipe.Close()
+		}
 		s.joined.Wait()
 	})
 	return s
@@ -101,6 +103,8 @@ func (s *screen) size(columns, lines int) {
 	if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(lines)}); err != nil {
 		s.t.Fatal(err)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.emulator.Resize(columns, lines)
 }
 
@@ -217,7 +221,11 @@ func (s *screen) asItWas() {
 	if now := s.settings(); *now != *s.before {
 		s.t.Errorf("the settings of the terminal are %+v, and were %+v", now, s.before)
 	}
-	s.until("the screen of before", func(string) bool { return !s.emulator.IsAltScreen() })
+	s.until("the screen of before", func(string) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !s.emulator.IsAltScreen()
+	})
 	raw := s.written()
 	for _, pair := range [][2]string{{"\x1b[?1049h", "\x1b[?1049l"}, {"\x1b[?25l", "\x1b[?25h"}, {"\x1b[?2004h", "\x1b[?2004l"}, {"\x1b[>4;2m", "\x1b[>4m"}, {"\x1b[>1u", "\x1b[<1u"}, {"\x1b[?2027h", "\x1b[?2027l"}} {
 		if on, off := strings.LastIndex(raw, pair[0]), strings.LastIndex(raw, pair[1]); on > off {
@@ -227,4 +235,8 @@ func (s *screen) asItWas() {
 }
 
 // text is what the screen shows.
-func (s *screen) text() string { return screenText(s.emulator) }
+func (s *screen) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return screenText(s.emulator)
+}

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -55,8 +58,9 @@ func TestTopSortsFiltersOpensAndEnds(t *testing.T) {
 		s.until("the longest held first", inThisOrder("other", "jobs/a", "jobs/b"))
 		s.types("r")
 		s.shows("by rate", "RATE/s")
-		execute(t, db, "UPDATE pglock.locks SET grants = grants + 100 WHERE name = 'jobs/b'")
+		stop := granting(t, db, "jobs/b")
 		s.until("the most granted first", func(text string) bool { return strings.HasPrefix(strings.Join(rowsOf(text), " "), "jobs/b") })
+		stop()
 		s.types("w/jobs")
 		s.until("what fits the filter", inThisOrder("jobs/b", "jobs/a"))
 		s.types("\r")
@@ -72,6 +76,24 @@ func TestTopSortsFiltersOpensAndEnds(t *testing.T) {
 		s.types("q")
 		s.ends(exitOK)
 	})
+}
+
+// granting counts grants of a lock until it is stopped.
+func granting(t *testing.T, db *pgtest.DB, name string) (stop func()) {
+	t.Helper()
+	conn := db.Conn(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var joined sync.WaitGroup
+	joined.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = conn.Exec(ctx, "UPDATE pglock.locks SET grants = grants + 100 WHERE name = $1", name)
+			pause.For(ctx, 10*time.Millisecond)
+		}
+	})
+	return func() {
+		cancel()
+		joined.Wait()
+	}
 }
 
 func TestALeaseIsBrokenFromTheScreenWithAReason(t *testing.T) {

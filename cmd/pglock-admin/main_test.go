@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/internal/troubles"
 	"github.com/pglock-dev/pglock/migrations"
@@ -37,7 +39,9 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
 		panic(err)
 	}
-	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
+	// Bubble Tea leaves the goroutine that reads the terminal behind when an answer of the terminal comes after its end.
+	answered := goleak.IgnoreTopFunction("github.com/charmbracelet/ultraviolet.(*TerminalReader).sendEvents")
+	pgtest.Main(m, pgtest.IgnoreLeaks(answered), pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 
 // waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of them
