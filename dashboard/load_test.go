@@ -93,10 +93,10 @@ func TestStreamsAndQueriesAreLimited(t *testing.T) {
 func TestReadsUseFewConnections(t *testing.T) {
 	t.Parallel()
 	s, statements := counted(t, fast, dashboard.WithMaxConnections(2))
-	s.many(1000, "")
+	s.many(100, "")
 	statements.most.Store(0)
 	var all sync.WaitGroup
-	for n := range 20 {
+	for n := range 10 {
 		e := s.stream(fmt.Sprintf("/api/stream?match=%d", n))
 		all.Go(func() {
 			for range 3 {
@@ -117,7 +117,7 @@ func TestReadsUseFewConnections(t *testing.T) {
 func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
 	t.Parallel()
 	s := start(t, withPace(50*time.Millisecond, time.Hour, 300*time.Millisecond, time.Hour))
-	s.many(10_000, "")
+	s.many(1000, "")
 	const slow, quick = 150, 50
 	address := strings.TrimPrefix(s.http.URL, "http://")
 	for range slow {
