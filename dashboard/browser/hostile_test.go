@@ -114,7 +114,8 @@ func (p *tab) shows(selector string, a [2]string) {
 func (p *tab) harmless() {
 	p.t.Helper()
 	for what, expression := range map[string]string{
-		"elements from texts": "document.querySelectorAll('main :is(script, img, iframe, style, [onload], [onerror])').length +" +
+		"elements from texts": "document.querySelectorAll('main :is(script, img, iframe, style)').length +" +
+			"document.querySelectorAll('main :is([onload], [onerror])').length +" +
 			"document.querySelectorAll('main b:not(.sentence b), main title:not(svg title)').length",
 		"links to elsewhere": "document.querySelectorAll('main a[href]:not([href^=\"#/\"])').length",
 		"scripts":            "document.scripts.length - 2",
