@@ -40,7 +40,7 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 			l.tables, err = rows(r, protocol.TableLocks, []any{a.schema}, scanTableLock)
 			return err
 		})
-		l.closed = true
+		l.closed, l.State = true, LockHidden
 	}
 	if err != nil {
 		return Explanation{}, failed(fmt.Sprintf("explain lock %q", name), err)

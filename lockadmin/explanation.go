@@ -37,6 +37,7 @@ const (
 	LockHeld    LockState = "held"
 	LockFree    LockState = "free"
 	LockUnknown LockState = "unknown" // nobody has used the name here, or its row was pruned
+	LockHidden  LockState = "hidden"  // somebody has locked a whole table, and nobody can read it
 )
 
 // Severity says how urgent a Verdict is.

@@ -209,7 +209,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 	}
 	if q := e.Queue; q.Waiting > 0 {
 		add("queue", queueText(q))
-	} else if e.State != lockadmin.LockUnknown {
+	} else if e.State == lockadmin.LockHeld || e.State == lockadmin.LockFree {
 		add("queue", "nobody waits")
 	}
 	for n, w := range e.Waits {

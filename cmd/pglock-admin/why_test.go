@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -124,6 +126,9 @@ func checkWhy(t *testing.T, name, at string) {
 	if e.Verdicts[0].Kind != whys[name] || e.Severity != e.Verdicts[0].Severity {
 		t.Errorf("the verdict is %q, want %q: %s", e.Verdicts[0].Kind, whys[name], e.Verdicts[0].Text)
 	}
+	verdict := e.Verdicts[0]
+	verdict.Steps = slices.Clone(verdict.Steps)
+	defer mend(t, admin, stage, verdict)
 	steady(&e)
 	o := &options{schema: defaultSchema, config: config, getenv: func(string) string { return stage.URL }}
 	for _, width := range []int{100, 40} {
@@ -137,6 +142,58 @@ func checkWhy(t *testing.T, name, at string) {
 		t.Fatal(err)
 	}
 	goldenWhy(t, name+".json", b.String())
+}
+
+// mends are the steps of the screens that mend the troubles, by their beginnings.
+var mends = map[string]string{
+	"crashed-holder": "break ", "stopped-holder": "break ", "deadlock": "break ", "blocked-holder": "SELECT pg_cancel_backend", "idle-holder": "SELECT pg_terminate_backend",
+	"prepared-transaction": "ROLLBACK PREPARED", "idle-psql": "SELECT pg_terminate_backend", "row-psql": "SELECT pg_terminate_backend", "fence": "SELECT pg_terminate_backend",
+	"table": "SELECT pg_terminate_backend",
+}
+
+// mend does what the screen advises, and checks that the trouble goes.
+func mend(t *testing.T, admin *lockadmin.Admin, stage *troubles.Stage, verdict lockadmin.Verdict) {
+	t.Helper()
+	_, trouble, _ := strings.Cut(t.Name(), "/")
+	begins := mends[trouble]
+	if begins == "" {
+		return
+	}
+	for _, s := range verdict.Steps {
+		if !strings.HasPrefix(s.Command, begins) {
+			continue
+		}
+		if s.Run == lockadmin.RunAdmin {
+			words, err := exec.Command("sh", "-c", "printf '%s\\n' "+s.Command).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			in(t, stage.URL, strings.Split(strings.TrimSpace(string(words)), "\n")...).want(t, exitOK)
+		} else {
+			conn, err := pgx.Connect(t.Context(), stage.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			if _, err := conn.Exec(t.Context(), s.Command, pgx.QueryExecModeSimpleProtocol); err != nil {
+				t.Errorf("%s: %v", s.Command, err)
+			}
+		}
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			now, err := admin.Explain(t.Context(), stage.Lock)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.ContainsFunc(now.Verdicts, func(v lockadmin.Verdict) bool { return v.Kind == verdict.Kind }) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("after %q it is still so: %s", s.Command, now.Verdicts[0].Text)
+				return
+			}
+		}
+	}
+	t.Errorf("no step begins with %q", begins)
 }
 
 // checkScreen checks that the text fits, but for commands, which are pasted.

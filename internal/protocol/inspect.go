@@ -71,7 +71,7 @@ const Elsewhere = `SELECT a.datname::pg_catalog.text, NULL, pg_catalog.count(*),
 	WHERE n.nspname OPERATOR(pg_catalog.<>) $1::pg_catalog.text
 		AND EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace OPERATOR(pg_catalog.=) n.oid AND p.proname OPERATOR(pg_catalog.=) 'acquire_lease')
 		AND EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace OPERATOR(pg_catalog.=) n.oid AND c.relname OPERATOR(pg_catalog.=) 'fencing_token_seq')
-	ORDER BY 2 NULLS FIRST, 3 DESC, 1 LIMIT 20`
+	ORDER BY 2 NULLS LAST, 3 DESC, 1 LIMIT 20`
 
 // TableLocks tells who keeps readers from the tables of a schema: the process or the prepared transaction, its table, and
 // what pg_stat_activity shows of it.

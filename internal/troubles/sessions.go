@@ -66,9 +66,7 @@ func blocked(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	s.wg.Go(func() {
-		_, _ = conn.Exec(s.ctx, "SELECT sum(balance), pg_sleep(7200) FROM accounts", pgx.QueryExecModeSimpleProtocol)
-	})
+	s.works(conn, "SELECT sum(balance), pg_sleep(7200) FROM accounts")
 	return s.writes(ctx, pool, lease, pay, true)
 }
 
@@ -126,9 +124,7 @@ func fence(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	s.wg.Go(func() {
-		_, _ = conn.Exec(s.ctx, fmt.Sprintf("SELECT pglock.fence('nightly-report', %d, l.grant_id) FROM pglock.locks l WHERE l.name = 'nightly-report'", next), pgx.QueryExecModeSimpleProtocol)
-	})
+	s.works(conn, fmt.Sprintf("SELECT pglock.fence('nightly-report', %d, l.grant_id) FROM pglock.locks l WHERE l.name = 'nightly-report'", next))
 	return s.until(ctx, "the wait at the fence", "SELECT count(*) > 0 FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock' AND state_change < clock_timestamp() - interval '1.1 s'", conn.PgConn().PID())
 }
 

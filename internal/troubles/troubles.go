@@ -194,6 +194,16 @@ func (s *Stage) session(ctx context.Context, user, application string, statement
 	return conn, nil
 }
 
+// works runs a statement on a session until the stage is closed.
+func (s *Stage) works(conn *pgx.Conn, sql string) {
+	done := make(chan struct{})
+	s.atEnd(func() { <-done }) // before the session is closed
+	s.wg.Go(func() {
+		defer close(done)
+		_, _ = conn.Exec(s.ctx, sql, pgx.QueryExecModeSimpleProtocol)
+	})
+}
+
 // role makes a user who may write to the application's table. Roles belong to the whole server: it may exist.
 func (s *Stage) role(ctx context.Context, user string) error {
 	name := pgx.Identifier{user}.Sanitize()

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/shown"
+)
+
+// Somebody who may look and no more hears which rights are missing, and still what is wrong.
+func TestWhyWithoutRightsSaysWhichAreMissing(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, nil)
+	at := freshDatabase(t, server.URL(), "app")
+	stage := prepare(t, "idle-psql", at)
+	defer stage.Close()
+	config, err := pgxpool.ParseConfig(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config.ConnConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	if _, err := conn.Exec(t.Context(), "CREATE ROLE looker LOGIN PASSWORD 'secret' IN ROLE pglock_user"); err != nil {
+		t.Fatal(err)
+	}
+	look := strings.Replace(at, "postgres:"+config.ConnConfig.Password+"@", "looker:secret@", 1)
+	explain := func() answer {
+		t.Helper()
+		a := in(t, look, "why", stage.Lock).want(t, exitOK)
+		a.stdout = strings.Join(strings.Fields(a.stdout), " ")
+		return a
+	}
+	a := explain().want(t, exitOK, "its write waits in PostgreSQL", "a row of public.accounts", "user alice", "does not show this user what it does",
+		"pg_read_all_stats", "role pglock_admin", "Needs a member of the role alice or of pg_signal_backend", "; hidden")
+	if strings.Contains(a.stdout, "UPDATE accounts") {
+		t.Errorf("the statement of another user is shown:\n%s", a.stdout)
+	}
+	if _, err := conn.Exec(t.Context(), "GRANT pg_read_all_stats, pglock_admin TO looker"); err != nil {
+		t.Fatal(err)
+	}
+	a = explain().want(t, exitOK, "UPDATE accounts SET balance = 0", "idle in its transaction")
+	if strings.Contains(a.stdout, "unseen") {
+		t.Errorf("nothing is missing any more:\n%s", a.stdout)
+	}
+}
+
+// Names, labels, reasons, statements and identifiers from outside control neither the terminal nor the shell.
+func TestWhyIsNotTrickedByTextsFromOutside(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Dedicated(t, map[string]string{"max_prepared_transactions": "5"})
+	at := freshDatabase(t, server.URL(), "app")
+	conn, err := pgx.Connect(t.Context(), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	const nasty = "\x1b[2J<b>'; touch pwned; '\u202e$(touch pwned)`x`"
+	run := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := append([]string{nasty, "--help", strings.Repeat("\x1b", 512), strings.Repeat("日", 170)}, awkward[:6]...)
+	for _, name := range names {
+		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h')", name, nasty)
+		run("SELECT pglock.acquire_lease($1, gen_random_uuid(), gen_random_uuid(), $2, '1 h', p_wait => true, p_session_ttl => '1 h')", name, nasty+"2")
+		run("SELECT pglock.break_lock($1, $2, $3)", name, nasty, nasty)
+		run("UPDATE pglock.locks SET renewed_at = clock_timestamp() - interval '50 min', expires_at = clock_timestamp() + interval '10 min' WHERE name = $1", name)
+	}
+	run("BEGIN")
+	run("UPDATE pglock.locks SET ttl = ttl WHERE name = $1", nasty)
+	run("PREPARE TRANSACTION " + shown.SQL(nasty))
+	for _, name := range names {
+		for _, format := range []string{"table", "json", "yaml"} {
+			a := in(t, at, "why", "-o", format, "--", name).want(t, exitOK)
+			if !safe(strings.NewReplacer("\n", "", "█", "", "░", "").Replace(a.stdout)) {
+				t.Errorf("%q: %q", name, a.stdout)
+			}
+			if format == "table" {
+				for _, line := range strings.Split(a.stdout, "\n") {
+					if command := strings.TrimSpace(line); strings.HasPrefix(command, "pglock-admin break ") || strings.HasPrefix(command, "psql ") {
+						checkPaste(t, command, name, nasty)
+					}
+				}
+			}
+		}
+	}
+	if _, err := os.Stat("pwned"); err == nil {
+		t.Error("a command did what a name says")
+	}
+	run("ROLLBACK PREPARED " + shown.SQL(nasty))
+	for _, s := range append(names, nasty, `\'; DROP TABLE x; --`) {
+		var got string
+		if err := conn.QueryRow(t.Context(), "SELECT "+shown.SQL(s), pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != s {
+			t.Errorf("%q became %q, %v", s, got, err)
+		}
+	}
+}
+
+// checkPaste has a shell read a command, as if it were pasted.
+func checkPaste(t *testing.T, command, name, gid string) {
+	t.Helper()
+	words, err := exec.Command("sh", "-c", "DATABASE_URL=url; printf '%s\\0' "+command).Output()
+	if err != nil {
+		t.Errorf("%s: %v", command, err)
+		return
+	}
+	all := strings.Split(strings.TrimSuffix(string(words), "\x00"), "\x00")
+	if all[0] == "psql" {
+		if sql := all[len(all)-1]; !strings.HasSuffix(sql, " PREPARED "+shown.SQL(gid)) {
+			t.Errorf("%s is read as %q", command, all)
+		}
+		return
+	}
+	if got, err := read(all[2]); err != nil || got != name || all[3] != "--token" || all[5] != "--reason" || len(all) < 7 {
+		t.Errorf("%s is read as %q: %q, %v", command, all, got, err)
+	}
+}
+
+func TestWhyRefusesWhatItCannotDo(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	in(t, db.URL(), "why").want(t, exitUsage, "takes the name of one lock")
+	in(t, db.URL(), "why", "a", "b").want(t, exitUsage)
+	in(t, db.URL(), "why", strings.Repeat("x", 513)).want(t, exitUsage, "512")
+	in(t, db.URL(), "why", "report", "--schema", "none").want(t, exitSchema, "schema pglock has it")
+	in(t, pgtest.EmptyDatabase(t).URL(), "why", "report").want(t, exitSchema)
+	in(t, asUser(t, db, ""), "why", "report").want(t, exitPermission, "pglock_user")
+	in(t, "postgres://nobody@127.0.0.1:1/x?connect_timeout=1", "why", "report").want(t, exitUnreachable)
+}
+
+// While somebody has locked a whole table, the answer comes in half of --timeout, and names them.
+func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	for _, table := range []string{"locks", "waiters", "fences", "events"} {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock."+table); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		a := in(t, db.URL(), "why", "report", "--timeout", "2s").want(t, exitOK)
+		if took := time.Since(began); took > 1900*time.Millisecond {
+			t.Errorf("%s: it took %v", table, took)
+		}
+		if table == "locks" && !strings.Contains(a.stdout, "has locked the whole") {
+			t.Error(a.stdout)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package lockadmin
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// holderOf is a holder with a TTL of 30 s, as it looks so long after its last renewal.
+func holderOf(since time.Duration) HolderFacts {
+	now := time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)
+	return HolderFacts{Renewed: true, SinceRenewal: since, HeldFor: time.Minute, Heartbeat: 20001, LockInfo: pglock.LockInfo{Name: "report", Held: true,
+		Holder: "app-1/reporter[4711]", Token: 2, TTL: 30 * time.Second, Remaining: 30*time.Second - since, AcquiredAt: now.Add(-time.Minute), Mode: pglock.ModeExclusive}}
+}
+
+func lookAt(holders ...HolderFacts) *look {
+	l := &look{name: "report", Explanation: Explanation{Lock: "report", State: LockHeld, Holders: holders, At: time.Date(2026, 11, 22, 3, 16, 0, 0, time.UTC)}}
+	if len(holders) > 0 {
+		l.heartbeats = []Backend{{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "idle"}}
+		l.processes = l.heartbeats
+	}
+	return l
+}
+
+func (l *look) queued(waiting time.Duration, alive bool) *look {
+	w := WaiterFacts{Waiter{Lock: "report", Ticket: 7, Place: 1, Holder: "app-2/reporter[963]", Alive: alive, Waiting: waiting}}
+	l.Queue = QueueFacts{Waiting: 1, Read: 1, First: []WaiterFacts{w}}
+	if alive {
+		l.Queue.Alive = &w
+	} else {
+		l.Queue.Dead = 1
+	}
+	return l
+}
+
+func TestVerdictFollowsFromTheFacts(t *testing.T) {
+	t.Parallel()
+	gone := holderOf(20 * time.Second)
+	gone.Heartbeat = 0
+	never := gone
+	never.Renewed = false
+	young := holderOf(time.Second)
+	young.Renewed, young.Heartbeat = false, 0
+	hangs := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
+	hangs.heartbeats[0] = Backend{Use: BackendHeartbeat, PID: 20001, Token: 2, State: "active", Query: 18 * time.Second, WaitsFor: "IPC: SyncRep"}
+	gap := holderOf(time.Second)
+	gap.SlowestRenewal = 25 * time.Second
+	losses := lookAt(holderOf(time.Second))
+	for n := range 3 {
+		losses.Events = append(losses.Events, Event{Kind: EventTakeover, Holder: "app-3", At: losses.At.Add(-time.Duration(n) * time.Minute)})
+	}
+	free := func(since time.Duration) *look {
+		l := lookAt()
+		l.State = LockFree
+		l.Last = &HolderFacts{LockInfo: pglock.LockInfo{Name: "report", Holder: "app-1", Token: 2, TTL: 30 * time.Second, ExpiresAt: l.At.Add(-since)}}
+		return l
+	}
+	row := lookAt(holderOf(20*time.Second)).queued(time.Second, true)
+	row.onRow = []Backend{{Use: BackendRow, PID: 30001, User: "alice", State: "idle in transaction", InState: time.Minute, Transaction: time.Minute}}
+	for name, c := range map[string]struct {
+		look     *look
+		kind     VerdictKind
+		severity Severity
+		says     []string
+	}{
+		"renewed a moment ago":           {lookAt(holderOf(time.Second)), WhyHeld, SeverityOK, []string{"which is alive", "renewed 1s ago"}},
+		"renewed as late as is usual":    {lookAt(holderOf(12 * time.Second)), WhyHeld, SeverityOK, nil},
+		"one renewal is missing":         {lookAt(holderOf(13 * time.Second)), WhyLate, SeverityWarning, []string{"Not sure yet"}},
+		"no renewal, connected":          {lookAt(holderOf(19 * time.Second)), WhyStopped, SeverityWarning, []string{"for 19s", "every 10s", "kill -CONT 4711", "In 11s the lease ends; then it is free"}},
+		"no renewal, somebody waits":     {lookAt(holderOf(19*time.Second)).queued(time.Second, true), WhyStopped, SeverityCritical, []string{"then app-2/reporter[963] gets it"}},
+		"no renewal, not connected":      {lookAt(gone), WhyGone, SeverityWarning, []string{"no connection", "--token 2", "It stops no program"}},
+		"never renewed":                  {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits"}},
+		"just granted":                   {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
+		"the renewal hangs":              {hangs, WhyHeartbeat, SeverityCritical, []string{"SyncRep", "standby"}},
+		"nearly lost":                    {lookAt(gap), WhyGap, SeverityWarning, []string{"did not renew for 25s"}},
+		"lost again and again":           {losses, WhyLosses, SeverityWarning, []string{"3 times in the last hour"}},
+		"one waits":                      {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityNote, []string{"app-2/reporter[963] has waited for it for 5s"}},
+		"one waits for long":             {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityWarning, []string{"Do not break"}},
+		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyDeadWaiters, SeverityNote, []string{"1 of 1 waiter is dead", "no harm"}},
+		"free":                           {free(time.Hour), WhyFree, SeverityOK, []string{"ran out 1h ago, without a release"}},
+		"free, the next comes":           {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
+		"free, the next does not come":   {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityCritical, []string{"does not take it"}},
+		"free, but the row is locked":    {func() *look { l := free(6*time.Second).queued(time.Minute, true); l.onRow = row.onRow; return l }(), WhyRow, SeverityCritical, []string{"Nobody gets report until"}},
+		"no renewal: the row is locked":  {row, WhyRow, SeverityCritical, []string{"cannot renew", "although its program may be well", "pg_terminate_backend(30001)"}},
+		"the tables are locked":          {&look{name: "report", closed: true}, WhyTable, SeverityCritical, []string{"cannot be seen any more"}},
+		"nobody has used it, and no one": {&look{name: "report", Explanation: Explanation{State: LockUnknown}}, WhyUnknown, SeverityWarning, []string{"no lock has been used here yet"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := c.look
+			l.conclude()
+			v := l.Verdicts[0]
+			if v.Kind != c.kind || v.Severity != c.severity || l.Severity != c.severity {
+				t.Errorf("%q, %s, want %q, %s: %s", v.Kind, v.Severity, c.kind, c.severity, v.Text)
+			}
+			text := v.Text + " " + v.Because + " " + v.IfNothing
+			for _, s := range v.Steps {
+				text += " " + s.Do + " " + s.Command + " " + s.Effect
+			}
+			for _, s := range c.says {
+				if !strings.Contains(text, s) {
+					t.Errorf("no %q in %s", s, text)
+				}
+			}
+			if v.Text == "" || v.Steps == nil {
+				t.Errorf("%+v", v)
+			}
+			for _, other := range l.Verdicts[1:] {
+				if other.Kind == WhyStopped && v.Kind == WhyRow {
+					t.Errorf("whoever has locked the row keeps the holder from renewing, and not: %s", other.Text)
+				}
+			}
+		})
+	}
+}
+
+func TestCircleLeadsBackToTheLock(t *testing.T) {
+	t.Parallel()
+	wait := func(ticket int64, session, holds, wants, holder string) Wait {
+		return Wait{Waiter: session, Session: session, Holds: holds, For: wants, Ticket: ticket, Holder: holder, HolderSession: holder}
+	}
+	for name, c := range map[string]struct {
+		waits []Wait
+		want  string // the locks that are waited for
+	}{
+		"nobody waits":                    {nil, ""},
+		"a chain":                         {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C")}, ""},
+		"two":                             {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A")}, "b a"},
+		"three, and a longer way":         {[]Wait{wait(1, "A", "a", "x", "X"), wait(2, "A", "a", "b", "B"), wait(3, "X", "x", "b", "B"), wait(4, "B", "b", "c", "C"), wait(5, "C", "c", "a", "A")}, "b c a"},
+		"back to another holder of it":    {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A2")}, ""},
+		"a circle that does not touch it": {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C"), wait(3, "C", "c", "b", "B")}, ""},
+		"a lock of one's own":             {[]Wait{wait(1, "A", "a", "a", "A")}, "a"},
+		"a holder who holds it no more":   {[]Wait{wait(1, "A", "a", "b", "")}, ""},
+	} {
+		var locks []string
+		for _, w := range circle("a", c.waits) {
+			locks = append(locks, w.For)
+		}
+		if got := strings.Join(locks, " "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestSimilarNamesAreThoseThatSomebodyMayHaveMeant(t *testing.T) {
+	t.Parallel()
+	all := []string{"nightly-report", "nightly-export", "invoices", "gpu", "jobs/nightly-report", "a", strings.Repeat("x", 500)}
+	for name, want := range map[string][]string{
+		"nightly_report": {"nightly-report", "jobs/nightly-report", "nightly-export"},
+		"Nightly-Report": {"nightly-report", "jobs/nightly-report", "nightly-export"},
+		"nigthly-report": {"nightly-report"},
+		"invoice":        {"invoices"},
+		"gpus":           {"gpu"},
+		"customers":      nil,
+	} {
+		got := similar(name, slices.Clone(all))
+		if len(got) < len(want) || !slices.Equal(got[:len(want)], want) || want == nil && got != nil {
+			t.Errorf("%s: %q, want %q first", name, got, want)
+		}
+	}
+	if got := similar(strings.Repeat("y", 512), all); got != nil {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestWhatProgramALabelNames(t *testing.T) {
+	t.Parallel()
+	for label, want := range map[string][2]string{
+		"app-1/reporter[4711]": {"app-1", "4711"}, "app-1/reporter": {}, "worker": {}, "": {}, "a b/c[1]": {}, "x/y[1;rm -rf /]": {}, "x/y[]": {},
+		"$(touch pwned)/y[1]": {}, "x/y[99999999999]": {},
+	} {
+		if host, pid := labelParts(label); (host == "" || pid == "") != (want[0] == "") || pid != want[1] {
+			t.Errorf("%q: %q, %q", label, host, pid)
+		}
+	}
+}
