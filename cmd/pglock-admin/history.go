@@ -39,11 +39,11 @@ It is written when it ends, so the present holder is not in it: see pglock-admin
   takeover  the lease ran out, and the lock was granted to the next
   break     an operator ended the lease
   expired   the lease ran out, and prune removed the lock
-  release   the holder ended the lease                               at level all
-  handover  the holder ended the lease and chose the next            at level all
-  overlap   the lock was granted again before its lease was over     at level all; this must never happen
+  release   the holder ended the lease
+  handover  the holder ended the lease and chose the next
+  overlap   the lock was granted before its lease was over: never happens
 
-Other lines are what operators did: bypass, epoch and level. Releases and hand-overs are there only if the history has
+Other lines are what operators did: bypass, epoch and level. The last three kinds are recorded only if the history has
 level all: pglock-admin record. A lease that ran out ended with its expiry, before anybody noticed.
 
 You need the role pglock_admin.`,
