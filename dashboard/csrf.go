@@ -30,8 +30,8 @@ func (d *Dashboard) sign(stamp []byte, who Identity) []byte {
 	return mac.Sum(stamp)
 }
 
-// sameSite refuses a request that changes something, unless this page sent it: by what the browser says about its origin,
-// and by the token, which pages of other origins cannot read.
+// sameSite refuses a request that changes something, unless this page sent it: by what the browser says about its
+// origin, and by the token, which pages of other origins cannot read.
 func (d *Dashboard) sameSite(r *http.Request, who Identity, now time.Time) *refusal {
 	if err := d.origins.Check(r); err != nil {
 		return &refusal{Status: http.StatusForbidden, Error: "The request comes from another site."}

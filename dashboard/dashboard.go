@@ -31,8 +31,8 @@ type Dashboard struct {
 	streams sync.WaitGroup
 }
 
-// New makes the page over an Admin, which stays the caller's. It asks the server nothing: while the database is away the
-// page says so. Close it before you close the Admin's pool.
+// New makes the page over an Admin, which stays the caller's. It asks the server nothing: while the database is away
+// the page says so. Close it before you close the Admin's pool.
 //
 // Errors: pglock.ErrInvalid.
 func New(admin *lockadmin.Admin, opts ...Option) (*Dashboard, error) {

@@ -8,21 +8,21 @@
 //	defer locks.Close()
 //	mux.Handle("/admin/locks/", http.StripPrefix("/admin/locks", locks))
 //
-// All addresses of the page are relative, so it works below any prefix. Its files are embedded, and it loads nothing from
-// elsewhere.
+// All addresses of the page are relative, so it works below any prefix. Its files are embedded, and it loads nothing
+// from elsewhere.
 //
 // # Who may do what
 //
 // Without options the page is read-only, and asks nobody who they are: whoever reaches the handler sees the locks.
 // WithAuth asks the application, WithBasicAuth and WithToken let in whoever has a password or a token. WithBreaks lets
-// those break locks; the history names them. Requests that change something also need a token that only the page has, and
-// must come from its own origin.
+// those break locks; the history names them. Requests that change something also need a token that only the page has,
+// and must come from its own origin.
 //
 // # What it reads
 //
-// Streams that show the same thing share a feed, which reads about once a second while one of them is open. The page uses
-// a few connections of the Admin's pool at once (WithMaxConnections), and none while nobody looks. If the database is
-// away the page says so, and continues when it is back.
+// Streams that show the same thing share a feed, which reads about once a second while one of them is open. The page
+// uses a few connections of the Admin's pool at once (WithMaxConnections), and none while nobody looks. If the
+// database is away the page says so, and continues when it is back.
 //
 // The feeds are goroutines of the Dashboard. The last stream of a feed ends and joins it; Close ends all streams. The
 // http.Server of the application must know deadlines for writes, as net/http does: middleware that wraps the

@@ -56,8 +56,8 @@ func newConfig(opts []Option) (config, error) {
 	return c, nil
 }
 
-// WithBreaks lets people break locks from the page. Without it the page is read-only. It needs WithAuth, WithBasicAuth or
-// WithToken, and a database user with the role pglock_admin.
+// WithBreaks lets people break locks from the page. Without it the page is read-only. It needs WithAuth, WithBasicAuth
+// or WithToken, and a database user with the role pglock_admin.
 func WithBreaks() Option {
 	return func(c *config) error {
 		c.mayBreak = true
@@ -65,10 +65,10 @@ func WithBreaks() Option {
 	}
 }
 
-// WithAuth asks the application who sends a request, before anything else is done with it. An error refuses the request:
-// with 403 if it is ErrForbidden, otherwise with 401. The answer does not contain the error. The function is called from
-// many goroutines, also for every file of the page. To show a form for the login instead of a refusal, put the Dashboard
-// behind the application's own middleware.
+// WithAuth asks the application who sends a request, before anything else is done with it. An error refuses the
+// request: with 403 if it is ErrForbidden, otherwise with 401. The answer does not contain the error. The function is
+// called from many goroutines, also for every file of the page. To show a form for the login instead of a refusal, put
+// the Dashboard behind the application's own middleware.
 func WithAuth(who func(*http.Request) (Identity, error)) Option {
 	return func(c *config) error {
 		c.auth = who
@@ -79,9 +79,10 @@ func WithAuth(who func(*http.Request) (Identity, error)) Option {
 	}
 }
 
-// WithBasicAuth lets in a person with this name and password, by HTTP basic authentication. Give it once for each person.
-// The Dashboard keeps a hash of the password, and compares in constant time. Use TLS: browsers send the password with every
-// request. A name has 1 to pglock.MaxHolderBytes bytes and no colon, a password MinPasswordBytes to MaxPasswordBytes.
+// WithBasicAuth lets in a person with this name and password, by HTTP basic authentication. Give it once for each
+// person. The Dashboard keeps a hash of the password, and compares in constant time. Use TLS: browsers send the
+// password with every request. A name has 1 to pglock.MaxHolderBytes bytes and no colon, a password MinPasswordBytes
+// to MaxPasswordBytes.
 func WithBasicAuth(name, password string) Option {
 	return func(c *config) error {
 		if err := checkSecret("password", password); err != nil {
@@ -91,8 +92,9 @@ func WithBasicAuth(name, password string) Option {
 	}
 }
 
-// WithToken lets in whoever shows this token, under the name: a program as "Authorization: Bearer TOKEN", a browser as the
-// password that goes with the name, or with any other. Give it once for each token. Lengths are those of WithBasicAuth.
+// WithToken lets in whoever shows this token, under the name: a program as "Authorization: Bearer TOKEN", a browser as
+// the password that goes with the name, or with any other. Give it once for each token. Lengths are those of
+// WithBasicAuth.
 func WithToken(name, token string) Option {
 	return func(c *config) error {
 		if err := checkSecret("token", token); err != nil {
@@ -140,8 +142,8 @@ func WithMaxConnections(n int) Option {
 	}
 }
 
-// WithOnError has f called with failures of the database. The page shows them in plain words; the error has details that are
-// not for everybody who sees the page. f is called from many goroutines and must not block.
+// WithOnError has f called with failures of the database. The page shows them in plain words; the error has details
+// that are not for everybody who sees the page. f is called from many goroutines and must not block.
 func WithOnError(f func(error)) Option {
 	return func(c *config) error {
 		c.onError = f

@@ -60,8 +60,8 @@ func invalid(field, value, rule string) refusal {
 		Field: field, Value: value, Rule: rule}
 }
 
-// explain finds the words for an error. Details that a reader of the page should not see, such as names of hosts and users,
-// go to WithOnError alone.
+// explain finds the words for an error. Details that a reader of the page should not see, such as names of hosts and
+// users, go to WithOnError alone.
 func (d *Dashboard) explain(err error) refusal {
 	var argument *pglock.ArgumentError
 	var schema *pglock.SchemaError

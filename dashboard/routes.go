@@ -32,8 +32,8 @@ func (d *Dashboard) allRoutes() map[string]route {
 	}
 }
 
-// ServeHTTP serves the page at "/". Mount it under a prefix with http.StripPrefix("/admin/locks", d), for "/admin/locks" and
-// everything below.
+// ServeHTTP serves the page at "/". Mount it under a prefix with http.StripPrefix("/admin/locks", d), for
+// "/admin/locks" and everything below.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -91,8 +91,8 @@ func methodIs(w http.ResponseWriter, r *http.Request, method string) bool {
 	return false
 }
 
-// withSlash sends the browser to the same address with a slash. The handler does not know its prefix, so the new address
-// is relative to the old one.
+// withSlash sends the browser to the same address with a slash. The handler does not know its prefix, so the new
+// address is relative to the old one.
 func withSlash(w http.ResponseWriter, r *http.Request) {
 	if !methodIs(w, r, http.MethodGet) {
 		return

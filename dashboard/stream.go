@@ -80,8 +80,8 @@ type stream struct {
 	pace      pace
 }
 
-// endWrites ends a write to a slow reader when the Dashboard is closed. The function that it returns undoes that, and must
-// be called.
+// endWrites ends a write to a slow reader when the Dashboard is closed. The function that it returns undoes that, and
+// must be called.
 func (s *stream) endWrites() (undo func()) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(s.life, func() {

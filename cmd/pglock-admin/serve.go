@@ -158,7 +158,8 @@ func drawServing(w *page, v serveView) {
 	fmt.Fprintf(w, "the page is at %s\n%s\n", v.URL, wrapped(what+" "+who+" Ctrl-C ends it.", textWidth(w)))
 }
 
-// siteOf has the page, and what machines ask for. Whoever may not see the page may not see the metrics, which have names.
+// siteOf has the page, and what machines ask for. Whoever may not see the page may not see the metrics, which have
+// names.
 func siteOf(board *dashboard.Dashboard, admin *lockadmin.Admin, named int, onError func(error)) (http.Handler, error) {
 	numbers, err := metrics.New(admin, metrics.WithTop(named), metrics.WithOnError(onError))
 	if err != nil {

@@ -80,7 +80,8 @@ func (c *credentials) add(from, kind, text string, option func(name, secret stri
 	return nil
 }
 
-// try tells what is wrong with options, before anything is done: a Dashboard asks its Admin nothing until somebody looks.
+// try tells what is wrong with options, before anything is done: a Dashboard asks its Admin nothing until somebody
+// looks.
 func try(opts ...dashboard.Option) error {
 	trial, err := dashboard.New(new(lockadmin.Admin), opts...)
 	if err == nil {
@@ -184,9 +185,9 @@ func (s *serving) url(at net.Addr) string {
 	return scheme + "://" + net.JoinHostPort(host, port) + "/"
 }
 
-// guarded refuses requests that name this server in a way that it does not know. Without that any site could point a name
-// of its own to this address, and have its visitors' browsers read the page. Credentials do not travel to such a name, so
-// a page that asks for them needs the check only where it is asked for.
+// guarded refuses requests that name this server in a way that it does not know. Without that any site could point a
+// name of its own to this address, and have its visitors' browsers read the page. Credentials do not travel to such a
+// name, so a page that asks for them needs the check only where it is asked for.
 func (s *serving) guarded(next http.Handler) http.Handler {
 	host, _, _ := net.SplitHostPort(s.listen)
 	if s.people.any() && !isLoopback(host) && len(s.hosts) == 0 {
