@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -49,6 +50,9 @@ func (f refusal) problem() []byte {
 	return body
 }
 
+// endedInTime is the server's word for a statement that took too long.
+const endedInTime = "57014"
+
 const jsonKind = "application/json; charset=utf-8"
 
 func invalid(field, value, rule string) refusal {
@@ -84,8 +88,8 @@ func (d *Dashboard) explain(err error) refusal {
 		return unavailable("The database accepts no writes: it is a standby. This page needs the primary.")
 	case errors.Is(err, errBusy):
 		return refusal{Status: http.StatusServiceUnavailable, Error: "Too many requests are waiting for the database. Try again."}
-	case errors.Is(err, context.DeadlineExceeded):
-		return unavailable("The database does not answer.")
+	case errors.Is(err, context.DeadlineExceeded), protocol.State(err) == endedInTime:
+		return unavailable("The database does not answer in time.")
 	}
 	return unavailable("The database cannot be reached, or it failed.")
 }

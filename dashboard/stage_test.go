@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -46,7 +47,12 @@ func startOver(t *testing.T, db *pgtest.DB, pool *pgxpool.Pool, opts ...dashboar
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(page)
+	server := httptest.NewUnstartedServer(page)
+	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		_ = c.(*net.TCPConn).SetWriteBuffer(16 << 10) // so that a reader that does not read is noticed soon
+		return ctx
+	}
+	server.Start()
 	t.Cleanup(func() {
 		page.Close()
 		server.Close()

@@ -26,8 +26,7 @@
 //   - 400, TypeBadToken, TypeBadResource: the header is not as above or occurs twice; the request names no
 //     resource.
 //   - 503, TypeNoStore, TypeWaiting: the store has not answered; with Serialize, a predecessor is still at work.
-//     Nothing was
-//     admitted. Only OnError receives the details.
+//     Nothing was admitted. Only Verifier.OnError and Verifier.Observer receive the details.
 //
 // GET, HEAD and OPTIONS pass unchecked, unless Verifier.Unchecked says otherwise. In the handler, TokenFromContext
 // returns the admitted token, and a Transport passes it on.

@@ -64,8 +64,8 @@
 //     somebody else, released or broken. Try again with the same lease: then the error is pglock.ErrLost and says
 //     which.
 //
-// The server rolls the whole refused write back. The error is its only trace, because the audit records what the server
-// did, and no refusals. To count refusals, count these errors.
+// The server rolls the whole refused write back, and its history has no refusals. The observer of the lease's client
+// hears of them, and of each committed write (pglock.WithObserver).
 //
 // # Time limits
 //

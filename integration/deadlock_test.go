@@ -234,6 +234,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 // The search for circles reads everything at one moment: hand-overs that happen while it reads raise no alarm. Owners that
 // hold a lock each hand another to and fro, while somebody searches all the time.
 func TestHandOversDuringTheSearchRaiseNoAlarm(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	var wg sync.WaitGroup

@@ -17,6 +17,7 @@ import (
 // and some not sent yet, and half of the locks are released at that moment. No lock is granted to a call that has returned for
 // longer than it takes to give it back, no ticket and no goroutine stays, and Close finds nothing left to do, or says so.
 func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
+	inLongTier(t)
 	for _, closes := range []bool{false, true} {
 		t.Run(map[bool]string{false: "and the client goes on", true: "and the client closes"}[closes], func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -114,6 +115,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 
 // A crowd of waiters that comes and goes leaves no multixacts, of which a cluster has two thousand million members.
 func TestCrowdsUseNoMultixacts(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	server := migrated(t, nil)
 	look := newPeer(t, server.URL())

@@ -159,6 +159,7 @@ func TestI3_AMovedRowNeedsTheFencesOfBothKeys(t *testing.T) {
 // A partition that comes after the guard is guarded but for its own TRUNCATE; the list of guards says so until guard_table
 // is called again.
 func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -213,6 +214,7 @@ func TestPartitionThatComesLaterIsGuardedAtOnceButForTruncate(t *testing.T) {
 
 // A partition that is detached is a table of its own: its rows are not guarded, and the list says that.
 func TestDetachedPartitionIsShownUntilItsGuardIsDropped(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -291,6 +293,7 @@ func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
 
 // A table that is put below another after it was guarded, by its owner, can be written through that one: the list says so.
 func TestGuardedTableThatGetsAParentLaterIsShown(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for what, c := range map[string]struct{ table, sql, write string }{
@@ -357,6 +360,7 @@ func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
 
 // unguard_table takes every trigger away, of partitions and children too, and guarding again brings back what was there.
 func TestUnguardedTableHasNoTriggerLeft(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {

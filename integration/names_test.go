@@ -85,6 +85,7 @@ func useOnce(t *testing.T, c *pglock.Client, first, last int) {
 
 // A name of 24 bytes that stays anywhere costs 24, and 16 for the string that points to it; a grant ID 16.
 func TestNamesThatWereUsedOnceLeaveNothingBehind(t *testing.T) {
+	inLongTier(t)
 	if testing.Short() {
 		t.Skip("uses 20,000 names")
 	}

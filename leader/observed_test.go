@@ -18,13 +18,15 @@ func TestWorkThatOutlivesItsLeadershipIsObserved(t *testing.T) {
 		case pglock.EventGrant, pglock.EventLost, pglock.EventOutlived:
 			events <- event
 		}
-	})), pglock.WithDefaultTTL(pglock.MinTTL*3))
+	})))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	over := make(chan error)
-	told, stop := make(chan struct{}), make(chan struct{})
+	broken, told, stop := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
-		over <- leader.New(c, "x").Run(ctx, func(ctx context.Context, _ *pglock.Lease) error {
+		over <- leader.New(c, "x").Run(ctx, func(ctx context.Context, lease *pglock.Lease) error {
+			<-broken
+			_, _ = lease.Check(ctx) // the heartbeat would find it out, too
 			<-ctx.Done()
 			close(told)
 			<-stop
@@ -42,6 +44,7 @@ func TestWorkThatOutlivesItsLeadershipIsObserved(t *testing.T) {
 	}
 	granted := next(pglock.EventGrant)
 	e.breaks()
+	close(broken)
 	if lost := next(pglock.EventLost); lost.Reason != pglock.ReasonBroken || lost.Token != granted.Token {
 		t.Errorf("event %+v", lost)
 	}

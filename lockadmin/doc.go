@@ -14,7 +14,7 @@
 //
 // # Lists
 //
-// Locks, Waiters, Events and Fences are iterators. They read one page per statement, when the loop comes to it, and
+// Locks, Waiters, History and Fences are iterators. They read one page per statement, when the loop comes to it, and
 // stop with the loop. A page is the server's state at one moment; the next page may be of a later state. An error
 // ends the loop. In all lists the name "" means all locks, and WithPageSize sets the size of a page.
 //
@@ -24,8 +24,15 @@
 // client address and application_name lead to the program. Connections that the library opens itself are called
 // "pglock host/program[pid]", unless the application has a name.
 //
+// # History
+//
+// History yields how each tenure ended, the time for which somebody held a lease. At the default level it has the leases
+// that were taken over or broken; SetHistory makes it have all. Verify replays it and reports tenures that ran at the
+// same time, and tokens that went back. docs/history.md says what its answer proves.
+//
 // # Rights
 //
-// The role pglock_user may look, also in sessions that are read-only. Break, Events and Prune need pglock_admin. Standbys are refused with
+// The role pglock_user may look, also in sessions that are read-only. Break, Prune, Verify and all that is about the
+// history need pglock_admin. Standbys are refused with
 // pglock.ErrReadOnly, except by Diagnose.
 package lockadmin

@@ -294,7 +294,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 		t.Errorf("%+v, want level losses", s)
 	}
 	got := texts(t, admin.History(t.Context(), "", lockadmin.WithKinds(lockadmin.EventLevel)), func(e lockadmin.Event) string { return e.Reason })
-	if want := []string{"level losses, kept for 172800 s", "level all, kept for 172800 s"}; !slices.Equal(got, want) {
+	if want := []string{"level losses, kept for 2 days", "level all, kept for 2 days"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for _, o := range []lockadmin.HistoryOption{lockadmin.WithLevel("most"), lockadmin.WithKeep(time.Hour), lockadmin.WithKeep(-1), lockadmin.WithChanger("")} {

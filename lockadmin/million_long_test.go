@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"runtime"
 	"slices"
@@ -83,8 +82,9 @@ func drain[T any](t *testing.T, list iter.Seq2[T, error], sample func()) (n int)
 func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 	db := multitude(t)
 	admin := newAdmin(t, db.Pool(t))
-	ctx := t.Context()
-	const aPage, aScan, everything = 150 * time.Millisecond, 10 * time.Second, 3 * time.Minute
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute) // so each list may take longer than the library's ten seconds
+	defer cancel()
+	const aPage, aScan, everything = 500 * time.Millisecond, 30 * time.Second, 5 * time.Minute // on a machine that does other things, too
 	age, waiting, expiry := lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithOrder(lockadmin.OrderWaiting), lockadmin.WithOrder(lockadmin.OrderExpiry)
 	leases, hundred := lockadmin.WithOrder(lockadmin.OrderLeases), lockadmin.WithLimit(100)
 	for _, tc := range []struct {
@@ -128,11 +128,8 @@ func TestAMillionLocksAndWaitersDoNoHarm(t *testing.T) {
 			t.Errorf("%s: %d rows in %s with %d bytes of heap; want %d within %s and 64 MB", tc.name, n, took, heap, tc.want, tc.limit)
 		}
 	}
-	for _, lock := range []string{"lock/0000500"} {
-		infos, err := admin.Holders(ctx, lock)
-		if err != nil || infos[0].Waiting != million/2+1 {
-			t.Errorf("%+v, %v", infos, err)
-		}
+	if infos, err := admin.Holders(ctx, "lock/0000500"); err != nil || infos[0].Waiting != million/2+1 {
+		t.Errorf("%+v, %v", infos, err)
 	}
 	var last lockadmin.Waiter
 	for w, err := range admin.Waiters(ctx, "lock/0000500") {
@@ -243,5 +240,4 @@ func TestAListThatNobodyWaitsForEndsOnTheServer(t *testing.T) {
 		err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%list_sessions%' AND pid <> pg_backend_pid()").Scan(&n)
 		return err == nil && n == 0
 	})
-	fmt.Println(err)
 }

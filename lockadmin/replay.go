@@ -78,7 +78,7 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 			Detail: fmt.Sprintf("%v was granted after %v: the same token twice", t, before)})
 	case known && t.ID < before.ID && t.Number <= before.Number:
 		back = true
-		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: before.GrantedAt.Sub(t.GrantedAt),
+		r.report(Violation{Kind: ViolationToken, First: t, Second: before, By: max(0, before.GrantedAt.Sub(t.GrantedAt)),
 			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", before, t)})
 	case known && before.Kind == EventBreak && t.first() <= before.NewToken:
 		back = true
@@ -91,7 +91,7 @@ func (r *replay) tokens(before Tenure, known bool, t Tenure) (back bool) {
 	case r.latest.Token != 0 && t.GrantedAt.Before(r.latest.GrantedAt):
 		back = true
 		r.judge(Violation{Kind: ViolationToken, First: t, Second: r.latest, By: r.latest.GrantedAt.Sub(t.GrantedAt),
-			Detail: fmt.Sprintf("%v was granted after %v: tokens went back", r.latest, t)}, r.latest.GrantedAt, t)
+			Detail: fmt.Sprintf("by the server's clock, %v was granted after %v", r.latest, t)}, r.latest.GrantedAt, t)
 	}
 	if r.latest.Token == 0 || !t.GrantedAt.Before(r.latest.GrantedAt) {
 		r.latest = t
@@ -184,7 +184,7 @@ func (r *replay) together(t Tenure) {
 	}
 	if limited >= limit && limited > 0 {
 		r.judge(Violation{Kind: ViolationLimit, First: other, Second: t, By: earlier(other.EndedAt, t.EndedAt).Sub(t.GrantedAt),
-			Detail: fmt.Sprintf("%v was granted while %d others ran: the limit is %d", t, limited, limit)}, other.EndedAt, t)
+			Detail: fmt.Sprintf("%v was the tenure number %d to run at once: the limit is %d", t, limited+1, limit)}, other.EndedAt, t)
 	}
 	if r.active = append(r.active, t); len(r.active) > maxActive {
 		first := slices.MinFunc(r.active, func(a, b Tenure) int { return a.EndedAt.Compare(b.EndedAt) })

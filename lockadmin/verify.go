@@ -229,9 +229,8 @@ func (t Tenure) first() pglock.Token {
 }
 
 func (t Tenure) String() string {
-	text := fmt.Sprintf("token %d of %s", t.Token, t.Holder)
 	if t.FirstToken != 0 {
-		text = fmt.Sprintf("tokens %d to %d of %s", t.FirstToken, t.Token, t.Holder)
+		return fmt.Sprintf("tokens %d to %d", t.FirstToken, t.Token)
 	}
-	return text
+	return fmt.Sprintf("token %d", t.Token)
 }

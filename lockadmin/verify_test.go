@@ -107,6 +107,9 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		"a token that went back, of a pruned row": {`
 			5 0 exclusive 0 1-2 #1 release 0 0
 			4 0 exclusive 0 3-4 #1 release 0 0`, "token of 5 and 4 by 2m0s"},
+		"a token that went back while the clock did": {`
+			5 0 exclusive 0 10-11 #1 release 0 0
+			4 0 exclusive 0 5-6 #2 release 0 0`, "token of 5 and 4 by 0s, 1 missing 0-4"},
 		"a token that went back between slots": {`
 			5 1 shared 0 1-2 #1 release 0 0
 			4 2 shared 0 3-4 #1 release 0 0`, "token of 5 and 4 by 2m0s"},
@@ -126,6 +129,11 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			1 0 exclusive 0 10-20 #1 release 0 0
 			2 0 exclusive 0 5-6 #2 release 0 0
 			3 0 exclusive 0 19-21 #3 release 0 0`, "clock of 2 and 1 by 5m0s, clock of 1 and 3 by 1m0s"},
+		"a clock that was set back after an overlap": {`
+			1 0 exclusive 0 1-4 #1 release 0 0
+			2 0 exclusive 0 3-5 #2 release 0 0
+			3 0 exclusive 0 20-30 #3 release 0 0
+			4 0 exclusive 0 12-13 #4 release 0 0`, "overlap of 1 and 2 by 1m0s, clock of 4 and 3 by 8m0s"},
 		"a clock that was set back during a tenure": {`
 			1 0 exclusive 0 10-5 #1 release 0 0
 			2 0 exclusive 0 6-7 #2 release 0 0`, "clock of 1 and 1 by 5m0s, clock of 2 and 1 by 4m0s"},

@@ -223,11 +223,11 @@ func TestI11_RefusedCallsChangeNothing(t *testing.T) {
 			func(ctx context.Context) error {
 				return ignore(lockadmin.Collect(admin.History(ctx, "", lockadmin.WithPageSize(0))))
 			}),
-		argument("Events with a prefix", "WithPrefix", "given", "Locks only",
+		argument("History with a prefix", "WithPrefix", "given", "not be given to History",
 			func(ctx context.Context) error {
 				return ignore(lockadmin.Collect(admin.History(ctx, "", lockadmin.WithPrefix("a"))))
 			}),
-		argument("Fences with free locks", "WithFree", "given", "Locks only",
+		argument("Fences with free locks", "WithFree", "given", "not be given to Fences",
 			func(ctx context.Context) error {
 				return ignore(lockadmin.Collect(admin.Fences(ctx, "", lockadmin.WithFree())))
 			}),

@@ -39,7 +39,7 @@ func TestEveryFlagSaysWhatItTakesAndWhatItHasByDefault(t *testing.T) {
 			}
 		}
 	}
-	admin(t, "prune", "--help").want(t, exitOK, "--events duration ", "(default 90d)", "--idle duration ", "(default 1d)", "--timeout duration ", "(default 10s)")
+	admin(t, "prune", "--help").want(t, exitOK, "--events duration ", "as long as the history is kept", "--idle duration ", "(default 1d)", "--timeout duration ", "(default 10s)")
 	admin(t, "list", "--help").want(t, exitOK, "--limit number ", "--prefix text ")
 	admin(t, "break", "--help").want(t, exitOK, "--token number ", "--reason text ", "--by name ")
 	admin(t, "--help").want(t, exitOK, "90d or 2w", `    pglock-admin show -- "$name"`)

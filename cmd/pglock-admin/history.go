@@ -57,7 +57,7 @@ You need the role pglock_admin.`,
 			}
 			return nil
 		},
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			name := ""
 			if len(args) == 1 {
@@ -143,7 +143,7 @@ func readHistory(ctx context.Context, admin *lockadmin.Admin, name string, limit
 
 func drawHistory(w *page, o *options, view historyView, name string) {
 	if len(view.Events) == 0 {
-		fmt.Fprintln(w, "the history has nothing of that")
+		fmt.Fprintln(w, "the history has no such entry")
 	} else {
 		titles, right := []string{"ENDED", "EVENT", "TOKEN", "HELD-FOR", "HOLDER", "WHAT"}, []int{2, 3}
 		if name == "" {

@@ -37,7 +37,8 @@ func (o *options) checkLive(cmd *cobra.Command, interval time.Duration, instead 
 	case o.output != outputTable:
 		return usageErrorf(instead+" -o "+o.output, "--output %s means nothing to a screen that moves", o.output)
 	case interval < liveLeastInterval || interval > liveMostInterval:
-		return usageErrorf("--interval 1s", "--interval is %s: it must be from %s to %s", durationText(interval), durationText(liveLeastInterval), durationText(liveMostInterval))
+		return usageErrorf("--interval 1s", "--interval is %s: it must be from %s to %s",
+			durationText(interval), durationText(liveLeastInterval), durationText(liveMostInterval))
 	}
 	return o.checkTerminal(isTerminal(cmd.OutOrStdout()) && isTerminal(cmd.InOrStdin()), instead)
 }
@@ -45,7 +46,8 @@ func (o *options) checkLive(cmd *cobra.Command, interval time.Duration, instead 
 func (o *options) checkTerminal(is bool, instead string) error {
 	switch {
 	case !is:
-		return usageErrorf(instead+", which writes to pipes and files too", "this needs a terminal: standard input and output must be one")
+		return usageErrorf(instead+", which writes to pipes and files too",
+			"this needs a terminal: standard input and output must be one")
 	case o.getenv("TERM") == "dumb":
 		return usageErrorf(instead, "this terminal cannot show a screen: TERM is dumb")
 	}

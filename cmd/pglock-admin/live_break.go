@@ -35,7 +35,10 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	bounded, cancel := r.o.bounded(ctx)
 	defer cancel()
 	broken, err := r.admin.Break(bounded, b.name, b.reason, lockadmin.WithToken(b.token), lockadmin.WithActor(actor()))
-	if err = because(bounded, r.o.withRights(bounded, r.pool, r.o.unbroken(bounded, r.admin, b.name, int64(b.token), err))); err != nil {
+	if err != nil {
+		err = r.o.unbroken(bounded, r.admin, b.name, int64(b.token), err)
+	}
+	if err = because(bounded, r.o.withRights(bounded, r.pool, err)); err != nil {
 		unknown := unknownOutcome(err) || ctx.Err() != nil
 		if ctx.Err() != nil { // somebody has ended the screen
 			err = r.o.unknownBreak(b.name, nil)
@@ -93,13 +96,16 @@ func (b *liveBreak) draw(width int, held bool) []string {
 		field("reason", lastCells(b.reason, width-8))
 		return append(lines, fit("breaking it …", width))
 	case !held:
-		lines = append(lines, liveAlarm(fit(choose(width, "This lease has ended meanwhile. Enter breaks nothing.", "It has ended: Enter breaks nothing."), width)))
+		ended := choose(width, "This lease has ended meanwhile. Enter breaks nothing.", "It has ended: Enter breaks nothing.")
+		lines = append(lines, liveAlarm(fit(ended, width)))
 	}
 	field("reason", lastCells(b.reason, width-9)+"▏")
 	if b.hint != "" {
 		lines = append(lines, liveAlarm(fit(b.hint, width)))
 	}
-	return append(lines, liveFaint(fit(choose(width, "Enter breaks token "+fmt.Sprint(int64(b.token))+" and no other   Esc goes back", "Enter breaks it   Esc goes back"), width)))
+	keys := choose(width, fmt.Sprintf("Enter breaks token %d and no other   Esc goes back", int64(b.token)),
+		"Enter breaks it   Esc goes back")
+	return append(lines, liveFaint(fit(keys, width)))
 }
 
 // lastCells keeps the end of a text that is too long, where somebody types.
@@ -115,10 +121,12 @@ func lastCells(s string, width int) string {
 func (b liveBroken) told() string {
 	switch {
 	case b.failed == nil:
-		return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. Its program may still run: what it writes without a fence arrives.",
+		return fmt.Sprintf("Broke token %d of %s. Every later token is above %d. "+
+			"Its program may still run: what it writes without a fence arrives.",
 			int64(b.broken.Token), printable(b.broken.Holder), int64(b.broken.NewToken))
 	case b.unknown:
 		return fmt.Sprintf("Token %d: %s. Try: %s", int64(b.asked.token), b.failed.Message, b.failed.Hint)
 	}
-	return "Nothing was broken: " + strings.TrimSuffix(b.failed.Message, "; nothing was broken") + ". Try: " + b.failed.Hint
+	why := strings.TrimPrefix(strings.TrimSuffix(b.failed.Message, "; nothing was broken"), "nothing was broken ")
+	return "Nothing was broken: " + why + ". Try: " + b.failed.Hint
 }

@@ -150,6 +150,10 @@ func TestScreensLookAsInTheGoldenFiles(t *testing.T) {
 			free.EndedAt = liveNoon.Add(-time.Minute)
 			l.gets(liveShot{lock: showView{Lock: viewOf(free), Note: "the events are not shown: they need the role pglock_admin"}})
 		},
+		"lock-gone": func(l *liveLab) {
+			l.wish.name = "nightly-report"
+			l.gets(reportShot()).gets(liveShot{gone: true}).presses("b", "end")
+		},
 		"lock-break": func(l *liveLab) {
 			l.wish.name = "nightly-report"
 			l.gets(reportShot()).presses("b")

@@ -61,7 +61,7 @@ func (m *liveModel) drawLock() []string {
 	case !m.seen:
 		return []string{"", "  reading …"}
 	case m.shot.gone:
-		return []string{"", fit("  There is no lock of this name: "+choose(m.width, "it was pruned, or never used.", "never used?"), m.width)}
+		return append([]string{""}, folded("There is no lock of this name any more: it was pruned.", m.width, 3)...)
 	}
 	lines := m.drawHeld()
 	lines = append(lines, m.drawLine()...)
@@ -80,7 +80,12 @@ func (m *liveModel) drawHeld() []string {
 	lines := []string{""}
 	if len(v.Holders) == 0 {
 		lines = append(lines, "○ nobody holds it")
-		for _, line := range flow(width-2, "last holder "+cellText(v.Lock.Holder), fmt.Sprintf("token %d", int64(v.Lock.Token)), "ended "+moment(v.Lock.EndedAt)) {
+		ended := "its lease ran out"
+		if !v.Lock.EndedAt.IsZero() {
+			ended = "ended " + moment(v.Lock.EndedAt)
+		}
+		token := fmt.Sprintf("token %d", int64(v.Lock.Token))
+		for _, line := range flow(width-2, "last holder "+cellText(v.Lock.Holder), token, ended) {
 			lines = append(lines, "  "+line)
 		}
 		return lines
@@ -99,7 +104,9 @@ func (m *liveModel) drawHeld() []string {
 		if len(v.Waiters) > 0 {
 			rail = "│ "
 		}
-		for _, detail := range flow(width-2, leaseBar(h.LockInfo.Remaining, h.LockInfo.TTL)+" "+age(h.LockInfo.Remaining)+" of "+durationText(h.LockInfo.TTL)+" left",
+		left := leaseBar(h.LockInfo.Remaining, h.LockInfo.TTL) + " " + age(h.LockInfo.Remaining) + " of " +
+			durationText(h.LockInfo.TTL) + " left"
+		for _, detail := range flow(width-2, left,
 			fmt.Sprintf("token %d", int64(h.Token)), "held for "+age(heldFor(h.LockInfo)), slot) {
 			lines = append(lines, rail+detail)
 		}
@@ -151,7 +158,7 @@ func (m *liveModel) drawLine() (lines []string) {
 
 func (m *liveModel) drawPast() []string {
 	v := m.shot.lock
-	lines := []string{"", liveBold("HISTORY, newest first")}
+	lines := []string{"", liveBold(shorten("HISTORY, newest first", m.width))}
 	switch {
 	case v.Note != "":
 		return append(lines, folded(cellLine(v.Note), m.width, 3)...)
@@ -184,7 +191,7 @@ func (m *liveModel) drawProcesses() []string {
 	if v.BackendsNote == "" && len(v.Backends) == 0 {
 		return nil
 	}
-	lines := []string{"", liveBold("PROCESSES OF THE SERVER")}
+	lines := []string{"", liveBold(shorten("PROCESSES OF THE SERVER", m.width))}
 	if v.BackendsNote != "" {
 		return append(lines, folded(cellLine(v.BackendsNote), m.width, 3)...)
 	}
@@ -208,7 +215,8 @@ func (m *liveModel) drawProcesses() []string {
 				client = cellText(b.Client)
 			}
 		}
-		for n, line := range flow(m.width-2, fmt.Sprintf("pid %d", b.PID), use, cellText(b.Application), "user "+cellText(b.User), client, state, open) {
+		pid, user := fmt.Sprintf("pid %d", b.PID), "user "+cellText(b.User)
+		for n, line := range flow(m.width-2, pid, use, cellText(b.Application), user, client, state, open) {
 			if n > 0 {
 				line = "  " + line
 			}

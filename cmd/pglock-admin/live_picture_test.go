@@ -26,15 +26,20 @@ func drawn(t *testing.T, m *liveModel) []string {
 	if len(lines) != m.height {
 		t.Errorf("%d lines, want %d:\n%s", len(lines), m.height, strings.Join(lines, "\n"))
 	}
+	fitting(t, lines, m.width)
+	return lines
+}
+
+func fitting(t *testing.T, lines []string, width int) {
+	t.Helper()
 	for _, line := range lines {
-		if n := cells(line); n > m.width {
-			t.Errorf("%d cells, want at most %d: %q", n, m.width, line)
+		if n := cells(line); n > width {
+			t.Errorf("%d cells, want at most %d: %q", n, width, line)
 		}
 		if !evenPlain(ansi.Strip(line)) {
 			t.Errorf("a line with what a terminal may draw in another width, or obey: %q", line)
 		}
 	}
-	return lines
 }
 
 // emulated shows a screen in a terminal.

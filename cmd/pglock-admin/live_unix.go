@@ -25,7 +25,8 @@ type suspends struct {
 }
 
 func newSuspends(program *tea.Program) *suspends {
-	s := &suspends{program: program, heard: make(chan os.Signal, 1), echo: make(chan struct{}), done: make(chan struct{})}
+	s := &suspends{program: program, heard: make(chan os.Signal, 1),
+		echo: make(chan struct{}), done: make(chan struct{})}
 	if !suspendable() {
 		return s
 	}
@@ -56,8 +57,8 @@ func suspendable() bool {
 	return err == nil && session != unix.Getpgrp() && !signal.Ignored(syscall.SIGTSTP)
 }
 
-// suspend stops this process and what is with it in its group, such as a script, and returns when it goes on. It runs in
-// bubbletea's loop.
+// suspend stops this process and what is with it in its group, such as a script, and returns when it goes on. It runs
+// in bubbletea's loop.
 func (s *suspends) suspend() {
 	if !suspendable() || s.program.ReleaseTerminal() != nil {
 		return

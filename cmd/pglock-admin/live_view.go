@@ -42,6 +42,8 @@ func (m *liveModel) screen() []string {
 		return []string{shorten("too small", m.width)}
 	}
 	top, bottom := m.header(), m.bottom()
+	bottom = bottom[max(0, len(bottom)-m.height):]
+	top = top[:min(len(top), m.height-len(bottom))] // a question needs its room first
 	var body []string
 	if m.wish.name == "" {
 		body = m.drawTop()
@@ -65,7 +67,8 @@ func (m *liveModel) window(body []string, room int) []string {
 	from := max(0, min(m.from, len(body)-room))
 	body = body[from:]
 	if room > 1 && len(body) > room {
-		body = append(slices.Clone(body[:room-1]), liveFaint(fit(fmt.Sprintf("↓ %d more lines", len(body)-room+1), m.width)))
+		more := fmt.Sprintf("↓ %d more lines", len(body)-room+1)
+		body = append(slices.Clone(body[:room-1]), liveFaint(fit(more, m.width)))
 	}
 	return body
 }
@@ -101,7 +104,8 @@ func (m *liveModel) state() []string {
 	case m.trouble != nil:
 		said := "NO ANSWER, trying again"
 		if m.seen {
-			said = choose(m.width, fmt.Sprintf("NO ANSWER, trying again. This is OLD: of %s, %s ago", at, ago(age)), fmt.Sprintf("NO ANSWER. OLD: of %s, %s ago", at, ago(age)))
+			said = choose(m.width, fmt.Sprintf("NO ANSWER, trying again. This is OLD: of %s, %s ago", at, ago(age)),
+				fmt.Sprintf("NO ANSWER. OLD: of %s, %s ago", at, ago(age)))
 		}
 		lines := []string{liveAlarm(fit(said, m.width))}
 		for _, line := range folded(cellLine(m.trouble.Message), m.width, 2) {
@@ -109,7 +113,8 @@ func (m *liveModel) state() []string {
 		}
 		return lines
 	case old:
-		said := choose(m.width, fmt.Sprintf("No answer yet. This is OLD: of %s, %s ago", at, ago(age)), fmt.Sprintf("OLD: of %s, %s ago", at, ago(age)))
+		said := choose(m.width, fmt.Sprintf("No answer yet. This is OLD: of %s, %s ago", at, ago(age)),
+			fmt.Sprintf("OLD: of %s, %s ago", at, ago(age)))
 		return []string{liveAlarm(fit(said, m.width))}
 	}
 	fresh := ""
@@ -167,7 +172,8 @@ func (m *liveModel) bottom() []string {
 	if m.typing {
 		return append(lines, fit("filter: "+lastCells(cellText(m.wish.match), m.width-10)+"▏", m.width))
 	}
-	keys := choose(m.width, "↑↓ PgUp PgDn move   Enter open   w wait  a age  r rate   / filter   q quit", "↑↓ Enter open  w a r sort  / filter  q quit", "↑↓ ⏎ open w a r sort / filter q quit", "q quit")
+	keys := choose(m.width, "↑↓ PgUp PgDn move   Enter open   w wait  a age  r rate   / filter   q quit",
+		"↑↓ Enter open  w a r sort  / filter  q quit", "↑↓ ⏎ open w a r sort / filter q quit", "q quit")
 	if m.wish.name != "" {
 		back, other := "", ""
 		if !m.watching {
@@ -176,7 +182,8 @@ func (m *liveModel) bottom() []string {
 		if len(m.shot.lock.Holders) > 1 {
 			other = "   Tab other holder"
 		}
-		keys = choose(m.width, "↑↓ PgUp PgDn scroll"+other+"   b break"+back+"   q quit", strings.Join(strings.Fields("↑↓ "+other+" b break "+back+" q quit"), " "), "b break  q quit")
+		keys = choose(m.width, "↑↓ PgUp PgDn scroll"+other+"   b break"+back+"   q quit",
+			strings.Join(strings.Fields("↑↓ "+other+" b break "+back+" q quit"), " "), "b break  q quit")
 	}
 	return append(lines, liveReverse(fit(keys, m.width)))
 }

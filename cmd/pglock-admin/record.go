@@ -44,7 +44,7 @@ You need the role pglock_admin.`,
 		Example: `  pglock-admin record
   pglock-admin record --level all --keep 30d`,
 		Args:        noArguments,
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts := []lockadmin.HistoryOption{lockadmin.WithChanger(actor())}
 			if by != "" {

@@ -46,6 +46,7 @@ Write a duration as 90s, 36h, 1d12h, 90d or 2w.
 		Example: `  pglock-admin demo                                  see what a fence is for; needs no database
   pglock-admin migrate up                            make the schema
   pglock-admin list                                  who holds what
+  pglock-admin top                                   the same on a full screen that moves
   pglock-admin why nightly-report                    what is wrong with a lock, and what to do
   pglock-admin waiters                               who waits for it, in order
   pglock-admin sessions                              which clients there are, and which are silent

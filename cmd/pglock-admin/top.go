@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const liveHelp = `The screen is read again every --interval, with one statement at a time. If that takes long, top pauses four times as
-long, so that it never loads the server. If the server does not answer, the screen says so, marks what it shows as old,
-and tries again.
+const liveHelp = `The screen looks again every --interval, with one statement at a time. If a look takes long, the screen pauses four
+times as long before the next one. If the server does not answer, the screen says so, calls what it shows old, and
+tries again.
 
-It needs a terminal. It leaves with exit code 0 on q, and with 130 on Ctrl-C or a signal. Ctrl-Z suspends it. The
-terminal is left as it was.`
+It needs a terminal, and leaves it as it was: with exit code 0 after q, with 130 after Ctrl-C or a signal. Ctrl-Z
+suspends it.`
 
 func newTop(o *options) *cobra.Command {
 	interval := liveInterval

@@ -53,7 +53,7 @@ You need the role pglock_admin.`,
 			}
 			return nil
 		},
-		Annotations: usesDatabase,
+		Annotations: forOperators,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			name := ""
 			if len(args) == 1 {

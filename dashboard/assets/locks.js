@@ -189,7 +189,11 @@ export function locksView(root, first, place) {
   function back() {
     const key = restore.focus;
     window.scrollTo(0, restore.scroll);
-    if (key) rows.rows.get(key)?.element.querySelector('a')?.focus({ preventScroll: true });
+    const row = key && rows.rows.get(key)?.element;
+    if (row) {
+      row.querySelector('a').focus({ preventScroll: true });
+      row.scrollIntoView({ block: 'nearest' }); // rows that were never drawn have an estimated height
+    }
     restore = null;
   }
 
@@ -293,6 +297,11 @@ function makeRow(lock) {
     cell('Lease', lease.element),
     cell('Waiting', waiting),
   );
+  let skipped = false; // out of sight, so that nothing need be drawn
+  element.addEventListener('contentvisibilityautostatechange', (e) => {
+    skipped = e.skipped;
+    row.tick();
+  });
   const row = {
     element,
     opened: false,
@@ -311,6 +320,7 @@ function makeRow(lock) {
       this.tick();
     },
     tick() {
+      if (skipped) return;
       const is = condition(lock);
       mark(element, 'data-is', is);
       write(held, is === 'free' ? '–' : seconds(heldFor(lock)));

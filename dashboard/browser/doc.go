@@ -1,5 +1,5 @@
-// Package browser has the tests of the page in package dashboard: they play it in Chromium, over a real database. It is a
-// module, so that nobody else pays for its dependencies.
+// Package browser has the tests of the page in package dashboard: they play it in Chromium, over a real database. It
+// is a module, so that nobody else pays for its dependencies.
 //
 // Without Chromium the tests are skipped. On Debian: apt-get install --no-install-recommends chromium.
 //

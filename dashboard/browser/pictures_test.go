@@ -63,7 +63,8 @@ func (s *stage) scene() {
 	if _, err := s.admin.SetHistory(s.t.Context(), lockadmin.WithLevel(lockadmin.HistoryAll)); err != nil {
 		s.t.Fatal(err)
 	}
-	s.hold(reporter(1, 4711), "nightly-report", pglock.WithMetadata([]byte(`{"job": "close the books", "night": "2026-11-22", "trace": "b7ad6b71"}`)))
+	metadata := []byte(`{"job": "close the books", "night": "2026-11-22", "trace": "b7ad6b71"}`)
+	s.hold(reporter(1, 4711), "nightly-report", pglock.WithMetadata(metadata))
 	s.queue(reporter(2, 812), "nightly-report")
 	s.queue(reporter(3, 77), "nightly-report")
 	s.queue(reporter(4, 97), "nightly-report")
@@ -79,12 +80,16 @@ func (s *stage) scene() {
 	s.hold("app-4/sync[71]", "warehouse/stock-sync", pglock.WithTTL(10*time.Minute))
 	s.hold("app-2/leader[12]", "leader/scheduler")
 	s.hold("app-3/migrate[600]", "schema-migrations")
-	for name, ago := range map[string]string{"nightly-report": "14 min", "accounts/16": "41 s", "mail/outbox": "9 s", "thumbnails": "3 min",
-		"catalogue": "72 s", "warehouse/stock-sync": "2 h 5 min", "leader/scheduler": "6 days 4 h", "schema-migrations": "17 s"} {
+	for name, ago := range map[string]string{
+		"nightly-report": "14 min", "accounts/16": "41 s", "mail/outbox": "9 s", "thumbnails": "3 min", "catalogue": "72 s",
+		"warehouse/stock-sync": "2 h 5 min", "leader/scheduler": "6 days 4 h", "schema-migrations": "17 s",
+	} {
 		s.sql("UPDATE pglock.locks SET acquired_at = acquired_at - $2::text::interval WHERE name = $1", name, ago)
 	}
-	s.sql("UPDATE pglock.waiters SET enqueued_at = enqueued_at - interval '80 s' * (8 - ticket) WHERE name = 'nightly-report'")
-	s.sql("UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '4 min', renewed_at = renewed_at - interval '6 min' WHERE name = 'warehouse/stock-sync'")
+	s.sql(`UPDATE pglock.waiters SET enqueued_at = enqueued_at - interval '80 s' * (8 - ticket)
+		WHERE name = 'nightly-report'`)
+	s.sql(`UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '4 min',
+		renewed_at = renewed_at - interval '6 min' WHERE name = 'warehouse/stock-sync'`)
 }
 
 // tenure is a part of the past.
@@ -107,8 +112,10 @@ func (s *stage) past(name string, tenures ...tenure) {
 		if err := lease.Release(s.t.Context()); err != nil {
 			s.t.Fatal(err)
 		}
-		s.sql(`INSERT INTO pglock.events (kind, lock_name, token, holder, actor, reason, session_id, slot, mode, granted_at, ended_at, at, number)
-			SELECT $1, $2, $3, $4, nullif($5, ''), nullif($6, ''), gen_random_uuid(), 0, 'exclusive', now - interval '1 min' * $7::int,
+		s.sql(`INSERT INTO pglock.events (kind, lock_name, token, holder, actor, reason, session_id, slot, mode,
+				granted_at, ended_at, at, number)
+			SELECT $1, $2, $3, $4, nullif($5, ''), nullif($6, ''), gen_random_uuid(), 0, 'exclusive',
+			now - interval '1 min' * $7::int,
 			now - interval '1 min' * $8::int, now - interval '1 min' * $8::int, $9 FROM clock_timestamp() now`,
 			string(was.kind), name, int64(lease.Token()), was.holder, was.by, was.reason, was.from, was.to, i+1)
 	}

@@ -51,7 +51,8 @@ func stageOn(t *testing.T, pool *pgxpool.Pool, opts ...dashboard.Option) *stage 
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := dashboard.New(admin, append(opts, dashboard.WithOnError(func(err error) { t.Logf("the page: %v", err) }))...)
+	opts = append(opts, dashboard.WithOnError(func(err error) { t.Logf("the page: %v", err) }))
+	page, err := dashboard.New(admin, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

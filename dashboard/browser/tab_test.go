@@ -20,7 +20,7 @@ import (
 )
 
 // patience limits a wait for something that should come within a moment.
-const patience = 20 * time.Second
+const patience = 40 * time.Second
 
 // tab is the page in a browser of its own, and everything that went wrong there.
 type tab struct {
@@ -36,13 +36,14 @@ type tab struct {
 // chromium finds the browser, or skips the test.
 func chromium(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{os.Getenv("PGLOCK_CHROMIUM"), "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+	for _, name := range []string{os.Getenv("PGLOCK_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); name != "" && err == nil {
 			return path
 		}
 	}
-	fmt.Fprintf(os.Stdout, "browser: SKIPPED %s: there is no Chromium; on Debian: apt-get install --no-install-recommends chromium\n", t.Name())
-	t.Skip("there is no Chromium")
+	const why = "there is no Chromium; on Debian: apt-get install --no-install-recommends chromium"
+	fmt.Fprintf(os.Stdout, "browser: SKIPPED %s: %s\n", t.Name(), why)
+	t.Skip(why)
 	return ""
 }
 
@@ -54,7 +55,8 @@ func open(t *testing.T, home, path string, width, height int64) *tab {
 	ctx, cancel := chromedp.NewExecAllocator(context.Background(),
 		chromedp.ExecPath(program), chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun,
 		chromedp.NoDefaultBrowserCheck, chromedp.WindowSize(int(width), int(height)),
-		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+		chromedp.Flag("disable-dev-shm-usage", true),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("font-render-hinting", "none"), chromedp.Flag("hide-scrollbars", true))
 	ctx, cancelTab := chromedp.NewContext(ctx)
@@ -157,7 +159,8 @@ func (p *tab) until(condition string) time.Duration {
 // text waits for an element that has the text.
 func (p *tab) text(selector, text string) time.Duration {
 	p.t.Helper()
-	return p.until(fmt.Sprintf("[...document.querySelectorAll(%q)].some(e => e.checkVisibility() && e.textContent.includes(%s))", selector, quote(text)))
+	const some = "[...document.querySelectorAll(%q)].some(e => e.checkVisibility() && e.textContent.includes(%s))"
+	return p.until(fmt.Sprintf(some, selector, quote(text)))
 }
 
 // gone waits until there is no visible element.
@@ -180,9 +183,10 @@ func (p *tab) press(keys ...string) {
 			continue
 		}
 		// A page that takes the key for itself must be able to prevent that it is typed, as with a real keyboard.
-		for _, kind := range []input.DispatchKeyEventType{input.DispatchKeyEventTypeKeyDown, input.DispatchKeyEventTypeKeyUp} {
+		down := input.DispatchKeyEventTypeKeyDown
+		for _, kind := range []input.DispatchKeyEventType{down, input.DispatchKeyEventTypeKeyUp} {
 			event := input.DispatchKeyEventParams{Type: kind, Key: key}
-			if kind == input.DispatchKeyEventTypeKeyDown {
+			if kind == down {
 				event.Text = key
 			}
 			if _, err := chromedp.Call(p.ctx, input.DispatchKeyEvent, event); err != nil {
@@ -196,7 +200,8 @@ func (p *tab) press(keys ...string) {
 func (p *tab) state() string {
 	ctx, cancel := context.WithTimeout(p.ctx, 2*time.Second)
 	defer cancel()
-	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string]("location.href + '\\n' + document.title + '\\n' + document.body.innerText.slice(0, 500).replace(/\\n+/g, ' | ')"))
+	text, _ := chromedp.Run(ctx, chromedp.Evaluate[string]("[location.href, document.title, "+
+		"document.body.innerText.slice(0, 500).replace(/\\n+/g, ' | ')].join('\\n')"))
 	return text
 }
 

@@ -36,7 +36,9 @@ const (
 )
 
 // PglockHistory is Pglock with every tenure in the history.
-func PglockHistory() Kind { return pglockIn(HistorySchema, "pglock-history", "this library, history at level all") }
+func PglockHistory() Kind {
+	return pglockIn(HistorySchema, "pglock-history", "this library, history at level all")
+}
 
 // PglockWithoutHistory is Pglock without the trigger that level all enables: what the default level costs is the
 // difference.
@@ -48,7 +50,9 @@ func PglockWithoutHistory() Kind {
 func pglockIn(schema, name, is string) Kind {
 	k := Pglock()
 	k.Name, k.Is, k.In = name, is, []Workload{W1}
-	k.Open = func(ctx context.Context, c Config) (Client, error) { return openPglock(ctx, c, pglock.WithSchema(schema)) }
+	k.Open = func(ctx context.Context, c Config) (Client, error) {
+		return openPglock(ctx, c, pglock.WithSchema(schema))
+	}
 	return k
 }
 

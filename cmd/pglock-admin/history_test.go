@@ -1,0 +1,148 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// badLabel is a label that tries to steer a terminal.
+const badLabel = "x\x1b[2J\u202e<b>\n"
+
+// recorded is a database with a history whose times never change.
+func recorded(t *testing.T, rows string) (*pgtest.DB, *pgx.Conn) {
+	t.Helper()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	if _, err := conn.Exec(t.Context(), `INSERT INTO pglock.events (lock_name, kind, token, first_token, new_token, holder, actor, db_user, reason, session_id, slot, mode, capacity, granted_at, ended_at, at, number)
+		SELECT lock_name, kind, token, first_token, new_token, holder, actor, 'app', reason, '00000000-0000-4000-8000-000000000001', slot, mode, capacity,
+			timestamptz '2026-01-01 10:00 UTC' + g * interval '1 s', timestamptz '2026-01-01 10:00 UTC' + e * interval '1 s', timestamptz '2026-01-01 10:00 UTC' + a * interval '1 s', number
+		FROM (VALUES `+rows+`) AS v (lock_name, kind, token, first_token, new_token, holder, actor, reason, slot, mode, capacity, g, e, a, number)`); err != nil {
+		t.Fatal(err)
+	}
+	return db, conn
+}
+
+// below is an answer without the line that names the server and the database.
+func below(text string) string {
+	_, rest, _ := strings.Cut(text, "\n")
+	return rest
+}
+
+func TestHistoryShowsEveryKind(t *testing.T) {
+	t.Parallel()
+	db, conn := recorded(t, `
+		('nightly-report', 'release', 40::bigint, NULL::bigint, NULL::bigint, 'app-1/reporter[1]', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
+		('nightly-report', 'handover', 41, NULL, 42, 'app-1/reporter[1]', 'app-2/reporter[2]', NULL, 0, 'exclusive', NULL, 61, 70.25, 70.25, 2),
+		('nightly-report', 'takeover', 42, NULL, 45, 'app-2/reporter[2]', 'app-3/reporter[3]', NULL, 0, 'exclusive', NULL, 70.25, 100, 130, 3),
+		('nightly-report', 'break', 45, 43, 46, 'app-3/reporter[3]', 'alice@ops', 'host is down', 0, 'exclusive', NULL, 130, 200, 200, 4),
+		('gpu', 'release', 47, NULL, NULL, '`+strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'")+`', NULL, NULL, 2, 'limit', 2, 150, 210, 210, 1),
+		('nightly-report', 'overlap', 48, NULL, 49, 'app-4', 'app-5', NULL, 0, 'exclusive', NULL, 210, 300, 250, 5),
+		('once', 'expired', 50, NULL, NULL, 'app-6', NULL, NULL, 0, 'exclusive', NULL, 250, 280, 4000, 1),
+		('', 'level', 0, NULL, NULL, NULL, 'alice@ops', 'level all, kept for 30 days', NULL, NULL, NULL, NULL, NULL, 5000, NULL)`)
+	for name, args := range map[string][]string{
+		"history":            {"history"},
+		"history-of-a-lock":  {"history", "nightly-report"},
+		"history-losses":     {"history", "--kind", "takeover,break,expired", "-o", "json"},
+		"history-limited":    {"history", "nightly-report", "--limit", "2"},
+		"history-of-nothing": {"history", "nobody", "--since", "1h"},
+	} {
+		a := in(t, db.URL(), args...).want(t, exitOK)
+		text := a.stdout
+		if strings.Contains(strings.Join(args, " "), "json") {
+			text = regexp.MustCompile(`(?s)"at": \{.*?\},\s*`).ReplaceAllString(text, "")
+		} else {
+			text = below(text)
+		}
+		golden(t, "testdata/history/"+name+".golden", text)
+	}
+	if _, err := conn.Exec(t.Context(), "SELECT pglock.set_history('me', 'all')"); err != nil {
+		t.Fatal(err)
+	}
+	if a := in(t, db.URL(), "history", "gpu").want(t, exitOK, `"x\x1b[2J\u202e<b>\n"`, "1m  "); strings.Contains(a.stdout, "--level all") {
+		t.Errorf("%s: want no advice at level all", a.stdout)
+	}
+	for _, bad := range [][]string{{"--limit", "0"}, {"--kind", "coup"}, {"--before", "0"}, {"--since", "-1h"}, {"a", "b"}} {
+		in(t, db.URL(), append([]string{"history"}, bad...)...).want(t, exitUsage)
+	}
+}
+
+func TestRecordShowsAndSetsTheLevel(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	in(t, db.URL(), "record").want(t, exitOK, "losses: ", "kept for      90d")
+	in(t, db.URL(), "record", "--level", "all", "--keep", "30d").want(t, exitOK, "all: every tenure", "since", "kept for      30d")
+	v := decode[struct {
+		Level string
+		Keep  int64 `json:"keep_ms"`
+		Since string
+	}](t, in(t, db.URL(), "record", "-o", "json").want(t, exitOK).stdout)
+	if v.Level != "all" || v.Keep != 30*24*3600*1000 || v.Since == "" {
+		t.Errorf("%+v, want level all for 30 days", v)
+	}
+	in(t, db.URL(), "history").want(t, exitOK, "set the history to level all, kept for 30 days", "level")
+	for _, bad := range [][]string{{"--level", "most"}, {"--keep", "1h"}, {"--keep", "-1d"}, {"a"}} {
+		in(t, db.URL(), append([]string{"record"}, bad...)...).want(t, exitUsage)
+	}
+	slow, err := db.Conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := slow.Exec(t.Context(), `SELECT pglock.acquire_lease('slow', gen_random_uuid(), gen_random_uuid(), 'slow', '1 h')`); err != nil {
+		t.Fatal(err)
+	}
+	in(t, db.URL(), "record", "--level", "losses", "--timeout", "500ms").want(t, exitFailure, "nothing was changed within 500ms", "pg_locks")
+	if err := slow.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyTellsWhatIsWrongAndExitsWithSeven(t *testing.T) {
+	t.Parallel()
+	const correct = `
+		('a', 'release', 1::bigint, NULL::bigint, NULL::bigint, 'one', NULL::text, NULL::text, 0, 'exclusive', NULL::int, 0, 60, 60, 1::bigint),
+		('a', 'release', 2, NULL, NULL, 'two', NULL, NULL, 0, 'exclusive', NULL, 60, 70, 70, 2)`
+	for name, tc := range map[string]struct {
+		rows string
+		code int
+	}{
+		"nothing-wrong": {correct, exitOK},
+		"wrong": {correct + `,
+			('a', 'release', 4, NULL, NULL, '` + strings.ReplaceAll(badLabel, "\n", "'||chr(10)||'") + `', NULL, NULL, 0, 'exclusive', NULL, 65, 80, 80, 4),
+			('gpu', 'release', 9, NULL, NULL, 'nine', NULL, NULL, 1, 'limit', 1, 100, 110, 110, 1),
+			('gpu', 'release', 8, NULL, NULL, 'eight', NULL, NULL, 2, 'limit', 1, 105.5, 120, 120, 1)`, exitAttention},
+		"clock": {correct + `,
+			('a', 'release', 3, NULL, NULL, 'three', NULL, NULL, 0, 'exclusive', NULL, 20, 30, 30, 3)`, exitAttention},
+	} {
+		db, _ := recorded(t, tc.rows)
+		a := in(t, db.URL(), "verify").want(t, tc.code)
+		golden(t, "testdata/history/verify-"+name+".golden", below(a.stdout))
+		if tc.code != exitOK {
+			continue
+		}
+		v := decode[struct {
+			OK         bool
+			Tenures    int
+			Violations []any
+			Gaps       []any
+		}](t, in(t, db.URL(), "verify", "a", "-o", "json").want(t, exitOK).stdout)
+		if !v.OK || v.Tenures != 2 || v.Violations == nil || v.Gaps == nil {
+			t.Errorf("%+v, want 2 tenures and nothing wrong", v)
+		}
+		in(t, db.URL(), "verify", "nobody").want(t, exitNotHeld, "nobody does not exist")
+		in(t, db.URL(), "verify", "a", "b").want(t, exitUsage)
+	}
+}
+
+func TestTheHistoryNeedsTheRoleOfAnOperator(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	user := asUser(t, db, "pglock_user")
+	for _, command := range [][]string{{"history"}, {"record"}, {"record", "--level", "all"}, {"verify"}} {
+		in(t, user, command...).want(t, exitPermission, "pglock_admin")
+	}
+}
