@@ -48,7 +48,7 @@ var ofUpkeep = []mutant{
 		{schema, " AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()", ""},
 	}, "./lockadmin", "^TestConnectionThatEnds"},
 	{"everybody sees what the owner sees of the server's processes", []edit{
-		{schema, "LANGUAGE sql VOLATILE SET search_path FROM CURRENT\nAS $$\n  SELECT b.slot", "LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT\nAS $$\n  SELECT b.slot"},
+		{schema, "LANGUAGE sql VOLATILE SET search_path FROM CURRENT\nAS $$\n  WITH RECURSIVE ours AS", "LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT\nAS $$\n  WITH RECURSIVE ours AS"},
 	}, "./lockadmin", "^TestBackendsSay"},
 	{"the client of Open leaves its pool open", []edit{
 		{"pglock/close.go", "\t\tc.pool.Close()\n", "\t\t_ = c.pool\n"},
@@ -57,9 +57,9 @@ var ofUpkeep = []mutant{
 		{"internal/server/own.go", "\to.marked = o.conn\n", ""},
 	}, "./lockadmin", "^TestConnectionIsMarked"},
 	{"a name that is shown steers a shell", []edit{
-		{"cmd/pglock-admin/names.go", "|| strings.Contains(name, `\\`) || !allPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},
+		{"internal/shown/shown.go", "|| strings.Contains(name, `\\`) || !AllPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},
 	}, command, "^TestANameThatIsShown"},
 	{"a name that is shown is taken for a flag", []edit{
-		{"cmd/pglock-admin/names.go", "\tif name == \"\" || strings.HasPrefix(name, \"-\") ||", "\tif name == \"\" ||"},
+		{"internal/shown/shown.go", "\tif name == \"\" || strings.HasPrefix(name, \"-\") ||", "\tif name == \"\" ||"},
 	}, command, "^TestANameThatIsShown|^TestEveryName"},
 }
