@@ -26,7 +26,7 @@ func commands(c *cobra.Command) (all []*cobra.Command) {
 
 func TestEveryFlagSaysWhatItTakesAndWhatItHasByDefault(t *testing.T) {
 	t.Parallel()
-	kinds := []string{"number", "text", "name", "duration", "string", "format", "column", "label", "ID", "word"}
+	kinds := []string{"number", "text", "name", "duration", "string", "format", "column", "label", "ID", "word", "kinds", "level"}
 	for _, c := range commands(newRoot(&options{})) {
 		flags := append([]*pflag.Flag{}, flagsOf(c.LocalFlags())...)
 		for _, f := range flags {
