@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command prepare makes a lock in trouble on a throwaway server, prints the connection string, and waits until it is
 // interrupted. Somebody who does not know what is wrong then looks at the lock, says what it is, and mends it:
 //
