@@ -192,7 +192,7 @@ func TestALeaseThatExpiredAndWasPrunedIsExpired(t *testing.T) {
 		if got := column(t, conn, fmt.Sprintf(`SELECT outcome FROM pglock.renew_leases('{gone}', '{%d}', '{%s}', '{0}')`, l.token, l.grantID)); !slices.Equal(got, []string{"expired"}) {
 			t.Errorf("%q, want expired", got)
 		}
-		grant(t, conn, fmt.Sprint("gone"), "next", "1 h", "").release(t, conn)
+		grant(t, conn, "gone", "next", "1 h", "").release(t, conn)
 	}
 }
 

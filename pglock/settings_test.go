@@ -388,7 +388,6 @@ func TestReadOnlySessionIsRefusedAndChangesNothing(t *testing.T) {
 	}
 	checkRefusals(t, conn, []refusal{
 		readOnly("New", func(ctx context.Context) error { return ignore(pglock.New(ctx, pool)) }),
-		readOnly("New admin", func(ctx context.Context) error { return ignore(lockadmin.New(ctx, pool)) }),
 		readOnly("TryAcquire new", func(ctx context.Context) error { return ignore(c.TryAcquire(ctx, "new")) }),
 		readOnly("Acquire new", func(ctx context.Context) error { return ignore(c.Acquire(ctx, "new")) }),
 		readOnly("Do", func(ctx context.Context) error { return c.Do(ctx, "new", fnRan) }),

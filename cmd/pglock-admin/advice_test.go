@@ -32,11 +32,14 @@ func TestSettingsThatTheServerRefusesAreAnErrorOfUsage(t *testing.T) {
 func TestAServerThatTakesNoWritesIsNoPlaceForChanges(t *testing.T) {
 	t.Parallel()
 	const readOnly = "-c default_transaction_read_only=on" // as on a standby
-	made, empty := withOptions(t, pgtest.Database(t).URL(), readOnly), withOptions(t, pgtest.EmptyDatabase(t).URL(), readOnly)
+	db := pgtest.Database(t)
+	execute(t, db, "CREATE TABLE t (id int)")
+	made, empty := withOptions(t, db.URL(), readOnly), withOptions(t, pgtest.EmptyDatabase(t).URL(), readOnly)
 	in(t, made, "migrate", "up").want(t, exitOK, "as before")
 	in(t, made, "migrate", "version").want(t, exitOK)
 	in(t, empty, "migrate", "up").want(t, exitUnreachable, "stays missing", "read-only", "target_session_attrs=read-write")
-	for _, command := range []string{"list", "break a --reason r", "prune", "guard add t", "migrate down --yes"} {
+	in(t, made, "list").want(t, exitOK)
+	for _, command := range []string{"break a --reason r", "prune", "guard add t", "migrate down --yes"} {
 		in(t, made, strings.Fields(command)...).want(t, exitUnreachable, "target_session_attrs=read-write")
 	}
 }

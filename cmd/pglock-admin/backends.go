@@ -65,13 +65,6 @@ func drawBackendTable(w *page, backends []backendView) {
 	titles := []string{"PID", "USE", "APPLICATION", "USER", "CLIENT", "STATE", "TRANSACTION"}
 	var rows [][]string
 	for _, b := range backends {
-		use := "heartbeat"
-		switch {
-		case b.Use == lockadmin.BackendWrite:
-			use = "write to " + printable(b.Resource)
-		case b.Slot > 0:
-			use += " #" + strconv.Itoa(b.Slot)
-		}
 		client, state, transaction := "hidden", "hidden", "hidden"
 		if !b.Hidden {
 			client, transaction = "local", "-"
@@ -86,10 +79,40 @@ func drawBackendTable(w *page, backends []backendView) {
 				state += ", waits for " + printable(b.WaitsFor)
 			}
 		}
-		rows = append(rows, []string{strconv.Itoa(b.PID), use, printable(b.Application), printable(b.User),
+		rows = append(rows, []string{pidText(b.Backend), shortUse(b.Backend, printable), printable(b.Application), printable(b.User),
 			client, state, transaction})
 	}
 	drawTable(w, titles, rows, 0, 6)
+}
+
+// pidText names the process; a prepared transaction has none.
+func pidText(b lockadmin.Backend) string {
+	if b.PID == 0 {
+		return "-"
+	}
+	return strconv.Itoa(b.PID)
+}
+
+// shortUse says what a process does for the lock, or in its way. Its texts from outside are written by text.
+func shortUse(b lockadmin.Backend, text func(string) string) string {
+	use := map[lockadmin.BackendUse]string{
+		lockadmin.BackendHeartbeat: "heartbeat",
+		lockadmin.BackendWrite:     "write to " + text(b.Resource),
+		lockadmin.BackendAtFence:   "waits to write to " + text(b.Resource),
+		lockadmin.BackendRow:       "has locked the lock's row",
+		lockadmin.BackendAtRow:     "waits for the lock's row",
+		lockadmin.BackendBlocker:   "blocks one of these",
+	}[b.Use]
+	switch {
+	case use == "":
+		use = text(string(b.Use))
+	case b.Use == lockadmin.BackendHeartbeat && b.Slot > 0:
+		use += " #" + strconv.Itoa(b.Slot)
+	}
+	if b.Prepared != "" {
+		use += ", prepared as " + text(b.Prepared)
+	}
+	return use
 }
 
 // withoutHeartbeat counts the holders whose heartbeat is not among the backends.
@@ -127,6 +150,11 @@ func drawEndings(w *page, o *options, v showView) {
 			"does not end the holder: its client connects again, and keeps the lock. " +
 				rightToEnd(v.Backends, lockadmin.BackendHeartbeat)})
 	}
+	if slices.ContainsFunc(v.Backends, func(b backendView) bool {
+		return b.PID == 0 || b.Use != lockadmin.BackendHeartbeat && b.Use != lockadmin.BackendWrite
+	}) {
+		ways = append(ways, [2]string{"pglock-admin why " + shellName(v.Lock.Name) + o.same(), "says who stands in the way, and how to end that."})
+	}
 	fmt.Fprintf(w, "\nHOW TO END IT\n")
 	for _, way := range ways {
 		fmt.Fprintf(w, "\n  %s\n      %s\n", way[0], strings.ReplaceAll(wrapped(way[1], textWidth(w)-6), "\n", "\n      "))
@@ -135,7 +163,7 @@ func drawEndings(w *page, o *options, v showView) {
 
 func pidsOf(backends []backendView, use lockadmin.BackendUse) (pids []string) {
 	for _, b := range backends {
-		if pid := strconv.Itoa(b.PID); b.Use == use && !slices.Contains(pids, pid) {
+		if pid := strconv.Itoa(b.PID); b.Use == use && b.PID != 0 && !slices.Contains(pids, pid) {
 			pids = append(pids, pid)
 		}
 	}

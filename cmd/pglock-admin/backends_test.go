@@ -135,3 +135,25 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 		}
 	}
 }
+
+// Those who stand in the way are no heartbeats, and a prepared transaction has no process to end.
+func TestShowNamesWhatEachProcessDoes(t *testing.T) {
+	t.Parallel()
+	v := showView{Lock: heldLock("report"), Holders: []lockView{heldLock("report")}, Backends: backendViews([]lockadmin.Backend{
+		{Use: lockadmin.BackendRow, PID: 7, User: "alice"},
+		{Use: lockadmin.BackendBlocker, Prepared: "payment\x1b7", User: "bob"},
+		{Use: lockadmin.BackendAtFence, PID: 9, Resource: "accounts", User: "app"},
+	})}
+	p := &page{}
+	drawBackends(p, v)
+	drawEndings(p, &options{}, v)
+	for _, want := range []string{"7  has locked the lock's row", `-  blocks one of these, prepared as "payment\x1b7"`, "9  waits to write to accounts",
+		"pglock-admin why report"} {
+		if !strings.Contains(p.String(), want) {
+			t.Errorf("no %q in\n%s", want, p.String())
+		}
+	}
+	if strings.Contains(p.String(), "heartbeat\n") || strings.Contains(p.String(), "pg_terminate_backend") {
+		t.Error(p.String())
+	}
+}

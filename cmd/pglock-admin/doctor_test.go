@@ -120,7 +120,7 @@ func TestDoctorWorksWhereProgramsRefuseToStart(t *testing.T) {
 	query := u.Query()
 	query.Set("default_transaction_read_only", "on")
 	u.RawQuery = query.Encode()
-	in(t, u.String(), "list").want(t, exitUnreachable)
+	in(t, u.String(), "break", "a", "--reason", "r").want(t, exitUnreachable)
 	v := decode[doctorView](t, in(t, u.String(), "doctor", "-o", "json").want(t, exitOK).stdout)
 	if f := v.finding(t, "server"); !bad(f) || f.Value != "read-only" || !fine(v.finding(t, "schema")) || !fine(v.finding(t, "token sequence")) {
 		t.Errorf("%+v", v)

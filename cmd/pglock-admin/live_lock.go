@@ -196,12 +196,6 @@ func (m *liveModel) drawProcesses() []string {
 		return append(lines, folded(cellLine(v.BackendsNote), m.width, 3)...)
 	}
 	for _, b := range v.Backends {
-		use := "heartbeat"
-		if b.Use == lockadmin.BackendWrite {
-			use = "write to " + cellText(b.Resource)
-		} else if b.Slot > 0 {
-			use += " #" + strconv.Itoa(b.Slot)
-		}
 		state, open, client := "state hidden", "", ""
 		if !b.Hidden {
 			state = cellText(b.State) + " for " + age(b.Backend.InState)
@@ -215,8 +209,8 @@ func (m *liveModel) drawProcesses() []string {
 				client = cellText(b.Client)
 			}
 		}
-		pid, user := fmt.Sprintf("pid %d", b.PID), "user "+cellText(b.User)
-		for n, line := range flow(m.width-2, pid, use, cellText(b.Application), user, client, state, open) {
+		pid, user := "pid "+pidText(b.Backend), "user "+cellText(b.User)
+		for n, line := range flow(m.width-2, pid, shortUse(b.Backend, cellText), cellText(b.Application), user, client, state, open) {
 			if n > 0 {
 				line = "  " + line
 			}

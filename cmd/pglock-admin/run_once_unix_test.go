@@ -183,7 +183,7 @@ func TestRunRefusesWhatItCannotDoBeforeItDoesAnything(t *testing.T) {
 		{"a --metadata { -- true", "--metadata"},
 		{`" -- true`, `a name that begins with " must be quoted`},
 		{"a --timeout 0s -- true", "--timeout"},
-		{"a -o yaml -- true", "table or json"},
+		{"a -o xml -- true", "table, json or yaml"},
 		{"a --database-url postgres://[ -- true", "cannot be read as a connection string"},
 	} {
 		// Nobody answers there: a server that were asked first would be the error.

@@ -259,7 +259,7 @@ export function lockView(root, params) {
         ? ''
         : [
             'Releases are not recorded here, only losses. ',
-            h('code', {}, 'pglock-admin history set --level all'),
+            h('code', {}, 'pglock-admin record --level all'),
             ' records every tenure.',
           ],
     );

@@ -166,7 +166,7 @@ func (p *process) command(ctx context.Context, program string, args ...string) *
 const throwaway = `
 dynamic_shared_memory_type = mmap
 fsync = off
-max_connections = 200
+max_connections = 400
 unix_socket_directories = ''
 `
 

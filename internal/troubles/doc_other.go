@@ -1,0 +1,4 @@
+//go:build !unix
+
+// Package troubles prepares locks in trouble. It stops and kills processes, and so needs Unix.
+package troubles
