@@ -156,6 +156,11 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	if broken, err := admin.BreakSession(ctx, idOf(t, db, key), "stuck"); err == nil || len(broken) != 0 {
 		t.Errorf("%v, %v; want an error", broken, err)
 	}
+	eventually(t, "the end of what its caller has left", func() bool { // or it would go on when the row is free
+		var waiting int
+		err := tx.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return err == nil && waiting == 0
+	})
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
