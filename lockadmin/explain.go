@@ -31,7 +31,7 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 	if err := checkText("name", name, pglock.MaxNameBytes); err != nil {
 		return Explanation{}, err
 	}
-	l := look{name: name, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
+	l := look{name: name, schema: a.schema, Explanation: Explanation{Lock: name, Waits: []Wait{}, Holders: []HolderFacts{}, Processes: []ProcessFacts{}}}
 	l.Queue.First = []WaiterFacts{}
 	err := a.read(ctx, func(r reader) error { return l.read(r, a) })
 	if protocol.LockedOut(err) {
@@ -53,6 +53,7 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 type look struct {
 	Explanation
 	name   string
+	schema string
 	names  int         // in use here, of a lock that is unknown
 	closed bool        // the tables cannot be read
 	tables []tableLock // who keeps them closed
@@ -96,6 +97,9 @@ func (l *look) read(r reader, a *Admin) error {
 		return err
 	}
 	l.Circle = circle(l.name, l.Waits)
+	if err := l.readCircle(r, q); err != nil {
+		return err
+	}
 	return l.readEvents(r, q)
 }
 
@@ -126,6 +130,22 @@ func (l *look) sort() {
 			l.Unseen = append(l.Unseen, right)
 		}
 	}
+}
+
+// readCircle reads for how long the locks of the circle have been held.
+func (l *look) readCircle(r reader, q *protocol.Queries) error {
+	for n, w := range l.Circle {
+		infos, err := rows(r, q.Get, []any{w.For}, scanLock)
+		if err != nil {
+			return err
+		}
+		for _, i := range infos {
+			if i.Held && i.Token == w.Token {
+				l.Circle[n].HeldFor = l.factsOf(i).HeldFor
+			}
+		}
+	}
+	return nil
 }
 
 func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {

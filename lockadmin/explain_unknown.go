@@ -209,7 +209,7 @@ func (l *look) unknownVerdicts() {
 		here = fmt.Sprintf("%s in use here", map[bool]string{true: "1 other name is", false: fmt.Sprintf("%d other names are", l.names)}[l.names == 1])
 	}
 	v := Verdict{Kind: WhyUnknown, Severity: SeverityWarning,
-		Text:    fmt.Sprintf("Nobody has used a lock named %s in this database and schema; %s.", l.lock(), here),
+		Text:    fmt.Sprintf("Nobody has used a lock named %s in schema %s of this database; %s.", l.lock(), shown.Word(l.schema), here),
 		Because: "Sure, unless the lock has been free for long and prune has removed it."}
 	for _, s := range l.Similar {
 		v.Steps = append(v.Steps, again(fmt.Sprintf("Did you mean %s?", shown.Name(s)), s))
@@ -228,7 +228,7 @@ func (l *look) unknownVerdicts() {
 	for _, e := range schemas {
 		if e.Holds {
 			v.Kind = WhyAnotherSchema
-			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s here, and schema %s of this database has a lock of that name.", l.lock(), shown.Word(e.Schema))
+			v.Text = fmt.Sprintf("This is the wrong schema: nobody has used %s in schema %s, and schema %s of this database has a lock of that name.", l.lock(), shown.Word(l.schema), shown.Word(e.Schema))
 			v.Because = "Sure: it was found there."
 			v.Steps = append([]Step{{Do: "Look there.", Run: RunAdmin, Command: "why " + l.lock(), Schema: e.Schema}}, v.Steps...)
 		}

@@ -12,10 +12,10 @@ import (
 // them; the other fields hold names and labels as they are. Times are the server's, in UTC.
 type Explanation struct {
 	Lock     string    `json:"lock"`
-	At       time.Time `json:"at"`
+	At       time.Time `json:"looked_at"`
 	State    LockState `json:"state"`
 	Severity Severity  `json:"severity"` // of the first verdict
-	Verdicts []Verdict `json:"verdicts"` // the gravest first; there is always one
+	Verdicts []Verdict `json:"verdicts"` // the present first, then the past, and the gravest of each first; there is always one
 
 	Holders   []HolderFacts  `json:"holders"`        // held leases, by slot
 	Last      *HolderFacts   `json:"last,omitempty"` // of a lock that nobody holds: its last lease
@@ -89,7 +89,7 @@ type VerdictKind string
 // The kinds of verdicts.
 const (
 	WhyHeld            VerdictKind = "held"             // its holder renews it: all is well
-	WhySlow            VerdictKind = "slow"             // the holder is alive, and many wait
+	WhySlow            VerdictKind = "slow"             // all is well, and others wait
 	WhyLate            VerdictKind = "late"             // a renewal is late
 	WhyGone            VerdictKind = "gone"             // the holder does not renew, and its connection is closed
 	WhyStopped         VerdictKind = "stopped"          // the holder does not renew, and its connection is open
@@ -192,6 +192,7 @@ type Wait struct {
 	Holder        string        `json:"holder,omitempty"`
 	HolderSession string        `json:"holder_session,omitempty"`
 	Token         pglock.Token  `json:"token,omitempty"` // of Holder's lease
+	HeldFor       time.Duration `json:"-"`               // of Holder's lease, in a circle
 }
 
 // MarshalJSON writes durations in milliseconds.
@@ -200,7 +201,8 @@ func (w Wait) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		plain
 		Waiting int64 `json:"waiting_ms"`
-	}{plain(w), w.Waiting.Milliseconds()})
+		HeldFor int64 `json:"held_for_ms,omitempty"`
+	}{plain(w), w.Waiting.Milliseconds(), w.HeldFor.Milliseconds()})
 }
 
 // Elsewhere is a place with clients of pglock, or with its schema.

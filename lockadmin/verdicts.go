@@ -11,7 +11,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// conclude draws the verdicts from the facts, the gravest first. Among equals, what causes comes before what follows.
+// conclude draws the verdicts from the facts: the present first, then the past, and the gravest of each first. Among equals,
+// what causes comes before what follows.
 func (l *look) conclude() {
 	switch {
 	case l.closed:
@@ -30,13 +31,15 @@ func (l *look) conclude() {
 			}
 		}
 		l.freeVerdicts()
-		l.queueVerdicts()
-		l.pastVerdicts()
-		if len(l.Verdicts) == 0 || l.State == LockHeld && !l.says(SeverityNote) {
+		if len(l.Verdicts) == 0 {
 			l.heldVerdict()
 		}
+		l.deadVerdict()
+		l.pastVerdicts()
 	}
-	slices.SortStableFunc(l.Verdicts, func(a, b Verdict) int { return cmp.Compare(rank[b.Severity], rank[a.Severity]) })
+	slices.SortStableFunc(l.Verdicts, func(a, b Verdict) int {
+		return cmp.Or(cmp.Compare(boolean(besides[a.Kind]), boolean(besides[b.Kind])), cmp.Compare(rank[b.Severity], rank[a.Severity]))
+	})
 	for i, v := range l.Verdicts {
 		if v.Steps == nil {
 			l.Verdicts[i].Steps = []Step{}
@@ -47,10 +50,8 @@ func (l *look) conclude() {
 
 var rank = map[Severity]int{SeverityOK: 0, SeverityNote: 1, SeverityWarning: 2, SeverityCritical: 3}
 
-// says reports whether a verdict is more severe than that.
-func (l *look) says(than Severity) bool {
-	return slices.ContainsFunc(l.Verdicts, func(v Verdict) bool { return rank[v.Severity] > rank[than] })
-}
+// besides are the verdicts that are not about how the lock is now.
+var besides = map[VerdictKind]bool{WhyDeadWaiters: true, WhyGap: true, WhyLosses: true}
 
 // has reports whether there is such a verdict.
 func (l *look) has(kind VerdictKind) bool {
@@ -144,7 +145,7 @@ func (l *look) process(h HolderFacts) (host, pid, told string) {
 		if b.Application != "" {
 			facts = append(facts, "calls itself "+shown.Text(b.Application))
 		}
-		if told = fmt.Sprintf("Its connection (server process %d)", b.PID); len(facts) > 0 {
+		if told = fmt.Sprintf("Its heartbeat connection (server process %d)", b.PID); len(facts) > 0 {
 			told += " " + strings.Join(facts, " and ")
 		}
 		told += "."
@@ -169,8 +170,8 @@ func (l *look) find(h HolderFacts, effect string) Step {
 	if pid == "" {
 		return Step{Do: "Find the program. Its label is " + shown.Text(h.Holder) + ".", Effect: strings.TrimSpace(told + " " + effect)}
 	}
-	return Step{Do: fmt.Sprintf("Look at the program, on host %s.", host), Run: RunShell,
-		Command: "ps -o pid,stat,etime,args -p " + pid, Effect: strings.TrimSpace(effect + " " + told)}
+	return Step{Do: fmt.Sprintf("Look at the program. Run this on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
+		Effect: strings.TrimSpace(fmt.Sprintf("No process there means that the program is dead. %s %s", effect, told))}
 }
 
 // pulseVerdict is about a holder that does not renew in time.
@@ -211,12 +212,12 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Steps = []Step{again("Look again in a few seconds. If it still has not renewed, it is stopped, cut off or dead.", l.name)}
 	case heart >= 0:
 		v.Kind = WhyStopped
-		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its connection to the server is still open.", l.lock(), who, of)
+		v.Text = fmt.Sprintf("%s is held by %s, and that program is stopped or cut off: %s. Its heartbeat connection to the server is still open.", l.lock(), who, of)
 		v.Because = "Sure that it does not renew. A program that ends closes its connection; so this one probably exists and is paused " +
 			"(stopped by a signal, in a debugger, on a frozen machine), or the network lost it."
-		look := "STAT T means stopped: kill -CONT and the number lets it go on. If no such process is there, it is dead."
+		look := "STAT T means stopped: kill -CONT and the number lets it go on."
 		if _, pid := labelParts(h.Holder); pid != "" {
-			look = fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it. No such process: it is dead.", pid, pid)
+			look = fmt.Sprintf("STAT T means stopped: kill -CONT %s lets it go on. kill -9 %s ends it: what it has not committed or written to disk is lost.", pid, pid)
 		}
 		v.Steps = []Step{l.find(h, look), l.breakStep(l.name, h.Token, h.Holder, "the holder does not renew for "+since), wait}
 	case h.Renewed:
@@ -224,14 +225,14 @@ func (l *look) pulseVerdict(h HolderFacts) {
 		v.Text = fmt.Sprintf("%s is held by %s, and that program is dead or cut off: %s, and it has no connection to the server.", l.lock(), who, of)
 		v.Because = "Sure that it does not renew. A program that lives keeps a connection open for that, so this one was probably killed, or " +
 			"its host is down. (Behind a pooler such as PgBouncer its connection cannot be seen.)"
-		v.Steps = []Step{l.find(h, "No such process: it is dead, and the break below harms nobody."),
+		v.Steps = []Step{l.find(h, "The break below then harms nobody."),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder is dead: no renewal for "+since), wait}
 	default:
 		v.Kind = WhySilent
 		v.Text = fmt.Sprintf("%s is held by %s, which gives no sign of life: %s.", l.lock(), who, of)
 		v.Because = "Sure that it does not renew. Either it ended before its first renewal, as when it dies while it waits for the lock, or it " +
 			"is stopped or cut off. No connection of it can be seen."
-		v.Steps = []Step{l.find(h, "No such process: it is dead, and the break below harms nobody."),
+		v.Steps = []Step{l.find(h, "The break below then harms nobody."),
 			l.breakStep(l.name, h.Token, h.Holder, "the holder gives no sign of life for "+since), wait}
 	}
 	l.add(v)
@@ -262,30 +263,38 @@ func (l *look) heldVerdict() {
 		v.Because = "Nobody waits for it, and nothing in the server stands in its way."
 		v.Steps = []Step{again("Nothing to do. To see whether it goes on renewing, look again.", l.name)}
 	}
+	if b := l.lastBreak(); b != nil && l.At.Sub(b.At) < recently && b.Token < h.Token {
+		v.Text += fmt.Sprintf(" %s broke the lease of %s %s ago.", shown.Text(b.Actor), shown.Text(b.Holder), shown.Age(l.At.Sub(b.At)))
+		if strings.HasPrefix(b.Reason, circleReason) {
+			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
+		}
+	}
 	l.add(v)
 }
 
-// slow is about a lock that works, and that many wait for.
+// slow is about a lock that works, and that others wait for.
 func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	first := l.Queue.Alive
-	v.Kind, v.Severity = WhySlow, SeverityNote
-	if first.Waiting > max(2*h.TTL, time.Minute) || waiting >= 50 {
-		v.Severity = SeverityWarning
-	}
+	v.Kind = WhySlow
 	waits := fmt.Sprintf("%d wait for it, the first of them for %s", waiting, shown.Age(first.Waiting))
 	if waiting == 1 {
 		waits = fmt.Sprintf("%s has waited for it for %s", shown.Text(first.Holder), shown.Age(first.Waiting))
 	}
-	v.Text += fmt.Sprintf(" %s. The lock works; the work under it takes long.", waits)
-	v.Because = fmt.Sprintf("The holder is alive, nothing in PostgreSQL blocks it as far as can be seen, and the queue is in order. %s has held the lock for %s.",
+	if first.Waiting > 2*h.HeldFor && first.Waiting > 10*time.Second {
+		waits += ", mostly for earlier holders"
+	}
+	v.Text += fmt.Sprintf(" %s.", waits)
+	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in order. %s has held the lock for %s.",
 		shown.Text(h.Holder), shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."
-	if total := time.Duration(waiting) * h.HeldFor; waiting > 1 && h.HeldFor > time.Second {
-		v.IfNothing += fmt.Sprintf(" If each of them takes as long as this holder so far, the last has it in %s.", shown.Age(total.Round(time.Second)))
-	}
 	v.Steps = []Step{
-		again("Look again in a minute. Another holder: work arrives faster than it gets done. The same: its work is slow, or hangs.", l.name),
-		l.find(h, "See in its log what it does. If its work hangs, end the program: the lock is free at once if it closes its client, otherwise when its lease ends."),
+		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.", l.name),
+		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
 		{Do: "Do not break the lock only because it is slow.", Effect: "A break stops no program. The old holder and the next one would then work at the same time."},
 	}
+}
+
+// ends says when the lock is free after the holder's program has ended.
+func (l *look) ends(h HolderFacts) string {
+	return fmt.Sprintf("the lock is free at once if it closes its client, otherwise when its lease ends, in up to %s.", shown.Age(max(h.TTL, h.Remaining)))
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// circleReason begins the reason of a break that ends a circle.
+const circleReason = "deadlock with "
+
 // circleVerdict is about holders that wait for each other.
 func (l *look) circleVerdict() {
 	if len(l.Circle) == 0 {
@@ -32,14 +35,31 @@ func (l *look) circleVerdict() {
 			"asked for its second lock without the context of its first lease. So nobody gets ErrDeadlock."
 	}
 	v.IfNothing = "They wait for each other until somebody gives up: for ever, if their waits have no limit. Their leases are renewed all the time."
-	last := l.Circle[len(l.Circle)-1]
+	least, waiter := 0, l.Circle[0].Waiter
+	for n, w := range l.Circle {
+		if w.HeldFor <= l.Circle[least].HeldFor {
+			least, waiter = n, w.Waiter
+		}
+	}
+	w := l.Circle[least]
 	v.Steps = []Step{{Do: fmt.Sprintf("Choose one that may lose its work, and end that program: %s. Its lock is free within its TTL, and the others go on.",
 		strings.Join(programs(l.Circle), " or "))}}
-	step := l.breakStep(last.For, last.Token, last.Holder, "deadlock with "+last.Waiter)
-	step.Do = fmt.Sprintf("Or break one lease, here that of %s.", shown.Text(last.Holder))
+	step := l.breakStep(w.For, w.Token, w.Holder, circleReason+waiter)
+	step.Do = "Or break one lease."
 	step.Effect = fmt.Sprintf("%s loses %s at once, and its fenced writes are refused: its work under that lock is lost and must be done again. "+
-		"%s gets the lock, ends its work, and lets go of both.", shown.Text(last.Holder), shown.Name(last.For), shown.Text(last.Waiter))
-	v.Steps = append(v.Steps, step, Step{Do: "Then tell the developers: ask for the second lock with the context of the first lease, or take all locks with AcquireAll, or in one order."})
+		"%s gets the lock, ends its work, and lets go of both.", shown.Text(w.Holder), shown.Name(w.For), shown.Text(waiter))
+	if len(l.Circle) > 1 {
+		step.Do = fmt.Sprintf("Or break one lease. That of %s costs the least work, going by the time: it has held its lock for %s.", shown.Text(w.Holder), shown.Age(w.HeldFor))
+		var others []string
+		for n, o := range l.Circle {
+			if n != least {
+				others = append(others, fmt.Sprintf("%s, token %d, held by %s for %s", shown.Name(o.For), int64(o.Token), shown.Text(o.Holder), shown.Age(o.HeldFor)))
+			}
+		}
+		step.Effect += " The others: " + strings.Join(others, "; ") + "."
+	}
+	v.Steps = append(v.Steps, step, again("Then look again, whether the deadlock is gone.", l.name))
+	v.Steps = append(v.Steps, Step{Do: "Then tell the developers: ask for the second lock with the context of the first lease, or take all locks with AcquireAll, or in one order."})
 	l.add(v)
 }
 
@@ -115,7 +135,7 @@ func (l *look) freeVerdicts() {
 		}
 		if pid != "" {
 			v.Steps = []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
-				Effect: "If it still runs and does things without a fence, end it."}}
+				Effect: "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
 		}
 	}
 	v.Steps = append(v.Steps, Step{Do: "If a program complains that it cannot get the lock, check that it uses this database and this schema.", Run: RunAdmin, Command: "list"})
@@ -160,26 +180,30 @@ func (l *look) betweenVerdict() {
 	l.add(v)
 }
 
-// queueVerdicts are about the queue alone.
-func (l *look) queueVerdicts() {
-	if l.Queue.Dead > 0 {
-		some := fmt.Sprintf("%d of %s are dead", l.Queue.Dead, count(l.Queue.Waiting, "waiter"))
-		if l.Queue.Dead == 1 {
-			some = fmt.Sprintf("1 of %s is dead", count(l.Queue.Waiting, "waiter"))
-		}
-		if l.Queue.Waiting > l.Queue.Read {
-			some += fmt.Sprintf(" (of the first %d)", l.Queue.Read)
-		}
-		l.add(Verdict{Kind: WhyDeadWaiters, Severity: SeverityNote, Text: some + ". That does no harm: the queue passes over them.",
-			Because: "Their programs have given no sign of life for longer than their session allows.",
-			Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}})
-	}
-	if l.State == LockHeld && l.alive() > 0 && l.says(SeverityNote) {
+// deadVerdict is about waiters that are dead.
+func (l *look) deadVerdict() {
+	n := l.Queue.Dead
+	if n == 0 {
 		return
 	}
-	if l.State == LockHeld && l.alive() > 0 {
-		l.heldVerdict()
+	more := ""
+	if l.alive() > 0 {
+		more = " more"
 	}
+	what := fmt.Sprintf("%d%s waiters are", n, more)
+	if n == 1 {
+		what = fmt.Sprintf("1%s waiter is", more)
+	}
+	if l.Queue.Waiting > l.Queue.Read {
+		what = fmt.Sprintf("Of the first %d, %s", l.Queue.Read, what)
+	}
+	v := Verdict{Kind: WhyDeadWaiters, Severity: SeverityOK, Text: what + " dead. That does no harm: the queue passes over them.",
+		Because: "Their programs have given no sign of life for longer than their session allows.",
+		Steps:   []Step{{Do: "Nothing to do. Do not delete them by hand."}}}
+	if l.has(WhyRow) || l.has(WhyPrepared) && len(l.onRow) > 0 {
+		v.Text = fmt.Sprintf("%s not heard from. The row lock may be why.", what)
+	}
+	l.add(v)
 }
 
 // pastVerdicts are about what has happened before.
@@ -227,6 +251,6 @@ func (l *look) tableVerdict() {
 		v.Steps = l.endProcess(b)
 		l.Processes = []ProcessFacts{{b}}
 	}
-	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when their time is over."
+	v.IfNothing = "Every grant, renewal and release waits. Holders lose their leases when these run out."
 	l.add(v)
 }

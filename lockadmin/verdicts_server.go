@@ -9,6 +9,9 @@ import (
 	"github.com/pglock-dev/pglock/internal/shown"
 )
 
+// patient is how long a holder may be idle in its own write before that counts as stuck: it may well call somebody.
+const patient = 10 * time.Second
+
 // unremarkable is how long a transaction may be open, or a wait last, without a word about it.
 const unremarkable = time.Second
 
@@ -60,7 +63,7 @@ func (l *look) consequence(row bool, fences []string) string {
 	case row:
 		return fmt.Sprintf("The present holder goes on, but nobody gets %s after it.", l.lock())
 	case len(fences) > 0:
-		return "Until then every other write under that fence waits, and fails when its time is over."
+		return "Until then every other write under that fence waits, and fails at its time limit."
 	}
 	return ""
 }
@@ -172,10 +175,10 @@ func (l *look) endProcess(b Backend) []Step {
 	if strings.HasPrefix(b.State, "idle in transaction") {
 		steps = append(steps, Step{Do: fmt.Sprintf("Let user %s (%s) type COMMIT or ROLLBACK there. That is the gentle way.", shown.Text(b.User), whose)})
 	} else if b.State == "active" && len(b.BlockedBy) == 0 {
-		steps = append(steps, Step{Do: "Cancel its statement.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
+		steps = append(steps, Step{Do: fmt.Sprintf("Cancel the statement of process %d.", b.PID), Run: RunSQL, Command: fmt.Sprintf("SELECT pg_cancel_backend(%d)", b.PID),
 			Effect: "The statement fails, and with it what its transaction has done so far. The connection stays. If a person runs it, ask them first.", Needs: needs})
 	}
-	return append(steps, Step{Do: "End its connection.", Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
+	return append(steps, Step{Do: fmt.Sprintf("End the connection of process %d.", b.PID), Run: RunSQL, Command: fmt.Sprintf("SELECT pg_terminate_backend(%d)", b.PID),
 		Effect: "Rolls its transaction back: what it has not committed is lost. Whoever waits for it goes on at once.", Needs: needs})
 }
 
@@ -268,7 +271,7 @@ func (l *look) blockedVerdict(b Backend) {
 		v.Text += fmt.Sprintf(" %s more block it too.", count(len(ends)-1, "process"))
 	}
 	v.Because = "Sure: pg_blocking_pids says who waits for whom. " + does(end) + statement(end)
-	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails when its time is over" + l.atTheLatest() + "."
+	v.IfNothing = "The write goes on when that transaction ends. Otherwise it fails at the write's time limit" + l.atTheLatest() + "."
 	if l.alive() > 0 && present {
 		v.IfNothing += fmt.Sprintf(" Until then %s keeps the lock, and %s for it.", who, waitWord(l.alive()))
 	}
@@ -279,9 +282,9 @@ func (l *look) blockedVerdict(b Backend) {
 // atTheLatest says when the lease ends, if there is one.
 func (l *look) atTheLatest() string {
 	if len(l.Holders) != 1 {
-		return ", at the latest when its lease ends"
+		return " (at the latest when its lease ends)"
 	}
-	return fmt.Sprintf(", in %s at the latest", shown.Age(l.Holders[0].Remaining))
+	return fmt.Sprintf(" (in %s at the latest)", shown.Age(l.Holders[0].Remaining))
 }
 
 func waitWord(n int) string {
@@ -306,9 +309,9 @@ func (l *look) idleVerdict(b Backend) {
 			shown.Text(b.Resource), shown.Age(b.Transaction), shown.Age(b.InState))
 	}
 	v.Because = fmt.Sprintf("Sure: %s has passed the fence of %s and runs no statement. Its program does something else in the middle of its write, or hangs.", about(b), shown.Text(b.Resource)) + statement(b)
-	v.IfNothing = "The server ends that transaction when its time is over" + l.atTheLatest() + ". What it wrote is then rolled back."
+	v.IfNothing = "The server ends that transaction at the write's time limit" + l.atTheLatest() + ". What it wrote is then rolled back."
 	if !present {
-		v.IfNothing = "The server ends that transaction when the time that it was given is over. It cannot commit any more, because its lease has ended."
+		v.IfNothing = "The server ends that transaction at the write's time limit. It cannot commit any more, because its lease has ended."
 	}
 	if behind > 0 {
 		v.IfNothing += fmt.Sprintf(" Until then the fence is closed: %s there.", map[bool]string{true: "1 write waits", false: fmt.Sprintf("%d writes wait", behind)}[behind == 1])
@@ -318,11 +321,19 @@ func (l *look) idleVerdict(b Backend) {
 	if !b.MayEnd {
 		terminate.Needs = fmt.Sprintf("a member of the role %s or of pg_signal_backend", shown.Text(b.User))
 	}
+	if present && !b.Hidden && b.InState < patient {
+		v.Severity = SeverityNote
+		v.Text = fmt.Sprintf("%s is held by %s, whose write has been idle for %s.", l.lock(), who, shown.Age(b.InState))
+		v.Because = fmt.Sprintf("Server process %d has passed the fence of %s and runs no statement at this moment. Between two statements that is usual.", b.PID, shown.Text(b.Resource))
+		v.Steps = []Step{again("Look again in ten seconds.", l.name)}
+		l.add(v)
+		return
+	}
 	if present && len(l.Holders) == 1 {
 		h := l.Holders[0]
-		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in the middle of the transaction."), terminate,
+		v.Steps = []Step{l.find(h, "See in its log what it waits for: a call of another service, or another lock, in the middle of the transaction. If you end the program: "+l.ends(h)), terminate,
 			l.breakStep(l.name, h.Token, h.Holder, "its transaction is idle")}
-		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until its time is over."
+		v.Steps[2].Effect += " Its open transaction can no longer commit, but it stays open and keeps its rows until the write's time limit."
 	} else {
 		terminate.Effect = "Rolls back what this transaction wrote, and opens the fence for the present holder."
 		v.Steps = []Step{terminate, again("Or wait, and look again.", l.name)}

@@ -36,6 +36,20 @@ func (l *look) queued(waiting time.Duration, alive bool) *look {
 	return l
 }
 
+// writing is a holder whose fenced write has been idle for so long, and somebody waits.
+func writing(idle time.Duration) *look {
+	l := lookAt(holderOf(time.Second)).queued(time.Minute, true)
+	l.writes = []Backend{{Use: BackendWrite, PID: 30002, Resource: "report", State: "idle in transaction", InState: idle, Transaction: idle}}
+	return l
+}
+
+// brokeCircle is a holder that got the lock after a break had ended a deadlock.
+func brokeCircle() *look {
+	l := lookAt(holderOf(time.Second))
+	l.Events = []Event{{Kind: EventBreak, Holder: "app-1/reporter[4711]", Actor: "alice", Token: 1, Reason: circleReason + "app-2", At: l.At.Add(-time.Minute)}}
+	return l
+}
+
 func TestVerdictFollowsFromTheFacts(t *testing.T) {
 	t.Parallel()
 	gone := holderOf(20 * time.Second)
@@ -75,11 +89,21 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		"never renewed":                  {lookAt(never), WhySilent, SeverityWarning, []string{"never renewed", "dies while it waits"}},
 		"just granted":                   {lookAt(young), WhyHeld, SeverityOK, []string{"nothing shows yet"}},
 		"the renewal hangs":              {hangs, WhyHeartbeat, SeverityCritical, []string{"SyncRep", "standby"}},
-		"nearly lost":                    {lookAt(gap), WhyGap, SeverityWarning, []string{"did not renew for 25s"}},
-		"lost again and again":           {losses, WhyLosses, SeverityWarning, []string{"3 times in the last hour"}},
-		"one waits":                      {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityNote, []string{"app-2/reporter[963] has waited for it for 5s"}},
-		"one waits for long":             {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityWarning, []string{"Do not break"}},
-		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyDeadWaiters, SeverityNote, []string{"1 of 1 waiter is dead", "no harm"}},
+		"nearly lost":                    {lookAt(gap), WhyHeld, SeverityOK, []string{"which is alive", "did not renew for 25s"}},
+		"lost again and again":           {losses, WhyHeld, SeverityOK, []string{"3 times in the last hour"}},
+		"one waits":                      {lookAt(holderOf(time.Second)).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"app-2/reporter[963] has waited for it for 5s."}},
+		"one waits for long":             {lookAt(holderOf(time.Second)).queued(2*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 2m.", "Do not break", "in up to 30s"}},
+		"one waited for earlier holders": {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 22m, mostly for earlier holders"}},
+		"just granted, one waits":        {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"nothing shows yet"}},
+		"its write is idle for a second": {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
+		"its write is idle for longer":   {writing(11 * time.Second), WhyIdle, SeverityCritical, []string{"idle for 11s", "pg_terminate_backend(30002)", "in up to 30s"}},
+		"a dead one, or the row lock": {func() *look {
+			l := lookAt(holderOf(20*time.Second)).queued(time.Second, false)
+			l.onRow = row.onRow
+			return l
+		}(), WhyRow, SeverityCritical, []string{"1 waiter is not heard from. The row lock may be why"}},
+		"a break has ended a deadlock":   {brokeCircle(), WhyHeld, SeverityOK, []string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone"}},
+		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld, SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
 		"free":                           {free(time.Hour), WhyFree, SeverityOK, []string{"ran out 1h ago, without a release"}},
 		"free, the next comes":           {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
 		"free, the next does not come":   {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityCritical, []string{"does not take it"}},
@@ -99,6 +123,12 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			text := v.Text + " " + v.Because + " " + v.IfNothing
 			for _, s := range v.Steps {
 				text += " " + s.Do + " " + s.Command + " " + s.Effect
+			}
+			for _, other := range l.Verdicts[1:] {
+				text += " " + other.Text
+			}
+			if v.Severity != SeverityCritical && strings.Contains(text, "pg_terminate_backend") {
+				t.Errorf("nothing is stuck: %s", text)
 			}
 			for _, s := range c.says {
 				if !strings.Contains(text, s) {

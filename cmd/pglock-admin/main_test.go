@@ -84,6 +84,11 @@ func with(tb testing.TB, getenv func(string) string, args ...string) answer {
 	if code != exitOK && !strings.Contains(a.stderr, "try: ") && !strings.Contains(a.stderr, `"hint"`) && !strings.Contains(a.stderr, "\nhint: ") {
 		tb.Errorf("pglock-admin %q does not say what to do next: %q", args, a.stderr)
 	}
+	for _, out := range []string{a.stdout, a.stderr} {
+		if twice := keyTwice(json.NewDecoder(strings.NewReader(out))); twice != "" && strings.HasPrefix(out, "{") {
+			tb.Errorf("pglock-admin %q wrote the key %q twice:\n%s", args, twice, out)
+		}
+	}
 	if strings.Contains(a.stderr, "Usage:") {
 		tb.Errorf("pglock-admin %q dumps its usage:\n%s", args, a.stderr)
 	}
@@ -135,4 +140,40 @@ func execute(tb testing.TB, db *pgtest.DB, sql string, args ...any) {
 	if _, err := db.Conn(tb).Exec(tb.Context(), sql, args...); err != nil {
 		tb.Fatal(err)
 	}
+}
+
+// keyTwice returns a key that a JSON object has twice, or "". It stops at what is no JSON.
+func keyTwice(d *json.Decoder) (twice string) {
+	var value func() bool
+	value = func() bool {
+		token, err := d.Token()
+		if err != nil {
+			return false
+		}
+		if token != json.Delim('{') && token != json.Delim('[') {
+			return true
+		}
+		seen := make(map[string]bool)
+		for d.More() {
+			if token == json.Delim('{') {
+				key, err := d.Token()
+				name, _ := key.(string)
+				if err != nil {
+					return false
+				}
+				if seen[name] && twice == "" {
+					twice = name
+				}
+				seen[name] = true
+			}
+			if !value() {
+				return false
+			}
+		}
+		_, err = d.Token()
+		return err == nil
+	}
+	for value() {
+	}
+	return twice
 }

@@ -23,6 +23,43 @@ func (o *options) same() string {
 	return s
 }
 
+// elsewhere writes a command for another database of the server. It names the variable that has the connection string where
+// that works, and so keeps the password without showing it.
+func (o *options) elsewhere(command, database string) string {
+	if o.databaseURL == "" && o.config != nil {
+		given, now := o.getenv("DATABASE_URL"), o.config.ConnConfig.Database
+		// What a shell does with ${DATABASE_URL%/now*}: it cuts off the shortest end that begins so.
+		at := strings.LastIndex(given, "/"+now)
+		if at > 0 && strings.HasPrefix(given, "postgres") && plainWord.MatchString(now) && plainWord.MatchString(database) {
+			rest := given[at+1+len(now):]
+			there, err := pgx.ParseConfig(given[:at] + "/" + database + rest)
+			c := o.config.ConnConfig
+			if err == nil && (rest == "" || plainQuery.MatchString(rest) && !strings.Contains(rest, "password")) && there.Database == database &&
+				there.Host == c.Host && there.Port == c.Port && there.User == c.User && there.Password == c.Password {
+				schema := options{schema: o.schema}
+				return fmt.Sprintf(`DATABASE_URL="${DATABASE_URL%%/%s*}/%s%s" %s%s`, now, database, rest, command, schema.same())
+			}
+		}
+	}
+	return command + o.sameBut(database)
+}
+
+// Texts that mean themselves between double quotes, and in a pattern.
+var (
+	plainWord  = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+	plainQuery = regexp.MustCompile(`^\?[A-Za-z0-9_.,:=&/%+-]*$`)
+)
+
+// leavesOut reports whether a command lacks the password that the user gave in the connection string.
+func (o *options) leavesOut(command string) bool {
+	given := o.url()
+	if given == "" || o.config == nil || strings.Contains(command, "DATABASE_URL") {
+		return false
+	}
+	asks := strings.Contains(command, "--database-url ") || strings.HasPrefix(command, "psql ")
+	return asks && withoutPassword(given, o.config.ConnConfig) != given && o.config.ConnConfig.Password != o.getenv("PGPASSWORD")
+}
+
 // sameBut is same for another database of the server.
 func (o *options) sameBut(database string) string {
 	if o.config == nil {

@@ -69,7 +69,11 @@ func (o *options) perhapsElsewhere(ctx context.Context, pool *pgxpool.Pool, name
 		step.Database = p.Database
 		text = fmt.Sprintf("this is probably the wrong database: it has no pglock, and programs that use pglock are connected to database %s of the same server", named(p.Database))
 	}
-	return &advised{text: text, code: exitSchema, hint: o.command(step)}
+	hint := o.command(step)
+	if o.leavesOut(hint) {
+		hint += " (" + passwordFirst + ")"
+	}
+	return &advised{text: text, code: exitSchema, hint: hint}
 }
 
 // command writes what a step runs, so that somebody can paste it into a shell.
@@ -81,7 +85,7 @@ func (o *options) command(s lockadmin.Step) string {
 			there.schema = s.Schema
 		}
 		if s.Database != "" {
-			return "pglock-admin " + s.Command + there.sameBut(s.Database)
+			return there.elsewhere("pglock-admin "+s.Command, s.Database)
 		}
 		return "pglock-admin " + s.Command + there.same()
 	case lockadmin.RunSQL:
@@ -112,6 +116,7 @@ type whyVerdict struct {
 type whyStep struct {
 	lockadmin.Step
 	Paste string `json:"paste,omitempty"` // the whole command, for a shell
+	First string `json:"first,omitempty"` // what to do before
 }
 
 func (o *options) pasteable(e lockadmin.Explanation) whyView {
@@ -119,7 +124,11 @@ func (o *options) pasteable(e lockadmin.Explanation) whyView {
 	for _, verdict := range e.Verdicts {
 		w := whyVerdict{Verdict: verdict, Steps: []whyStep{}}
 		for _, s := range verdict.Steps {
-			w.Steps = append(w.Steps, whyStep{s, o.command(s)})
+			step := whyStep{Step: s, Paste: o.command(s)}
+			if o.leavesOut(step.Paste) {
+				step.First = passwordFirst
+			}
+			w.Steps = append(w.Steps, step)
 		}
 		v.Verdicts = append(v.Verdicts, w)
 	}
@@ -139,14 +148,22 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 		width = max(min(whyWidth, w.width), leastWidth)
 	}
 	first := e.Verdicts[0]
-	fmt.Fprintf(w, "\n%s\n", behind(marks[first.Severity]+"  ", first.Text, width))
+	mark := marks[first.Severity]
+	if first.Kind == lockadmin.WhySlow {
+		mark += ", with a queue"
+	}
+	fmt.Fprintf(w, "\n%s\n", behind(mark+"  ", first.Text, width))
 	for _, more := range [][2]string{{"", first.Because}, {"If you do nothing: ", first.IfNothing}} {
 		if more[1] != "" {
 			fmt.Fprintln(w, behind("  ", more[0]+more[1], width))
 		}
 	}
 	for _, v := range e.Verdicts[1:] {
-		fmt.Fprintln(w, behind("  ", "Also: "+v.Text, width))
+		also := "Also: "
+		if first.Severity == lockadmin.SeverityOK && v.Severity != lockadmin.SeverityOK {
+			also = fmt.Sprintf("Also, a %s: ", v.Severity)
+		}
+		fmt.Fprintln(w, behind("  ", also+v.Text, width))
 	}
 	if facts := whyFacts(e); len(facts) > 0 {
 		fmt.Fprintln(w)
@@ -155,10 +172,13 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 		}
 	}
 	fmt.Fprintf(w, "\nWHAT TO DO NEXT\n")
+	leftOut := false
 	for n, s := range whySteps(e) {
 		fmt.Fprintln(w, behind(fmt.Sprintf("  %d. ", n+1), s.Do, width))
 		if s.Command != "" {
-			fmt.Fprintf(w, "       %s\n", o.command(s))
+			command := o.command(s)
+			fmt.Fprintf(w, "       %s\n", command)
+			leftOut = leftOut || o.leavesOut(command)
 		}
 		effect := s.Effect
 		if s.Needs != "" {
@@ -168,7 +188,12 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 			fmt.Fprintln(w, behind("     ", effect, width))
 		}
 	}
+	if leftOut {
+		fmt.Fprintln(w, behind("  ", "The commands leave out the password: "+passwordFirst+".", width))
+	}
 }
+
+const passwordFirst = "set PGPASSWORD to the password first"
 
 // behind wraps a text behind a mark, and indents its other lines as far.
 func behind(mark, text string, width int) string {
@@ -180,12 +205,13 @@ func behind(mark, text string, width int) string {
 	return mark + strings.ReplaceAll(wrapped(text, width-n), "\n", "\n"+strings.Repeat(" ", n))
 }
 
-// whySteps are those of the gravest verdict, and of others that are as grave.
+// whySteps are those of the first verdict, and of others that are as grave. If the lock is well now, what is wrong with its past counts too.
 func whySteps(e lockadmin.Explanation) []lockadmin.Step {
 	steps := e.Verdicts[0].Steps
 	const most = 5
 	for _, v := range e.Verdicts[1:] {
-		if v.Severity == e.Severity && e.Severity == lockadmin.SeverityCritical && len(steps)+len(v.Steps) <= most {
+		grave := v.Severity == lockadmin.SeverityCritical && e.Severity == v.Severity || v.Severity == lockadmin.SeverityWarning && e.Severity == lockadmin.SeverityOK
+		if grave && len(steps)+len(v.Steps) <= most {
 			steps = slices.Concat(steps, v.Steps)
 		}
 	}
@@ -263,12 +289,13 @@ func leaseText(h lockadmin.HolderFacts) string {
 }
 
 func queueText(q lockadmin.QueueFacts) string {
-	text := fmt.Sprintf("%d wait", q.Waiting)
-	if q.Waiting == 1 {
+	alive := q.Waiting - q.Dead
+	text := fmt.Sprintf("%d wait", alive)
+	if alive == 1 {
 		text = "1 waits"
 	}
 	if q.Dead > 0 {
-		text += fmt.Sprintf(", %d of them dead", q.Dead)
+		text += fmt.Sprintf(", and %d are dead", q.Dead)
 	}
 	var first []string
 	for _, w := range q.First {

@@ -58,20 +58,36 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 	checkWhy(t, "similar", freshDatabase(t, server.URL(), "ci2"))
 	stage := prepare(t, "wrong-database-empty", at)
 	defer stage.Close()
-	a := in(t, stage.URL, "why", stage.Lock).want(t, exitSchema, "probably the wrong database", "database app", "why nightly-report --database-url ", "/app?")
+	a := in(t, stage.URL, "why", stage.Lock).want(t, exitSchema, "probably the wrong database", "database app", "why nightly-report", "/app?")
 	if strings.Contains(a.stderr, "migrate up") {
 		t.Errorf("whoever looks into the wrong database is told to make the schema there:\n%s", a.stderr)
-	}
-	shown := regexp.MustCompile(`--database-url '([^']+)'`).FindStringSubmatch(a.stderr)
-	if shown == nil {
-		t.Fatal(a.stderr)
 	}
 	config, err := pgxpool.ParseConfig(at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := strings.Replace(shown[1], "postgres@", "postgres:"+config.ConnConfig.Password+"@", 1)
-	admin(t, "why", stage.Lock, "--database-url", there).want(t, exitOK, "is held by app-1/reporter[4711]")
+	there := pastedURL(t, a.stderr, stage.URL, config.ConnConfig.Password)
+	in(t, there, "why", stage.Lock).want(t, exitOK, "is held by app-1/reporter[4711]")
+	b := in(t, "", "why", stage.Lock, "--database-url", stage.URL).want(t, exitSchema, "--database-url ", "set PGPASSWORD to the password first")
+	if strings.Contains(b.stderr, config.ConnConfig.Password) {
+		t.Error("the password is shown")
+	}
+}
+
+// pastedURL has a shell read the command that a screen advises, and returns the connection string that it sets.
+func pastedURL(t *testing.T, screen, url, password string) string {
+	t.Helper()
+	command := regexp.MustCompile(`DATABASE_URL="[^"]+" pglock-admin why nightly-report`).FindString(screen)
+	if command == "" || strings.Contains(screen, password) {
+		t.Fatalf("no command, or the password:\n%s", screen)
+	}
+	shell := exec.Command("sh", "-c", strings.Replace(command, "pglock-admin why nightly-report", `sh -c 'printf %s "$DATABASE_URL"'`, 1))
+	shell.Env = append(os.Environ(), "DATABASE_URL="+url)
+	out, err := shell.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
 }
 
 // freshDatabase makes a database with pglock's schema on a test's own server.
@@ -251,6 +267,9 @@ func steady(e *lockadmin.Explanation) {
 			if err != nil {
 				return d
 			}
+			if took == 0 {
+				took = time.Second
+			}
 			return age(rounded(took))
 		})
 	}
@@ -309,9 +328,11 @@ func rounded(d time.Duration) time.Duration {
 	switch {
 	case d <= 0:
 		return d
-	case d < 15*time.Second && d != 10*time.Second:
+	case d < 11*time.Second && d != 10*time.Second:
 		return time.Second
-	case d > 15*time.Second && d <= 31*time.Second:
+	case d >= 11*time.Second && d <= 18*time.Second:
+		return 12 * time.Second
+	case d > 18*time.Second && d <= 31*time.Second:
 		return 30 * time.Second
 	case d >= 55*time.Minute && d < 61*time.Minute:
 		return time.Hour

@@ -49,11 +49,11 @@ func (s *Stage) writes(ctx context.Context, pool *pgxpool.Pool, lease *pglock.Le
 			return ctx.Err()
 		}, fencedstore.WithSameToken(), fencedstore.WithTimeLimit(time.Hour))
 	})
-	state := "state = 'idle in transaction'"
+	state, since := "state = 'idle in transaction'", "11.2 s" // idle for less is usual
 	if blocks {
-		state = "wait_event_type = 'Lock'"
+		state, since = "wait_event_type = 'Lock'", "1.1 s"
 	}
-	return s.until(ctx, "the holder's write", fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'UPDATE accounts%%' AND application_name LIKE 'pglock app-1%%' AND %s AND state_change < clock_timestamp() - interval '1.1 s'", state))
+	return s.until(ctx, "the holder's write", fmt.Sprintf("SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'UPDATE accounts%%' AND application_name LIKE 'pglock app-1%%' AND %s AND state_change < clock_timestamp() - interval '%s'", state, since))
 }
 
 const pay = "UPDATE accounts SET balance = balance + 60 WHERE id = 16"
