@@ -2,7 +2,6 @@ package advisory_test
 
 import (
 	"context"
-	"flag"
 	"net"
 	"testing"
 	"time"
@@ -19,7 +18,6 @@ import (
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // tests that are parallel mostly wait; the command line says it better
 	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }
 

@@ -273,6 +273,7 @@ var blockChecks = []struct {
 }
 
 func TestI4_I10_I18_CommitOfATurnAnswersForItsBlock(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)

@@ -130,6 +130,7 @@ func TestCircleThroughTheQueueIsFound(t *testing.T) {
 // Long chains of owners that hold one lock and wait for the next are no circle, also while they move and while holders of
 // a semaphore that are not stuck can let them go on.
 func TestChainsWithoutACircleRaiseNoAlarm(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	const chains, length, rounds = 4, 12, 4

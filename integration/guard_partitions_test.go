@@ -247,6 +247,7 @@ func TestDetachedPartitionIsShownUntilItsGuardIsDropped(t *testing.T) {
 
 // Whoever guards a partition or a child alone means its rows, by whichever name they are written.
 func TestI3_ATableGuardedAloneIsNotWrittenThroughItsParent(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {
@@ -321,6 +322,7 @@ func TestGuardedTableThatGetsAParentLaterIsShown(t *testing.T) {
 
 // Children of a guarded table are guarded with it; the list shows one that is added later.
 func TestChildrenAreGuardedWithTheirParent(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
 	for form, keyed := range guardForms {

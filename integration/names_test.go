@@ -161,6 +161,7 @@ func TestAHeldLeaseCostsNoGoroutineAndLessThanTwoKiB(t *testing.T) {
 }
 
 func TestAWaiterCostsNoGoroutineButItsCallersAndLessThanTwoKiB(t *testing.T) {
+	inLongTier(t)
 	const many, rounds, most = 500, 8, 2 << 10
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

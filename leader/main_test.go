@@ -2,7 +2,6 @@ package leader_test
 
 import (
 	"context"
-	"flag"
 	"testing"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -10,6 +9,5 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "8") // tests that are parallel mostly wait; the command line says it better
 	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }

@@ -139,7 +139,8 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	conn := db.Conn(t)
-	admin := newAdmin(t, db.Pool(t))
+	pool := db.Pool(t)
+	admin := newAdmin(t, pool)
 	key := uuid.NewString()
 	for _, name := range []string{"a", "b", "c"} {
 		execute(t, conn, `SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'h', '1 h')`, name, key)
@@ -156,6 +157,11 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	if broken, err := admin.BreakSession(ctx, idOf(t, db, key), "stuck"); err == nil || len(broken) != 0 {
 		t.Errorf("%v, %v; want an error", broken, err)
 	}
+	eventually(t, "the end of what its caller has left", func() bool { // or it would go on when the row is free
+		var waiting int
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		return err == nil && waiting == 0
+	})
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

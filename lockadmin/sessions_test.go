@@ -75,7 +75,7 @@ func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
 		$$ BEGIN INSERT INTO public.writes VALUES (1); RETURN NULL; END $$;
 		CREATE TRIGGER noted AFTER INSERT OR UPDATE ON pglock.sessions FOR EACH ROW EXECUTE FUNCTION noted()`)
 	pool := db.Pool(t)
-	_, lease := hold(t, pool, "report", pglock.WithTTL(300*time.Millisecond))
+	_, lease := hold(t, pool, "report", pglock.WithTTL(1500*time.Millisecond))
 	admin := newAdmin(t, pool)
 	var first lockadmin.Session
 	eventually(t, "the version", func() bool {
@@ -86,9 +86,9 @@ func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
 		first = all[0]
 		return first.Version != ""
 	})
-	eventually(t, "five renewals more", func() bool {
+	eventually(t, "two renewals more", func() bool {
 		info, err := admin.Get(t.Context(), "report")
-		return err == nil && info.RenewedAt.Sub(first.LastHeartbeat) > 400*time.Millisecond
+		return err == nil && info.RenewedAt.Sub(first.LastHeartbeat) > 800*time.Millisecond
 	})
 	var writes int
 	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM writes").Scan(&writes); err != nil || writes != 1 {

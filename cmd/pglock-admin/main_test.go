@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"os"
 	"os/signal"
-	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,7 +30,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		os.Exit(mainWithSignals())
 	}
-	waitTogether()
 	heedAll()
 	// Compiling a query that runs once takes longer than the query.
 	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
@@ -42,18 +38,6 @@ func TestMain(m *testing.M) {
 	// Bubble Tea leaves the goroutine that reads the terminal behind when an answer of the terminal comes after its end.
 	answered := goleak.IgnoreTopFunction("github.com/charmbracelet/ultraviolet.(*TerminalReader).sendEvents")
 	pgtest.Main(m, pgtest.IgnoreLeaks(answered), pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
-}
-
-// waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of them
-// wait for a clock, or for a server.
-func waitTogether() {
-	flag.Parse()
-	const name = "test.parallel"
-	chosen := false
-	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
-	if !chosen {
-		_ = flag.Set(name, strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))) // a number it takes
-	}
 }
 
 // heedAll makes the programs that tests start heed signals that this process was started to ignore, as under nohup: a

@@ -11,10 +11,13 @@ package pgtest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -69,6 +72,7 @@ func Main(m *testing.M, opts ...Option) {
 			os.Exit(128 + int(s.(syscall.Signal)))
 		}
 	}()
+	waitTogether()
 	code := m.Run()
 	code = max(code, complain("cleaning up", shared.close()))
 	signal.Stop(signals) // nothing is sent when it returns
@@ -77,6 +81,20 @@ func Main(m *testing.M, opts ...Option) {
 		code = complain("goroutines left after the tests", goleak.Find(shared.ignoredLeaks...))
 	}
 	os.Exit(code)
+}
+
+// waitTogether lets more tests run at once than there are processors, unless the command line says how many: most of them
+// wait for a clock, or for a server.
+func waitTogether() {
+	if !flag.Parsed() {
+		flag.Parse()
+	}
+	const name = "test.parallel"
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
+	if !chosen {
+		_ = flag.Set(name, strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))) // a number it takes
+	}
 }
 
 // program is the test package's name in what is printed.
