@@ -33,7 +33,8 @@ func agreed(ctx context.Context, cmd *cobra.Command, question string, draw func(
 		fmt.Fprintln(cmd.ErrOrStderr())
 		return &advised{text: "interrupted: nothing was broken", code: exitInterrupted, hint: again}
 	case line := <-answered:
-		if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+		answer := strings.ToLower(strings.TrimSpace(line))
+		if strings.HasSuffix(line, "\n") && (answer == "y" || answer == "yes") {
 			return nil
 		}
 		if !strings.HasSuffix(line, "\n") { // Ctrl-D

@@ -155,7 +155,7 @@ func drawHistory(w *page, o *options, view historyView, name string) {
 			if ended.IsZero() {
 				ended = v.At
 			}
-			row := []string{moment(ended), string(v.Kind), tokensText(v.Event), heldText(v.Event), printable(v.Holder), note(v.Event)}
+			row := []string{moment(ended), printable(string(v.Kind)), tokensText(v.Event), heldText(v.Event), printable(v.Holder), note(v.Event)}
 			if v.Holder == "" {
 				row[4] = ""
 			}

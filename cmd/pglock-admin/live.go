@@ -56,7 +56,9 @@ func (o *options) checkTerminal(is bool, instead string) error {
 
 // live shows a screen until somebody ends it, and returns with the terminal as it was.
 func (o *options) live(cmd *cobra.Command, wish liveWish, interval time.Duration) error {
-	ctx, cancel := context.WithCancel(cmd.Context())
+	ended, stop := quitting(cmd.Context()) // by a signal
+	defer stop()
+	ctx, cancel := context.WithCancel(ended)
 	defer cancel()
 	pool, err := pgxpool.NewWithConfig(ctx, o.config)
 	if err != nil {
@@ -109,7 +111,7 @@ func (o *options) live(cmd *cobra.Command, wish liveWish, interval time.Duration
 		fmt.Fprintln(cmd.ErrOrStderr(), cellLine(late[len(late)-1].told()))
 	}
 	switch {
-	case cmd.Context().Err() != nil:
+	case ended.Err() != nil:
 		return silent(exitInterrupted)
 	case errors.Is(err, tea.ErrProgramPanic):
 		return &advised{text: "the screen failed", err: err, code: exitFailure, hint: "pglock-admin list" + o.same()}

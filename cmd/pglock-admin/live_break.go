@@ -38,7 +38,9 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	if err != nil {
 		err = r.o.unbroken(bounded, r.admin, b.name, int64(b.token), err)
 	}
-	if err = because(bounded, r.o.withRights(bounded, r.pool, err)); err != nil {
+	operator := *r.o
+	operator.role = operatorRole
+	if err = because(bounded, operator.withRights(bounded, r.pool, err)); err != nil {
 		unknown := unknownOutcome(err) || ctx.Err() != nil
 		if ctx.Err() != nil { // somebody has ended the screen
 			err = r.o.unknownBreak(b.name, nil)

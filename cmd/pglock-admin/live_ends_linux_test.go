@@ -196,6 +196,7 @@ func TestAScreenLeavesTheTerminalAsItWas(t *testing.T) {
 		"SIGINT":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGINT) }, exitInterrupted},
 		"SIGTERM": {func(t *testing.T, s *screen) { s.signal(syscall.SIGTERM) }, exitInterrupted},
 		"SIGHUP":  {func(t *testing.T, s *screen) { s.signal(syscall.SIGHUP) }, exitInterrupted},
+		"SIGQUIT": {func(t *testing.T, s *screen) { s.signal(syscall.SIGQUIT) }, exitInterrupted},
 		"Ctrl-C while it asks": {func(_ *testing.T, s *screen) {
 			s.types("b")
 			s.shows("BREAK THIS LEASE")

@@ -2,7 +2,16 @@
 
 package main
 
-import tea "charm.land/bubbletea/v2"
+import (
+	"context"
+
+	tea "charm.land/bubbletea/v2"
+)
+
+// quitting is ctx: here nobody sends SIGQUIT.
+func quitting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithCancel(ctx)
+}
 
 // suspends does nothing: here nobody continues a stopped program.
 type suspends struct{}

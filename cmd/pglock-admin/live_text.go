@@ -85,7 +85,7 @@ func plainBytes(s string) int {
 func evenRune(r rune) bool {
 	s := string(r)
 	n := ansi.StringWidth(s)
-	return strconv.IsPrint(r) && n > 0 && n == ansi.StringWidthWc(s)
+	return shown.Prints(r) && n > 0 && n == ansi.StringWidthWc(s)
 }
 
 // cells is the width of a text from the functions above.

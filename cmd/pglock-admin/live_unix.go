@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"os/signal"
 	"sync"
@@ -79,4 +80,9 @@ func (s *suspends) stop() {
 	signal.Stop(s.heard)
 	close(s.done)
 	s.joined.Wait()
+}
+
+// quitting ends with SIGQUIT too. Other commands leave it to Go, which writes stacks: here the screen would be lost.
+func quitting(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, syscall.SIGQUIT)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -150,7 +149,7 @@ func escapeText(s string) string {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
 		if !allPrint(strings.ReplaceAll(line, "\t", " ")) {
-			q := strconv.Quote(line)
+			q := shown.Quote(line)
 			lines[i] = strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 		}
 	}
@@ -162,7 +161,7 @@ func escapeJSON(s string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
-		case r == '\n' || strconv.IsPrint(r):
+		case r == '\n' || shown.Prints(r):
 			b.WriteRune(r)
 		case r > 0xffff:
 			hi, lo := utf16.EncodeRune(r)

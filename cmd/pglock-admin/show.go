@@ -143,7 +143,7 @@ func drawShow(w *page, o *options, v showView) {
 		fmt.Fprintln(w)
 		var rows [][]string
 		for _, e := range v.Events {
-			rows = append(rows, []string{moment(e.At), string(e.Kind), tell(e)})
+			rows = append(rows, []string{moment(e.At), printable(string(e.Kind)), tell(e)})
 		}
 		drawTable(w, []string{"WHEN", "EVENT", "WHAT"}, rows)
 	}

@@ -163,7 +163,7 @@ func tenureText(t lockadmin.Tenure) string {
 
 var gapTexts = map[lockadmin.GapCause]string{
 	lockadmin.GapPruned:  "older than the history was kept",
-	lockadmin.GapLevel:   "the level was not all",
+	lockadmin.GapLevel:   "from before the first entry: the level may not have been all",
 	lockadmin.GapUnknown: "UNKNOWN: they should be there",
 }
 

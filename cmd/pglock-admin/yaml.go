@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/pglock-dev/pglock/internal/shown"
 )
 
 // writeYAML writes v as JSON has it: the same fields, in the same order.
@@ -69,10 +72,14 @@ func yamlOf(decoder *json.Decoder) (*yaml.Node, error) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}, nil
 }
 
-// yamlText puts a text in double quotes if escapeYAML changes it.
+// taken are plain texts to which YAML 1.1, which many readers follow, gives another meaning: words for true and false,
+// numbers to the base of 60, and two signs. What YAML 1.2 takes for something else the encoder quotes by itself.
+var taken = regexp.MustCompile(`^(?i:y|yes|n|no|on|off|true|false|~|null|=|<<|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?)$`)
+
+// yamlText puts a text in double quotes if escapeYAML changes it, or if a reader could take it for something else.
 func yamlText(s string) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
-	if !allPrint(s) {
+	if !allPrint(s) || taken.MatchString(s) {
 		node.Style = yaml.DoubleQuotedStyle
 	}
 	return node
@@ -83,7 +90,7 @@ func escapeYAML(s string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
-		case r == '\n' || strconv.IsPrint(r):
+		case r == '\n' || shown.Prints(r):
 			b.WriteRune(r)
 		case r > 0xffff:
 			fmt.Fprintf(&b, `\U%08x`, r)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -35,7 +36,7 @@ func Quoted(name string) string {
 			b.WriteString(`\t`)
 		case r < utf8.RuneSelf && (strings.ContainsRune(`'"\`, r) || !strconv.IsPrint(r)):
 			fmt.Fprintf(&b, `\x%02x`, r)
-		case strconv.IsPrint(r):
+		case Prints(r):
 			b.WriteRune(r)
 		case r <= 0xffff:
 			fmt.Fprintf(&b, `\u%04x`, r)
@@ -60,18 +61,47 @@ func Argument(s string) string {
 // Text makes a text from outside safe to show: it quotes and escapes a text that does not print, or that looks quoted.
 func Text(s string) string {
 	if s == "" || strings.TrimSpace(s) != s || s[0] == '"' || !AllPrint(s) {
-		return strconv.Quote(s)
+		return Quote(s)
 	}
 	return s
+}
+
+// Quote is strconv.Quote, which leaves unseen characters as they are.
+func Quote(s string) string {
+	var b strings.Builder
+	for _, r := range strconv.Quote(s) {
+		switch {
+		case Prints(r):
+			b.WriteRune(r)
+		case r <= 0xffff:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	return b.String()
 }
 
 // Word writes a name within a sentence, in quotes if it could be read as a part of the sentence.
 func Word(s string) string {
 	if s == "" || Argument(s) != s {
-		return strconv.Quote(s)
+		return Quote(s)
 	}
 	return s
 }
+
+// unseen are characters that count as printing and show nothing: fillers and selectors of variants.
+var unseen = &unicode.RangeTable{
+	R16: []unicode.Range16{
+		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},
+		{Lo: 0x180b, Hi: 0x180f, Stride: 1}, {Lo: 0x3164, Hi: 0x3164, Stride: 1}, {Lo: 0xfe00, Hi: 0xfe0f, Stride: 1},
+		{Lo: 0xffa0, Hi: 0xffa0, Stride: 1},
+	},
+	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
+}
+
+// Prints reports whether a character shows something, and nothing but itself.
+func Prints(r rune) bool { return strconv.IsPrint(r) && !unicode.Is(unseen, r) }
 
 // AllPrint reports whether a text is of characters that print.
 func AllPrint(s string) bool {
@@ -79,7 +109,7 @@ func AllPrint(s string) bool {
 		return false
 	}
 	for _, r := range s {
-		if !strconv.IsPrint(r) {
+		if !Prints(r) {
 			return false
 		}
 	}
@@ -99,7 +129,7 @@ func SQL(s string) string {
 			b.WriteString("''")
 		case r == '\\':
 			b.WriteString(`\\`)
-		case strconv.IsPrint(r):
+		case Prints(r):
 			b.WriteRune(r)
 		case r <= 0xffff:
 			fmt.Fprintf(&b, `\u%04x`, r)
