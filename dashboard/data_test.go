@@ -153,7 +153,7 @@ func TestAPageOfTheListIsBounded(t *testing.T) {
 func TestAPageOfTheListHasAtMostEightMegabytes(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	s.many(1500, strings.Repeat("x", 8000))
+	s.many(1100, strings.Repeat("x", 8000))
 	r := s.get("/api/locks?limit=10000").want(200)
 	got := decode[locks](t, r.body)
 	if len(r.body) > 10<<20 || !got.More || len(got.Locks) < 900 {

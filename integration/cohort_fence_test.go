@@ -73,6 +73,7 @@ func unlimited(t *testing.T, look *peer, tx pgx.Tx) {
 // A transaction that a turn has put under its fence commits while the turn lasts, and not after its end, whatever ended it,
 // at every isolation level. The next turn's write passes, and the tokens at the fence ascend.
 func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)

@@ -125,6 +125,7 @@ func TestCircleOfTurnsIsFoundWithinASecond(t *testing.T) {
 // Owners of turns hold one lock and ask for the next, always upwards, and go on holding the second when the first turn has
 // ended: no circle closes, and none is seen. The turns that nobody asked from pass on in memory.
 func TestTurnsThatEndedRaiseNoAlarm(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

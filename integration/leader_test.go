@@ -237,6 +237,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 // The named candidate is killed. While its session counts as alive it is granted the lock, and the next in the queue
 // leads when its lease has ended; after that nobody of that name waits, and the leader goes on.
 func TestHandOverToACandidateThatHasDied(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting for sessions and leases to end
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

@@ -242,7 +242,7 @@ func TestAcquireAllIsObservedForEachLock(t *testing.T) {
 	ofB.want(t, "x", "grant free", "release")
 	ofB.want(t, "z", "wait place 1", "failed place 1")
 	ofB.want(t, "zz")
-	if e := ofB.of(pglock.EventFailed)[0]; !errors.Is(e.Err, context.DeadlineExceeded) || e.Waited < 100*time.Millisecond || e.Waited > 10*time.Second {
+	if e := ofB.of(pglock.EventFailed)[0]; !errors.Is(e.Err, context.DeadlineExceeded) || e.Waited <= 0 || e.Waited > 10*time.Second { // "x" has taken a part of the time
 		t.Errorf("event %+v", e)
 	}
 	release(t, held)

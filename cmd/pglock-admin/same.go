@@ -37,7 +37,7 @@ func (o *options) elsewhere(command, database string) string {
 			if err == nil && (rest == "" || plainQuery.MatchString(rest) && !strings.Contains(rest, "password")) && there.Database == database &&
 				there.Host == c.Host && there.Port == c.Port && there.User == c.User && there.Password == c.Password {
 				schema := options{schema: o.schema}
-				return fmt.Sprintf(`DATABASE_URL="${DATABASE_URL%%/%s*}/%s%s" %s%s`, now, database, rest, command, schema.same())
+				return fmt.Sprintf(`export DATABASE_URL="${DATABASE_URL%%/%s*}/%s%s"; %s%s`, now, database, rest, command, schema.same())
 			}
 		}
 	}

@@ -38,7 +38,7 @@ func TestCommandForAnotherDatabaseKeepsThePassword(t *testing.T) {
 		if strings.Contains(command, "s3cret") {
 			t.Errorf("%s: the password is shown: %s", url, command)
 		}
-		if kept := strings.HasPrefix(command, "DATABASE_URL="); kept != keeps || o.leavesOut(command) == keeps {
+		if kept := strings.HasPrefix(command, "export DATABASE_URL="); kept != keeps || o.leavesOut(command) == keeps {
 			t.Errorf("%s: %s: leaves out the password: %v", url, command, o.leavesOut(command))
 		}
 		script := strings.Replace(command, "pglock-admin why report --database-url", "printf %s", 1)

@@ -77,7 +77,7 @@ func TestWhyFindsTheRightDatabase(t *testing.T) {
 // pastedURL has a shell read the command that a screen advises, and returns the connection string that it sets.
 func pastedURL(t *testing.T, screen, url, password string) string {
 	t.Helper()
-	command := regexp.MustCompile(`DATABASE_URL="[^"]+" pglock-admin why nightly-report`).FindString(screen)
+	command := regexp.MustCompile(`export DATABASE_URL="[^"]+"; pglock-admin why nightly-report`).FindString(screen)
 	if command == "" || strings.Contains(screen, password) {
 		t.Fatalf("no command, or the password:\n%s", screen)
 	}
