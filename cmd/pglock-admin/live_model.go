@@ -56,6 +56,7 @@ func (m *liveModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
 		m.width, m.height = msg.Width, msg.Height
+		return m, tea.ClearScreen // what was written for the size before may have arrived after the change
 	case liveTick:
 		m.now = time.Time(msg)
 	case liveShot:

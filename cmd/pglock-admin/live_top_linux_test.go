@@ -188,7 +188,7 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	if took := time.Since(began); took > 2*time.Second { // a busy machine may need longer than one
 		t.Errorf("it took %v", took)
 	}
-	hold(t, db, "worker-2", "jobs/a")
+	hold(t, db, "worker-2", "jobs/a", pglock.WithTTL(time.Hour)) // no heartbeat adds to the screen
 	s.shows("● worker-2")
 	s.size(40, 20)
 	s.until("the narrow screen", func(text string) bool {
