@@ -268,6 +268,9 @@ func (l *look) heldVerdict() {
 		if strings.HasPrefix(b.Reason, circleReason) {
 			v.Text += " The deadlock is gone: the holder no longer waits in a circle."
 		}
+		v.Text += " The break stopped no program: the old one may still be working without the lock."
+		v.Severity = SeverityNote
+		v.Steps = append(oldProgram(b.Holder), v.Steps...)
 	}
 	l.add(v)
 }

@@ -129,17 +129,22 @@ func (l *look) freeVerdicts() {
 	}
 	v.Steps = []Step{{Do: "Nothing to do here. Whoever asks for the lock gets it at once."}}
 	if v.Kind == WhyBroken {
-		host, pid := labelParts(last.Holder)
-		if b := l.lastBreak(); b != nil {
-			host, pid = labelParts(b.Holder)
-		}
-		if pid != "" {
-			v.Steps = []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
-				Effect: "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
+		if steps := oldProgram(l.lastBreak().Holder); steps != nil {
+			v.Steps = steps
 		}
 	}
 	v.Steps = append(v.Steps, Step{Do: "If a program complains that it cannot get the lock, check that it uses this database and this schema.", Run: RunAdmin, Command: "list"})
 	l.add(v)
+}
+
+// oldProgram is what to do about the program whose lease was broken; nothing if its label does not say which it is.
+func oldProgram(label string) []Step {
+	host, pid := labelParts(label)
+	if pid == "" {
+		return nil
+	}
+	return []Step{{Do: fmt.Sprintf("Make sure that the old program does no harm, on host %s.", host), Run: RunShell, Command: "ps -o pid,stat,etime,args -p " + pid,
+		Effect: "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
 }
 
 // lastBreak is the newest break of the audit, if nothing has come after it.

@@ -102,7 +102,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			l.onRow = row.onRow
 			return l
 		}(), WhyRow, SeverityCritical, []string{"1 waiter is not heard from. The row lock may be why"}},
-		"a break has ended a deadlock":   {brokeCircle(), WhyHeld, SeverityOK, []string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone"}},
+		"a break has ended a deadlock":   {brokeCircle(), WhyHeld, SeverityNote, []string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone", "the old one may still be working"}},
 		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld, SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
 		"free":                           {free(time.Hour), WhyFree, SeverityOK, []string{"ran out 1h ago, without a release"}},
 		"free, the next comes":           {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
