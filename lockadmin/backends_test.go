@@ -315,8 +315,8 @@ func TestConnectionIsMarkedOnceAndByTheHeartbeatAlone(t *testing.T) {
 	db := pgtest.Database(t)
 	var m marks
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &m })
-	_, lease := hold(t, pool, "report", pglock.WithTTL(300*time.Millisecond))
-	eventually(t, "ten renewals", func() bool { return m.renewed.Load() >= 10 })
+	_, lease := hold(t, pool, "report", pglock.WithTTL(1500*time.Millisecond)) // on a busy machine too, none comes so late that the client connects again
+	eventually(t, "five renewals", func() bool { return m.renewed.Load() >= 5 })
 	if n := m.marked.Load(); n != 1 {
 		t.Errorf("marked %d times, want once", n)
 	}
