@@ -72,7 +72,7 @@ func TestFilesHaveETags(t *testing.T) {
 	s := start(t)
 	names := dashboard.Files()
 	if len(names) == 0 {
-		t.Skip("there are no files yet")
+		t.Fatal("there are no files")
 	}
 	for _, name := range names {
 		path := "/assets/" + name

@@ -20,8 +20,8 @@
 //
 // # From a lock to its program
 //
-// Admin.Backends tells which processes of the server work for a lock: the heartbeats of its holders, and open fenced transactions. Their
-// client address and application_name lead to the program. Connections that the library opens itself are called
+// Admin.Backends tells which processes of the server work for a lock or stand in its way: the heartbeats of its holders,
+// open fenced transactions, and whoever blocks them. Their client address and application_name lead to the program. Connections that the library opens itself are called
 // "pglock host/program[pid]", unless the application has a name.
 //
 // # History
@@ -33,6 +33,5 @@
 // # Rights
 //
 // The role pglock_user may look, also in sessions that are read-only. Break, Prune, Verify and all that is about the
-// history need pglock_admin. Standbys are refused with
-// pglock.ErrReadOnly, except by Diagnose.
+// history need pglock_admin. Standbys are refused with pglock.ErrReadOnly, except by Diagnose.
 package lockadmin

@@ -68,11 +68,11 @@ AS $$
 $$;
 
 -- list_backends tells what the server knows of the processes behind a lock: of the heartbeats of its holders (use is
--- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those that
--- have locked the lock's row for longer than a second (row) or wait for it (at row), and of whoever keeps one of them
--- from going on (blocker). A prepared transaction has a gid and no process. It runs with the caller's rights: hidden says that the caller sees no
--- more than the name of the application, and may_end whether pg_terminate_backend is allowed, or COMMIT PREPARED. A
--- holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
+-- heartbeat), of open transactions that have passed a fence of the lock (write) or wait there (at fence), of those
+-- that have locked the lock's row for longer than a second (row) or wait for it (at row), and of whoever keeps one of
+-- them from going on (blocker). A prepared transaction has a gid and no process. It runs with the caller's rights:
+-- hidden says that the caller sees no more than the name of the application, and may_end whether pg_terminate_backend
+-- is allowed, or COMMIT PREPARED. A holder whose heartbeat has not run yet, or goes through a pooler, is not in it.
 CREATE FUNCTION list_backends(p_name text)
 RETURNS TABLE (slot int, token bigint, holder text, use text, resource text, pid int, db_user text,
                application_name text, hidden boolean, client_addr text, started_at timestamptz, state text,
@@ -134,8 +134,8 @@ AS $$
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
--- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that holds is the one that waits; otherwise
--- another one of the same session does.
+-- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that
+-- holds is the one that waits; otherwise another one of the same session does.
 CREATE FUNCTION list_waits(p_name text, p_limit int DEFAULT 100)
 RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner boolean, ticket bigint, waits_for text,
                waiting_us bigint, holder text, holder_session_id uuid, holder_token bigint)
