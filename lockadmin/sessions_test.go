@@ -39,11 +39,13 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 	defer func() { cancel(); <-done; _ = waiter.Close(context.WithoutCancel(t.Context())) }()
 
 	var all []lockadmin.Session
+	// The process is seen as soon as the heartbeat's connection is marked, the version when that transaction has committed.
 	eventually(t, "two sessions with a heartbeat", func() bool {
 		if all, err = lockadmin.Collect(admin.Sessions(t.Context())); err != nil {
 			t.Fatal(err)
 		}
-		return len(all) == 2 && all[0].PID != 0 && all[1].PID != 0 && all[1].Tickets == 1
+		marked := func(s lockadmin.Session) bool { return s.PID != 0 && s.Version != "" }
+		return len(all) == 2 && marked(all[0]) && marked(all[1]) && all[1].Tickets == 1
 	})
 	for i, want := range []struct {
 		holder          string
