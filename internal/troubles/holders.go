@@ -102,7 +102,7 @@ func healthy(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	return s.heldFor(ctx, lease, 90*time.Second)
+	return s.heldFor(ctx, lease, 65*time.Second)
 }
 
 // longQueue has two hundred tickets. Their programs are rows alone: two hundred would need four hundred connections.
