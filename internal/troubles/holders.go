@@ -102,7 +102,7 @@ func healthy(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	return s.heldFor(ctx, lease, 90*time.Second)
+	return s.heldFor(ctx, lease, 65*time.Second)
 }
 
 // longQueue has two hundred tickets. Their programs are rows alone: two hundred would need four hundred connections.
@@ -117,7 +117,7 @@ func longQueue(ctx context.Context, s *Stage) error {
 		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.list_waiters('nightly-report') WHERE NOT alive")
 	}
 	if err == nil {
-		err = s.exec(ctx, `UPDATE pglock.waiters w SET enqueued_at = clock_timestamp() - interval '12 s' * (201 - o.n) FROM
+		err = s.exec(ctx, `UPDATE pglock.waiters w SET enqueued_at = clock_timestamp() - interval '12 s' * (201 - o.n) + interval '8 s' FROM
 			(SELECT ticket, row_number() OVER (ORDER BY ticket) AS n FROM pglock.waiters WHERE name = 'nightly-report') o WHERE w.ticket = o.ticket`)
 	}
 	if err == nil {
