@@ -363,6 +363,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	server := migrated(t, nil)
 	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
+	unhurried(t, look)
 	g := a.mustAcquire(t, "x", time.Minute)
 	a.exec(t, "BEGIN")
 	if err := a.fence(t.Context(), g, "x"); err != nil {
