@@ -73,7 +73,8 @@ func (f *fencedTx) tryBegin(ctx context.Context, level pgx.TxIsoLevel) error {
 		err = f.fence(ctx, f.g, f.g.name)
 	}
 	if err == nil {
-		err = f.QueryRow(ctx, `SELECT expires_at FROM pglock.locks WHERE name = $1 AND token = $2`, f.g.name, f.g.token).Scan(&f.ends)
+		err = f.QueryRow(ctx, `SELECT expires_at FROM pglock.locks WHERE name = $1 AND token = $2`, f.g.name, f.g.token).
+			Scan(&f.ends)
 	}
 	if err == nil {
 		_, err = f.Exec(ctx, liftingLimits)
@@ -85,8 +86,8 @@ func (f *fencedTx) tryBegin(ctx context.Context, level pgx.TxIsoLevel) error {
 }
 
 // liftingLimits takes back the limits that the fence has set for the transaction, as no program may.
-const liftingLimits = `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('lock_timeout', 'statement_timeout',
-	'idle_in_transaction_session_timeout', 'transaction_timeout')`
+const liftingLimits = `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('lock_timeout',
+	'statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout')`
 
 func liftLimits(t *testing.T, p *peer) {
 	t.Helper()
@@ -177,8 +178,8 @@ func detail(err error) string {
 }
 
 // What may happen to a lease between the fence and COMMIT, and what COMMIT answers then: an SQLSTATE, or "" for done.
-// Short leases end by the clock: an UPDATE of the row would be hidden from a snapshot, as time is not. Those that are renewed
-// are longer, for a busy machine to be in time.
+// Short leases end by the clock: an UPDATE of the row would be hidden from a snapshot, as time is not. Those that are
+// renewed are longer, for a busy machine to be in time.
 var checks = []struct {
 	row       string
 	ttl       time.Duration
