@@ -117,6 +117,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					return
 				}
 				if !g.granted {
+					time.Sleep(rand.N(2 * time.Millisecond)) // leaves a busy machine to the holder
 					continue
 				}
 				// The read comes before the fence, as in a program that computes first: only the fence can save it.
