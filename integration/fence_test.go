@@ -87,7 +87,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
-	unhurried(t, look) // the first use of a name is waited for
+	patientWaits(t, look) // the first use of a name is waited for
 	look.exec(t, `CREATE TABLE account (balance int); INSERT INTO account VALUES (0)`)
 	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
 	var mu sync.Mutex
@@ -117,6 +117,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					return
 				}
 				if !g.granted {
+					time.Sleep(rand.N(2 * time.Millisecond)) // leaves a busy machine to the holder
 					continue
 				}
 				// The read comes before the fence, as in a program that computes first: only the fence can save it.
@@ -360,7 +361,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	server := migrated(t, nil)
 	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
-	unhurried(t, look)
+	patientWaits(t, look)
 	g := a.mustAcquire(t, "x", time.Minute)
 	a.exec(t, "BEGIN")
 	if err := a.fence(t.Context(), g, "x"); err != nil {
