@@ -120,6 +120,7 @@ func (s *stream) run(ctx context.Context, f *feed) {
 				return
 			}
 		case <-over.C:
+			_ = s.control.SetWriteDeadline(time.Now().Add(s.pace.piece)) // that of the last piece may be over: the end is one more
 			return
 		case <-ctx.Done():
 			return

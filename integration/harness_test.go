@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,6 +271,29 @@ func checkGrants(t *testing.T, p *peer) int {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
+}
+
+// unhurried takes the limits of a second away that calls have for their waits, and others for the pauses of a transaction
+// that has locked a head: a test that makes somebody wait, and then goes on, may stand still for longer than that.
+func unhurried(t *testing.T, p *peer) {
+	t.Helper()
+	for _, function := range []string{"acquire_otherwise", "release_otherwise", "hand_over", "give_up"} {
+		p.exec(t, `ALTER FUNCTION pglock.`+function+` SET lock_timeout = '1min'`)
+	}
+	p.exec(t, `SET search_path = pglock`)
+	for _, function := range []string{"lock_head", "give_up_all"} {
+		p.change(t, function, "_timeout', 1000)", "_timeout', 60000)")
+	}
+	p.exec(t, `RESET search_path`)
+}
+
+// waits counts the calls of a client that have begun to wait: they are in a line, or know their place in the queue.
+type waits struct{ atomic.Int64 }
+
+func (w *waits) Observe(_ context.Context, e pglock.Event) {
+	if e.Kind == pglock.EventWait {
+		w.Add(1)
+	}
 }
 
 // patientCalls takes the limits away that calls for many have for their waits, so that a circle of waiters would be one.

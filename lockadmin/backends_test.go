@@ -29,11 +29,32 @@ func hold(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireO
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
-	l, err := c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(time.Second)}, opts...)...)
+	l, err := c.TryAcquire(t.Context(), name, append([]pglock.AcquireOption{pglock.WithTTL(6 * time.Second)}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c, l
+}
+
+// beating is hold with a lease of an hour that was renewed once. The next renewal is far away.
+func beating(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireOption) (*pglock.Client, *pglock.Lease) {
+	t.Helper()
+	c, l := hold(t, pool, name, append([]pglock.AcquireOption{pglock.WithTTL(time.Hour)}, opts...)...)
+	if _, err := l.Extend(t.Context(), 2*time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	return c, l
+}
+
+// resting waits until so many backends work for a lock, and none of them has had anything to do for a moment.
+func resting(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockadmin.Backend {
+	t.Helper()
+	var all []lockadmin.Backend
+	eventually(t, fmt.Sprintf("%d idle backends of %s", n, name), func() bool {
+		all = backends(t, admin, name, n)
+		return !slices.ContainsFunc(all, func(b lockadmin.Backend) bool { return b.State != "idle" || b.InState < 200*time.Millisecond })
+	})
+	return all
 }
 
 // backends waits until so many backends work for a lock.
@@ -52,7 +73,7 @@ func backends(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockad
 
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not come", what)
 		}
@@ -64,10 +85,10 @@ func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	admin := newAdmin(t, pool)
-	one, first := hold(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("one"))
-	_, second := hold(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("two"))
-	_, other := hold(t, pool, "other")
-	all := backends(t, admin, "readers", 2)
+	one, first := beating(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("one"))
+	_, second := beating(t, pool, "readers", pglock.WithShared(), pglock.WithHolder("two"))
+	_, other := beating(t, pool, "other")
+	all := resting(t, admin, "readers", 2)
 	for i, lease := range []*pglock.Lease{first, second} {
 		b := all[i]
 		if b.Use != lockadmin.BackendHeartbeat || b.Slot != lease.Slot() || b.Token != lease.Token() || b.Holder != lease.Holder() || b.Resource != "" {
@@ -174,8 +195,8 @@ func TestBackendsSayWhatTheServerHidesAndWhoMayEndThem(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	owner := db.Conn(t)
-	hold(t, db.Pool(t), "report")
-	all := backends(t, newAdmin(t, db.Pool(t)), "report", 1)
+	beating(t, db.Pool(t), "report")
+	all := resting(t, newAdmin(t, db.Pool(t)), "report", 1)
 	user := pgx.Identifier{db.Name() + "_user"}.Sanitize()
 	execute(t, owner, "CREATE ROLE "+user+" LOGIN PASSWORD 'secret' IN ROLE pglock_user")
 	t.Cleanup(func() {
@@ -246,7 +267,7 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holder.Close(t.Context())
-	if _, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(time.Second)); err != nil {
+	if _, err := holder.TryAcquire(t.Context(), "report", pglock.WithTTL(6*time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	pool, err := pgxpool.New(t.Context(), adminURL)
@@ -315,8 +336,12 @@ func TestConnectionIsMarkedOnceAndByTheHeartbeatAlone(t *testing.T) {
 	db := pgtest.Database(t)
 	var m marks
 	pool := db.Pool(t, func(c *pgxpool.Config) { c.ConnConfig.Tracer = &m })
-	_, lease := hold(t, pool, "report", pglock.WithTTL(1500*time.Millisecond)) // on a busy machine too, none comes so late that the client connects again
-	eventually(t, "five renewals", func() bool { return m.renewed.Load() >= 5 })
+	_, lease := beating(t, pool, "report")
+	for m.renewed.Load() < 5 {
+		if _, err := lease.Extend(t.Context(), 2*time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if n := m.marked.Load(); n != 1 {
 		t.Errorf("marked %d times, want once", n)
 	}

@@ -58,7 +58,7 @@ func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testi
 	db := pgtest.Database(t)
 	pool := db.Pool(t)
 	holder, waiter := open(t, db), open(t, db)
-	l := mustAcquire(t, holder, "report", pglock.WithTTL(time.Second))
+	l := mustAcquire(t, holder, "report", pglock.WithTTL(10*time.Second))
 	granted := make(chan error, 1)
 	go func() {
 		_, err := waiter.Acquire(t.Context(), "report")
@@ -118,11 +118,11 @@ func TestOpenedClientWorksWhileTheApplicationsPoolIsUsedUp(t *testing.T) {
 	if !inUse(application) {
 		t.Fatal("the application's pool is not used up")
 	}
-	l, err := c.Acquire(t.Context(), "report", pglock.WithTTL(300*time.Millisecond))
+	l, err := c.Acquire(t.Context(), "report", pglock.WithTTL(6*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
+	for range 2 { // the second of them on the connection that the first has made
 		before := l.Deadline()
 		eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
 	}

@@ -48,7 +48,7 @@ func TestWhoHasToWaitForAnotherMigrationIsToldSo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
 	execute(t, db, "SELECT pg_advisory_lock(hashtextextended('pglock migrations pglock', 0))") // while its connection is open
-	in(t, db.URL(), "migrate", "up", "--timeout", "2s").want(t, exitUnreachable, "another program is migrating this schema: no answer within 2s (--timeout)", "a longer --timeout")
+	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable, "another program is migrating this schema: no answer within 6s (--timeout)", "a longer --timeout")
 }
 
 // A step that waits ends with the time of the command, and is rolled back.
@@ -61,8 +61,8 @@ func TestAStepThatTakesTooLongIsRolledBack(t *testing.T) {
 			t.Fatal(state)
 		}
 	}
-	in(t, db.URL(), "migrate", "up", "--timeout", "500ms").want(t, exitUnreachable,
-		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 500ms (--timeout)\n", "try: the same command again with a longer --timeout")
+	in(t, db.URL(), "migrate", "up", "--timeout", "6s").want(t, exitUnreachable,
+		"schema pglock stays missing, because the step to version 1 was rolled back: no answer within 6s (--timeout)\n", "try: the same command again with a longer --timeout")
 	if state := written(t, busy, "ROLLBACK"); state != "" {
 		t.Fatal(state)
 	}

@@ -13,30 +13,35 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// beating waits until the server knows so many heartbeats of the lock's holders.
-func beating(t *testing.T, db *pgtest.DB, name string, n int) []lockadmin.Backend {
+// beating makes the holder of a lease renew it over the connection of its heartbeat, and waits until the server knows this
+// process and nothing is left to do for it before the next renewal, which is far away.
+func beating(t *testing.T, db *pgtest.DB, lease *pglock.Lease) lockadmin.Backend {
 	t.Helper()
+	if _, err := lease.Extend(t.Context(), lease.TTL()+time.Minute); err != nil {
+		t.Fatal(err)
+	}
 	admin, err := lockadmin.New(t.Context(), db.Pool(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for {
-		all, err := admin.Backends(t.Context(), name)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		all, err := admin.Backends(t.Context(), lease.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(all) == n {
-			return all
+		if len(all) == 1 && all[0].State == "idle" && all[0].InState > 200*time.Millisecond {
+			return all[0]
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
+	t.Fatalf("the server does not know the heartbeat of %s", lease.Name())
+	return lockadmin.Backend{}
 }
 
 func TestShowLeadsToTheProgramThatHoldsTheLockAndSaysHowToEndIt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Second))
-	pid := beating(t, db, "jobs/a", 1)[0].PID
+	lease := hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour))
+	pid := beating(t, db, lease).PID
 	a := in(t, db.URL(), "show", "jobs/a").want(t, exitOK)
 	a.inOrder(t, "PID", "USE", "APPLICATION", "CLIENT", "STATE", "TRANSACTION", fmt.Sprint(pid), "heartbeat", "pglock ", "/pglock-admin.test[", "idle for",
 		"HOW TO END IT", fmt.Sprintf(`pglock-admin break jobs/a --reason "why" --token %d`, lease.Token()), "runs on", "stop the program",
@@ -84,7 +89,7 @@ func TestShowTellsTheOpenTransactionOfAFormerHolder(t *testing.T) {
 func TestShowSaysWhyItKnowsNoProcessOfAHolder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	hold(t, db, "worker-1", "jobs/a") // its first heartbeat is far away
+	hold(t, db, "worker-1", "jobs/a", pglock.WithTTL(time.Hour)) // its first heartbeat is far away
 	in(t, db.URL(), "show", "jobs/a").want(t, exitOK, "No server process is known for the heartbeat of the holder", "PgBouncer", "HOW TO END IT", "stop the program")
 	if view := decode[showView](t, in(t, db.URL(), "show", "jobs/a", "-o", "json").want(t, exitOK).stdout); view.Backends == nil || len(view.Backends) != 0 {
 		t.Errorf("%+v, want an empty list", view.Backends)
@@ -111,9 +116,9 @@ func TestShowWithoutTheRightToSeeAnyProcessTellsTheRest(t *testing.T) {
 func TestShowCountsHoldersWithoutAKnownProcess(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Second))
-	hold(t, db, "worker-2", "readers", pglock.WithShared())
-	beating(t, db, "readers", 1)
+	lease := hold(t, db, "worker-1", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
+	hold(t, db, "worker-2", "readers", pglock.WithShared(), pglock.WithTTL(time.Hour))
+	beating(t, db, lease)
 	in(t, db.URL(), "show", "readers").want(t, exitOK, "heartbeat #1", "of 1 of the 2 holders")
 }
 

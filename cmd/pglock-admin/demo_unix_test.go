@@ -131,13 +131,29 @@ func (p *performance) wantNothingLeft(t *testing.T) {
 	}
 }
 
+// told lets the demo tell its story to the end. Where the machine is too busy for its leases, the demo says so, and begins
+// anew.
+func told(t *testing.T, args ...string) (p *performance, story string) {
+	t.Helper()
+	for range 3 {
+		p = perform(t, args...)
+		story = p.readTo(t, "")
+		code := p.wait()
+		if code == exitOK {
+			return p, story
+		}
+		if !strings.Contains(p.stderr.String(), "the story did not end as it must") {
+			t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
+		}
+		t.Log(p.stderr.String())
+	}
+	t.Fatalf("the story does not end as it must:\n%s%s", story, p.stderr.String())
+	return nil, ""
+}
+
 func TestDemoTellsTheStory(t *testing.T) {
 	t.Parallel()
-	p := perform(t, "--seed", "7", "--ttl", "1s", "--workers", "3")
-	story := p.readTo(t, "")
-	if code := p.wait(); code != exitOK {
-		t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
-	}
+	p, story := told(t, "--seed", "7", "--ttl", "2s", "--workers", "3")
 	for _, text := range []string{
 		"ACT 1, without the fence", "SIGSTOP", "SIGCONT", "DESTROYED", "WRONG",
 		"ACT 2, with the fence", "lease.Valid() is false", "REFUSED by the database, SQLSTATE LK00", "right",
@@ -162,13 +178,9 @@ func TestDemoTellsTheStory(t *testing.T) {
 func TestDemoIsTheSameForTheSameSeed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t) // one server less
-	one, two := perform(t, "--seed", "5", "--ttl", "700ms", "--database-url", db.URL()), perform(t, "--seed", "5", "--ttl", "700ms", "--database-url", db.URL())
 	var ledgers []string
-	for _, p := range []*performance{one, two} {
-		story := p.readTo(t, "")
-		if code := p.wait(); code != exitOK {
-			t.Fatalf("exit code %d\n%s%s", code, story, p.stderr.String())
-		}
+	for range 2 {
+		_, story := told(t, "--seed", "5", "--ttl", "1s", "--database-url", db.URL())
 		_, ledger, _ := strings.Cut(story, "LEDGER")
 		ledgers = append(ledgers, ledger)
 	}
@@ -238,7 +250,7 @@ func TestDemoInSomebodyElsesDatabaseDropsItsSchema(t *testing.T) {
 		}
 		return n
 	}
-	p := perform(t, "--database-url", db.URL(), "--ttl", "700ms")
+	p := perform(t, "--database-url", db.URL(), "--ttl", "2500ms")
 	story := p.readTo(t, "SIGSTOP")
 	if n := schemas(); n != 1 {
 		t.Errorf("%d schemas while it plays", n)

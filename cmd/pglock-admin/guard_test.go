@@ -177,7 +177,7 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 	}
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "50ms").want(t, exitFailure, "table jobs was in use for longer than 50ms", "nothing was changed",
 		"a longer --lock-timeout", "pg_stat_activity", "l.relation = 'jobs'::regclass")
-	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "4s").want(t, exitFailure, "in use for longer than 2s")
+	in(t, db.URL(), "guard", "add", "jobs", "--timeout", "9s").want(t, exitFailure, "in use for longer than 4.5s")
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "10s").want(t, exitUsage, "shorter than --timeout, which is 10s")
 	in(t, db.URL(), "guard", "add", "jobs", "--lock-timeout", "0s").want(t, exitUsage, "from 1ms to 1d")
 	if g := guards(t, db); len(g) != 0 {

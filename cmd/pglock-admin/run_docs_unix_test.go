@@ -53,6 +53,15 @@ func byHand(t *testing.T, url, script string) (reports int, output string) {
 	if err := os.WriteFile(filepath.Join(bin, "report"), []byte("#!/bin/sh\necho \"$PGLOCK_NAME\" >> \"$REPORTS\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	// The day does not change between two runs of a script: the first answer of date is that of all.
+	date, err := exec.LookPath("date")
+	if err != nil {
+		t.Fatal(err)
+	}
+	today := "#!/bin/sh\nfile=$(dirname \"$0\")/today$#\ntest -f \"$file\" || " + date + " \"$@\" > \"$file\"\ncat \"$file\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "date"), []byte(today), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	log := filepath.Join(bin, "log")
 	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script)
 	cmd.Dir = bin

@@ -110,7 +110,7 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line'; echo "second $?"
 		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"
 		fg; echo "third $?"
-		"$RUN" run a --ttl 1s -- sh -c 'read line; echo "it reads $line"; read line'; echo "stopped $?"
+		"$RUN" run a --ttl 6s -- sh -c 'read line; echo "it reads $line"; read line'; echo "stopped $?"
 		read line
 		fg; echo "fourth $?"
 		"$RUN" run a -- sh -c 'read line; echo "it reads $line"; read line; echo "then $line"'; echo "stopped $?"

@@ -193,12 +193,16 @@ func queued(t *testing.T, db *pgtest.DB, name string, n int) {
 	})
 }
 
+// wantGone is for processes whose output has ended: the kernel closes the files of a process a moment before its end.
 func wantGone(t *testing.T, pids ...int) {
 	t.Helper()
 	for _, pid := range pids {
-		if !gone(pid) {
-			t.Errorf("process %d has outlived run", pid)
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		for deadline := time.Now().Add(patience); !gone(pid); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Errorf("process %d has outlived run", pid)
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+				break
+			}
 		}
 	}
 }

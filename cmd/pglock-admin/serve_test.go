@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -153,14 +154,13 @@ func TestServeShowsThePageUntilItIsInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer got.Body.Close()
-	began := time.Now()
 	s.stop()
-	if _, err := io.ReadAll(got.Body); err != nil {
+	if _, err := io.ReadAll(got.Body); err != nil { // a stream that is cut off has no end
 		t.Errorf("the stream ended with %v", err)
 	}
 	<-s.ended
-	if took := time.Since(began); s.code != exitOK || took > 4*time.Second || s.stderr.String() != "" {
-		t.Errorf("exit code %d after %s: %s", s.code, took, s.stderr.String())
+	if s.code != exitOK || s.stderr.String() != "" {
+		t.Errorf("exit code %d: %s", s.code, s.stderr.String())
 	}
 }
 
@@ -290,6 +290,7 @@ func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
 	t.Parallel()
 	in(t, "postgres://nobody@127.0.0.1:1/none", "serve").want(t, exitUnreachable, "cannot connect")
 	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, exitSchema, "is missing")
+	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, exitPermission, "GRANT pglock_admin TO")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -323,7 +324,7 @@ func TestServeCutsOffSlowHeaders(t *testing.T) {
 		if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
-		if answer, err := io.ReadAll(conn); err != nil {
+		if answer, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) { // it may be reset, if this came too late
 			t.Errorf("%q is not cut off: %q, %v", begin, answer, err)
 		}
 	}

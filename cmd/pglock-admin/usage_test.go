@@ -127,15 +127,22 @@ func TestVersionTellsTheSchemaVersion(t *testing.T) {
 	}
 }
 
-// closedPort is an address where nobody listens.
+// closedPort is an address where nobody listens while the test runs: it is taken by the client of a connection.
 func closedPort(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		conn.Close()
+		l.Close()
+	})
+	return conn.LocalAddr().String()
 }
 
 func TestAnUnreachableServerIsNamedAndThePasswordIsNot(t *testing.T) {

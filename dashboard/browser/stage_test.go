@@ -96,7 +96,7 @@ func (s *stage) client(holder string, ttl time.Duration) *pglock.Client {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := client.Close(ctx); err != nil {
 			s.t.Error(err)
