@@ -35,7 +35,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 			RETURN NULL;
 		END $$;
 		CREATE TRIGGER check_top AFTER INSERT OR UPDATE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.check_top();`)
-	patientWaits(t, look)
+	unhurried(t, look)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -105,7 +105,6 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	patientWaits(t, look)
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
 	a.exec(t, "SAVEPOINT before")
 	if _, err := a.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err == nil {
@@ -145,7 +144,7 @@ func TestI21_PruneBesideARequestForALockWithSlots(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look, pruner, waits := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-			patientWaits(t, look)
+			unhurried(t, look)
 			var capacity any
 			if mode == "limit" {
 				capacity = 1

@@ -84,7 +84,7 @@ func TestI1_TakeOverWaitsForARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look, holder, a := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	patientWaits(t, look)
+	unhurried(t, look)
 	held, id := holder.mustAcquire(t, "x", time.Minute), uuid.New()
 	if _, _, err := a.wait(t.Context(), "x", id, 1, false); err != nil {
 		t.Fatal(err)

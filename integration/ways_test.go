@@ -157,7 +157,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	patientWaits(t, newPeer(t, db.URL()))
+	unhurried(t, newPeer(t, db.URL()))
 	for first := range grantWays {
 		for second := range grantWays {
 			for _, ends := range []string{"COMMIT", "ROLLBACK"} {
