@@ -111,7 +111,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					}
 					p.Conn = conn
 				}
-				g, err := p.acquire(context.Background(), "x", uuid.New(), 100*time.Millisecond, false)
+				g, err := p.acquire(context.Background(), "x", uuid.New(), 250*time.Millisecond, false)
 				if err != nil {
 					t.Error(err)
 					return
@@ -124,7 +124,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 				var balance int
 				_ = p.QueryRow(context.Background(), `SELECT balance FROM account`).Scan(&balance)
 				if rand.N(3) == 0 {
-					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.05+0.1*rand.Float64()) // a pause, often past the lease
+					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.12+0.25*rand.Float64()) // a pause, often past the lease
 				}
 				tx, err := p.BeginTx(context.Background(), pgx.TxOptions{IsoLevel: level})
 				if err != nil {
@@ -138,7 +138,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					_, err = tx.Exec(context.Background(), `INSERT INTO ledger (token, writer) VALUES ($1, $2)`, g.token, i)
 				}
 				if err == nil && rand.N(3) == 0 {
-					_, err = tx.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.1*rand.Float64())
+					_, err = tx.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.25*rand.Float64())
 				}
 				if err == nil {
 					err = tx.Commit(context.Background())
