@@ -106,7 +106,7 @@ func TestEveryWidthHasAScreen(t *testing.T) {
 					continue
 				}
 				text := strings.Join(drawn(t, l.liveModel), "\n")
-				title := map[liveOrder]string{byWait: "QUEUE", byAge: "HELD", byRate: "RATE/s"}[order]
+				title := map[liveOrder]string{byWait: "WAIT", byAge: "HELD", byRate: "RATE/s"}[order]
 				if !strings.Contains(text, title) && width >= 26 {
 					t.Errorf("at %d there is no %s by which it is sorted:\n%s", width, title, text)
 				}
