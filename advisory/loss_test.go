@@ -59,7 +59,7 @@ func TestATerminatedSessionEndsTheContextAndTheLease(t *testing.T) {
 func TestABrokenLeaseFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(600*time.Millisecond))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))
 	got := s.old("1").waiting()
 	admin, err := lockadmin.New(t.Context(), s.pool)
 	if err != nil {
@@ -89,7 +89,7 @@ func TestALeaseThatIsLostDuringTheWaitEndsIt(t *testing.T) {
 	}
 	got := make(chan error, 1)
 	go func() {
-		_, err := b.Acquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(600*time.Millisecond))
+		_, err := b.Acquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))
 		got <- err
 	}()
 	s.eventually("the bridge to wait", "SELECT count(*) = 1 FROM advisory_locks WHERE NOT granted")
@@ -171,7 +171,7 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var cut atomic.Bool
-	const ttl = 4 * time.Second
+	const ttl = 10 * time.Second
 	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	got := s.old("1").waiting()
 	cut.Store(true)
@@ -181,7 +181,9 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 		t.Error("an old program had the lock before the context ended")
 	default:
 	}
-	if most := ttl * 9 / 10; took > most {
+	// After three quarters of the TTL; the rest is for a busy machine. The server frees the lock after half a TTL more than
+	// the lease can last.
+	if most := ttl * 6 / 5; took > most {
 		t.Errorf("the context ended after %v, want at most %v", took, most)
 	}
 	began := time.Now()
@@ -194,7 +196,7 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 func TestASessionThatIsQuietStays(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	const ttl = 2 * time.Second
+	const ttl = 6 * time.Second
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	select {
 	case <-h.Context().Done():
@@ -212,7 +214,7 @@ func TestASessionThatIsQuietStays(t *testing.T) {
 func TestALostAdvisoryLockIsNoticedByTheNextPing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(8*time.Second))
 	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_unlock_all()"); err != nil {
 			return err

@@ -243,7 +243,7 @@ func TestAWaitThatEndsLeavesNeitherLock(t *testing.T) {
 		}
 	}
 	ended("cancelled", take(), context.Canceled)
-	ended("WithMaxWait", take(pglock.WithMaxWait(300*time.Millisecond)), context.DeadlineExceeded)
+	ended("WithMaxWait", take(pglock.WithMaxWait(4*time.Second)), context.DeadlineExceeded)
 }
 
 func TestReadersOfBothKindsHoldTogether(t *testing.T) {

@@ -82,7 +82,7 @@ func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 	s.exec("CREATE TABLE written (n int)")
 	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
 	var receipt fencedstore.Receipt
-	err := h.Write(t.Context(), insert, fencedstore.WithResource("y"), fencedstore.WithTimeLimit(time.Second),
+	err := h.Write(t.Context(), insert, fencedstore.WithResource("y"), fencedstore.WithTimeLimit(time.Minute),
 		fencedstore.WithReceipt(&receipt))
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestAWriteThatHangsFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(2*time.Second))
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))
 	got := s.old("1").waiting()
 	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		if err := insert(ctx, tx); err != nil {

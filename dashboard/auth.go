@@ -135,9 +135,11 @@ func (d *Dashboard) authenticate(w http.ResponseWriter, r *http.Request) (Identi
 	return Identity{}, false
 }
 
-// Protect puts another handler, such as one for metrics, behind the authentication of the page.
+// Protect puts another handler, such as one for metrics, behind the authentication of the page, and gives its answers the
+// headers of the page, by which browsers trust nothing else.
 func (d *Dashboard) Protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		distrust(w.Header())
 		if _, ok := d.authenticate(w, r); ok {
 			next.ServeHTTP(w, r)
 		}

@@ -119,6 +119,9 @@ func TestProtectAsksForTheSame(t *testing.T) {
 	s := start(t, withAlice)
 	protected := s.page.Protect(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("numbers")) }))
 	s.http.Config.Handler = protected
-	s.get("/").want(401)
-	s.get("/", asAlice).want(200, "numbers")
+	for _, r := range []reply{s.get("/").want(401), s.get("/", asAlice).want(200, "numbers")} {
+		if r.header.Get("Content-Security-Policy") != dashboard.Policy || r.header.Get("Cache-Control") != "no-store" {
+			t.Errorf("status %d: headers %v", r.status, r.header)
+		}
+	}
 }

@@ -32,10 +32,8 @@ func (d *Dashboard) allRoutes() map[string]route {
 	}
 }
 
-// ServeHTTP serves the page at "/". Mount it under a prefix with http.StripPrefix("/admin/locks", d), for
-// "/admin/locks" and everything below.
-func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h := w.Header()
+// distrust tells browsers to trust nothing that comes from elsewhere, and to keep nothing.
+func distrust(h http.Header) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
@@ -43,6 +41,12 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+}
+
+// ServeHTTP serves the page at "/". Mount it under a prefix with http.StripPrefix("/admin/locks", d), for
+// "/admin/locks" and everything below.
+func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	distrust(w.Header())
 	if r.ContentLength != 0 { // the server reads what is left of a body before it answers
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d.pace.body)) // the host's server may not know how
 	}

@@ -37,13 +37,13 @@ func ExampleOnceSQL() {
 	defer db.Close()
 
 	nightly := func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "SELECT pg_sleep(1.5)") // one statement, longer than the TTL
+		_, err := tx.ExecContext(ctx, "SELECT pg_sleep(3.5)") // one statement, longer than the TTL
 		return err
 	}
 	for range 2 {
 		err = client.Do(ctx, "nightly", func(ctx context.Context, lease *pglock.Lease) error {
 			return fencedstore.OnceSQL(ctx, db, lease, "nightly 2026-03-01", nightly, fencedstore.WithTimeLimit(20*time.Minute))
-		}, pglock.WithTTL(time.Second))
+		}, pglock.WithTTL(3*time.Second))
 		fmt.Println("done before:", errors.Is(err, fencedstore.ErrDone), "too late:", errors.Is(err, fencedstore.ErrTimeLimit))
 	}
 	// Output:

@@ -16,7 +16,7 @@ func TestWriteWithoutATimeLimitExtendsNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close(t.Context())
-	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithTTL(pglock.MinTTL))
+	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithTTL(3*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}

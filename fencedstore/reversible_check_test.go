@@ -72,7 +72,7 @@ func TestUnansweredCheckIsRepeatedUntilTheServerAnswers(t *testing.T) {
 func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *testing.T) {
 	t.Parallel()
 	l := &line{}
-	s := newStage(t, l.use, pglock.WithTTL(time.Second))
+	s := newStage(t, l.use, pglock.WithTTL(5*time.Second))
 	var calls []string
 	var deadline time.Time
 	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
@@ -95,7 +95,7 @@ func TestI7_OperationWhoseCheckIsNeverAnsweredIsUndoneAtTheLocalDeadline(t *test
 // for that.
 func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, func(c *pgxpool.Config) { c.MaxConns = 1 }, pglock.WithTTL(3*time.Second))
+	s := newStage(t, func(c *pgxpool.Config) { c.MaxConns = 1 }, pglock.WithTTL(8*time.Second))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var calls []string

@@ -53,14 +53,14 @@ func TestTerminationIsNotTakenForTheTimeLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const limit = 100 * time.Millisecond
+	const limit = 3 * time.Second
 	other := db.Conn(t)
 	err = fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 		pid := tx.Conn().PgConn().PID()
 		if _, err := other.Exec(ctx, "SELECT pg_terminate_backend($1)", pid); err != nil {
 			return err
 		}
-		time.Sleep(2 * limit) // the error is read after the limit
+		time.Sleep(limit + 100*time.Millisecond) // the error is read after the limit
 		_, err := tx.Exec(ctx, "SELECT 1")
 		return err
 	}, fencedstore.WithTimeLimit(limit))

@@ -19,7 +19,7 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t).warm(t)
 	other := newBenchOn(t, b.db)
-	const ttl, limit = 2 * time.Second, time.Minute
+	const ttl, limit = 5 * time.Second, time.Minute
 	var fences []fencedstore.Fence
 	add := func(l *pglock.Lease) { fences = append(fences, fencedstore.Fence{Lease: l}) }
 	add(b.acquire(t, "exclusive", pglock.WithTTL(ttl)))
@@ -44,12 +44,12 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 		if n := b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '50 s'`); n != len(fences)-1 {
 			t.Errorf("%d leases last for the time limit, want %d", n, len(fences)-1)
 		}
-		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 1.5*ttl.Seconds())
+		_, err := tx.Exec(ctx, `SELECT pg_sleep($1)`, 1.25*ttl.Seconds())
 		return err
 	}, fencedstore.WithTimeLimit(limit)); err != nil {
 		t.Fatal(err)
 	}
-	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '3.5 s'`) > 0; {
+	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '6.5 s'`) > 0; {
 		if time.Since(begin) > 10*time.Second {
 			t.Fatal("ten seconds after the write some leases are long still")
 		}
@@ -60,8 +60,7 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 	t.Parallel()
 	b := newBench(t).warm(t)
-	const ttl = time.Second
-	l := b.acquire(t, "both", pglock.WithTTL(ttl))
+	l := b.acquire(t, "both", pglock.WithTTL(20*time.Second))
 	begun, ended := make(chan struct{}), make(chan struct{})
 	var long sync.WaitGroup
 	long.Go(func() {
@@ -106,7 +105,7 @@ func TestLeaseThatIsLostInALongWriteEndsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
-		l := b.acquire(t, string(level), pglock.WithTTL(time.Second))
+		l := b.acquire(t, string(level), pglock.WithTTL(5*time.Second))
 		begin := time.Now()
 		err := b.store.Write(t.Context(), l, func(ctx context.Context, tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
@@ -133,14 +132,15 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t).warm(t)
-			l := b.acquire(t, "nightly", pglock.WithTTL(time.Second))
+			const ttl = 4 * time.Second
+			l := b.acquire(t, "nightly", pglock.WithTTL(ttl))
 			options := pgx.TxOptions{IsoLevel: level}
 			for _, name := range []string{"Write", "WriteSQL"} {
-				if err := ways[name](t, b, l, sleeps(3), fencedstore.WithTimeLimit(time.Minute), fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
+				if err := ways[name](t, b, l, sleeps(5), fencedstore.WithTimeLimit(time.Minute), fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
-			l = b.acquire(t, "guarded", pglock.WithTTL(time.Second))
+			l = b.acquire(t, "guarded", pglock.WithTTL(ttl))
 			for _, late := range []bool{false, true} {
 				tx, err := b.pool.BeginTx(t.Context(), options)
 				if err != nil {
@@ -156,7 +156,7 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 					t.Errorf("Guard, late %v: %v", late, err)
 				}
 				if err == nil {
-					_, err = tx.Exec(t.Context(), `SELECT pg_sleep(3)`)
+					_, err = tx.Exec(t.Context(), `SELECT pg_sleep(5)`)
 					if err == nil {
 						err = tx.Commit(t.Context())
 					}
@@ -168,7 +168,7 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 				if err := l.Release(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				l = b.acquire(t, "guarded", pglock.WithTTL(time.Second))
+				l = b.acquire(t, "guarded", pglock.WithTTL(ttl))
 			}
 		})
 	}
@@ -213,10 +213,10 @@ func TestI16_WithoutATimeLimitTheErrorTellsWhatTheLeaseHadLeft(t *testing.T) {
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := b.acquire(t, name, pglock.WithTTL(time.Second))
+			l := b.acquire(t, name, pglock.WithTTL(5*time.Second))
 			err := way(t, b, l, sleeps(30))
 			var late *fencedstore.TimeLimitError
-			if !errors.As(err, &late) || late.Given || late.Limit > time.Second || late.Limit < 300*time.Millisecond {
+			if !errors.As(err, &late) || late.Given || late.Limit > 5*time.Second || late.Limit < 300*time.Millisecond {
 				t.Errorf("%v, want a TimeLimitError of the lease", err)
 			}
 		})
@@ -228,7 +228,7 @@ func TestI16_WithoutATimeLimitTheErrorTellsWhatTheLeaseHadLeft(t *testing.T) {
 func TestNextTurnHasNothingOfAnExtension(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, pglock.WithTurns(64, time.Hour))
-	const ttl = 2 * time.Second
+	const ttl = 20 * time.Second
 	first := b.acquire(t, "line")
 	var turns sync.WaitGroup
 	for range 5 {

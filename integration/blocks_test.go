@@ -314,7 +314,7 @@ func shortBlock(t *testing.T, p *peer, ends bool) (b block) {
 	t.Helper()
 	ttl := "1 min"
 	if ends {
-		ttl = "700 ms"
+		ttl = "3 s"
 	}
 	for b.token < b.first+2 || b.first == 0 {
 		if b.first > 0 {

@@ -87,7 +87,7 @@ func TestI3_I4_I10_I18_NothingOfATurnCommitsAfterItsEnd(t *testing.T) {
 					look := newPeer(t, db.URL())
 					turns := map[string]int{"Guard": pglock.DefaultTurns, "SQL": 2}[what] // a token within a block, and the last of one
 					c, name := newClient(t, pool, pglock.WithTurns(turns, time.Hour)), t.Name()
-					gone, lease, got := passedOn(t, look, c, name, 2, pglock.WithTTL(2*time.Second))
+					gone, lease, got := passedOn(t, look, c, name, 2, pglock.WithTTL(4*time.Second))
 					insert := func(tx pgx.Tx, l *pglock.Lease) {
 						if _, err := tx.Exec(t.Context(), `INSERT INTO ledger (token) VALUES ($1)`, l.Token()); err != nil {
 							t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 )
 
 // longTurns lets a block last as long as a busy machine needs to pass a turn on; then its line asks for the next.
-var longTurns = pglock.WithTurns(pglock.DefaultTurns, 500*time.Millisecond)
+var longTurns = pglock.WithTurns(pglock.DefaultTurns, 3*time.Second)
 
 // waysOfTurns are how a call gets its lease from a line: passed on in memory, as the first turn of a block, or alone.
 var waysOfTurns = map[string]func(t *testing.T, look *peer, c *pglock.Client, name string) (*pglock.Lease, chan fetched){

@@ -22,8 +22,8 @@ import (
 func passedOn(t *testing.T, look *peer, c *pglock.Client, name string, behind int, opts ...pglock.AcquireOption) (gone, now *pglock.Lease, got chan fetched) {
 	t.Helper()
 	got = make(chan fetched, behind+3)
-	row := func() string {
-		return one[string](t, look, `SELECT concat_ws(' ', token, first_token, grant_id, acquired_at, expires_at) FROM pglock.locks WHERE name = $1`, name)
+	row := func() string { // but for what a heartbeat changes, which may come at any moment
+		return one[string](t, look, `SELECT concat_ws(' ', token, first_token, grant_id, acquired_at) FROM pglock.locks WHERE name = $1`, name)
 	}
 	for attempt := 0; ; attempt++ {
 		held := look.mustAcquire(t, name, time.Minute)
@@ -233,13 +233,12 @@ func TestI9_AWaiterBehindALineWaitsForTheBound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		turns  int
 		within time.Duration
-		most   int           // turns before the other
-		time   time.Duration // of them, with much patience for a machine that is busy
+		most   int // turns before the other
 	}{
-		"three turns":        {3, 0, 3, patience},
-		"64 turns":           {pglock.DefaultTurns, 0, 64, patience},
-		"50 ms of 1,000":     {1000, 50 * time.Millisecond, 10, 50*time.Millisecond + 20*hold},
-		"nanosecond of 1000": {1000, time.Nanosecond, 1, patience},
+		"three turns":        {3, 0, 3},
+		"64 turns":           {pglock.DefaultTurns, 0, 64},
+		"50 ms of 1,000":     {1000, 50 * time.Millisecond, 10}, // none of which ends in less time than hold
+		"nanosecond of 1000": {1000, time.Nanosecond, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -285,8 +284,8 @@ func TestI9_AWaiterBehindALineWaitsForTheBound(t *testing.T) {
 			turns, took := len(began)-1, time.Since(began[1]) // the first call has a ticket of its own
 			mu.Unlock()
 			t.Logf("%d turns in %v", turns, took)
-			if turns > tc.most || took > tc.time {
-				t.Errorf("I9: the other waited for %d turns and %v, want %d and %v at most", turns, took, tc.most, tc.time)
+			if turns > tc.most {
+				t.Errorf("I9: the other waited for %d turns and %v, want %d turns at most", turns, took, tc.most)
 			}
 			mustRelease(t, f.lease)
 			wg.Wait()
@@ -315,7 +314,7 @@ func TestI2_HistoryOfTurnsIsLinearizable(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		history = append(history, porcupine.Operation{ClientId: client, Input: in, Call: int64(start), Output: out, Return: int64(end)})
-		if len(history) == 3000 || end > 4*time.Second {
+		if len(history) == 3000 || end > 4*time.Second && len(history) >= 200 || end > patience {
 			enough.Store(true) // the checker's work grows faster than the history
 		}
 		return out, true
@@ -431,7 +430,8 @@ func TestThousandsWaitInLines(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	var count counter
-	c := newClient(t, newPool(t, db.URL(), maxConnections(4), func(config *pgxpool.Config) { count.on(config) }))
+	pool := newPool(t, db.URL(), maxConnections(4), func(config *pgxpool.Config) { count.on(config) })
+	c := newClient(t, pool, pglock.WithTurns(pglock.DefaultTurns, patience)) // the time of a block would end it early
 	names, each := 100, inThousands(100)
 	var holders []*pglock.Lease
 	for n := range names {

@@ -186,9 +186,9 @@ func TestHole_I16_WorkInsideCommitOutlivesTheLease(t *testing.T) {
 	newLedger(t, db)
 	p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
 	look.exec(t, `
-		CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(2); RETURN NULL; END $$;
+		CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(4); RETURN NULL; END $$;
 		CREATE CONSTRAINT TRIGGER sleep AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION sleep()`)
-	g := p.mustAcquire(t, "x", time.Second)
+	g := p.mustAcquire(t, "x", 3*time.Second)
 	p.exec(t, `BEGIN`)
 	if err := p.fence(t.Context(), g, "x"); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestHole_I16_WorkInsideCommitOutlivesTheLease(t *testing.T) {
 	answered := sendCommit(t, p)
 	late := passed(t, look, "x").Sub(ended)
 	a := <-answered
-	t.Logf("COMMIT of 2 s with a lease of 1 s was answered %+v; the next holder passed the fence %v after the end of the lease", a, late)
+	t.Logf("COMMIT of 4 s with a lease of 3 s was answered %+v; the next holder passed the fence %v after the end of the lease", a, late)
 	if serverVersion(t, look) >= 170000 {
 		if a.err == nil {
 			t.Error("I16: COMMIT was not ended by transaction_timeout")

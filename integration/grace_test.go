@@ -29,7 +29,7 @@ type letIn struct {
 func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 	inLongTier(t)
 	t.Parallel() // it has servers of its own
-	const ttl = 5 * time.Second
+	const ttl = 8 * time.Second
 	const grace = ttl
 	primary := newPrimary(t)
 	standby := newStandby(t, primary)

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,6 +271,15 @@ func checkGrants(t *testing.T, p *peer) int {
 		t.Errorf("I2: %d grants have a token that is not greater than the one before", n)
 	}
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
+}
+
+// waits counts the calls of a client that have begun to wait: they are in a line, or know their place in the queue.
+type waits struct{ atomic.Int64 }
+
+func (w *waits) Observe(_ context.Context, e pglock.Event) {
+	if e.Kind == pglock.EventWait {
+		w.Add(1)
+	}
 }
 
 // patientCalls takes the limits away that calls for many have for their waits, so that a circle of waiters would be one.

@@ -20,7 +20,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			look, writer := newPeer(t, db.URL()), newPeer(t, db.URL())
 			mode := map[bool]string{false: "exclusive", true: "shared"}[shared]
 			var token int64
-			if err := writer.QueryRow(t.Context(), `SELECT token FROM pglock.acquire_lease('x', $1, gen_random_uuid(), 'writer', '1 s', p_mode => $2)`, writer.key.String(), mode).Scan(&token); err != nil {
+			if err := writer.QueryRow(t.Context(), `SELECT token FROM pglock.acquire_lease('x', $1, gen_random_uuid(), 'writer', '1 min', p_mode => $2)`, writer.key.String(), mode).Scan(&token); err != nil {
 				t.Fatal(err)
 			}
 			writer.exec(t, `BEGIN`)
@@ -31,7 +31,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			// The commit is checked, and not yet done, like one that waits for the disk or for a standby.
 			writer.exec(t, `SELECT set_config(name, '0', true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout', 'statement_timeout');
 				INSERT INTO ledger (token) VALUES (1); SET CONSTRAINTS ALL IMMEDIATE`)
-			awaitExpiry(t, look, "x")
+			endNow(t, look, "x")
 			const clients = 3
 			got := make(chan fetched, clients)
 			var pools []*pglock.Client

@@ -129,7 +129,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 	if err := fencedstore.GuardTable(t.Context(), db.Pool(t), "acts", fencedstore.WithTableResource("x")); err != nil {
 		t.Fatal(err)
 	}
-	e := &anElection{t: t, url: db.URL(), ttl: 2 * time.Second, reports: make(chan said, 1024)}
+	e := &anElection{t: t, url: db.URL(), ttl: 3 * time.Second, reports: make(chan said, 1024)}
 	members := make(map[string]*aCandidate)
 	for range 3 {
 		c := e.join()

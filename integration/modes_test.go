@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -270,7 +271,7 @@ func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
 	a, b := newClient(t, db.Pool(t)), newClient(t, db.Pool(t))
 	const rounds = 12
 	got := make(chan fetched, 2)
-	var took time.Duration
+	took := make(map[int][]time.Duration) // for each kind of readers
 	for n := range rounds {
 		first := mustTry(t, b, "x")
 		acquireInBackground(t.Context(), a, n, "x", got) // so that a's lease was waited for, and b's release went to another
@@ -290,15 +291,18 @@ func TestI9_ReadersAreToldOfTheirGrants(t *testing.T) {
 		mustRelease(t, writer.lease)
 		reader := await(t, got)
 		if n > 0 { // in its first wait b has to begin to listen
-			took += time.Since(began)
+			took[n%2] = append(took[n%2], time.Since(began))
 		}
 		if reader.err != nil {
 			t.Fatal(reader.err)
 		}
 		mustRelease(t, reader.lease)
 	}
-	t.Logf("%d grants took %v", rounds-1, took)
-	if took > (rounds-1)*400*time.Millisecond {
-		t.Errorf("%d grants took %v: they were found by looking", rounds-1, took)
+	for _, times := range took {
+		slices.Sort(times)
+		t.Logf("the grants took %v", times)
+		if times[len(times)/2] > 400*time.Millisecond { // a busy machine delays some of them
+			t.Errorf("grants took %v: they were found by looking", times)
+		}
 	}
 }

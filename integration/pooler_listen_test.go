@@ -76,21 +76,22 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 		}
 		return took
 	}
-	const rounds, most = 5, 8 * time.Second // a look's interval is a second at most
-	var together time.Duration
+	const rounds, most = 5, 1600 * time.Millisecond // a look's interval is a second at most
+	var seldom []time.Duration
 	for range rounds {
-		together += handOver(func() {
+		seldom = append(seldom, handOver(func() {
 			backedOff := count.looks.Load() + 7
 			eventually(t, "looks to be seldom", func() bool { return count.looks.Load() >= backedOff })
-		})
+		}))
 	}
+	slices.Sort(seldom)
 	fastest := most
 	for range rounds {
 		fastest = min(fastest, handOver(func() {}))
 	}
-	t.Logf("%d hand-overs after a long wait took %v together; of %d at once the fastest took %v", rounds, together, rounds, fastest)
-	if together > most {
-		t.Errorf("%d hand-overs took %v, want less than %v", rounds, together, most)
+	t.Logf("hand-overs after a long wait took %v; of %d at once the fastest took %v", seldom, rounds, fastest)
+	if seldom[rounds/2] > most { // a busy machine delays some of them
+		t.Errorf("hand-overs took %v, want less than %v for most of them", seldom, most)
 	}
 	if fastest > 500*time.Millisecond { // a client that trusts in notifications looks at most every 750 ms
 		t.Errorf("no hand-over took less than %v: the client has not noticed that it hears nothing", fastest)

@@ -184,10 +184,10 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 	eventually(t, "the server to have counted every call", func() bool {
 		return calls("release_lease") == waiters+1 && calls("acquire_lease") > waiters
 	})
-	asked, told := calls("acquire_lease"), calls("announce")
-	t.Logf("%d hand-overs in %v: %d requests, %d announcements", waiters, took, asked, told)
+	asked, told, looked := calls("acquire_lease"), calls("announce"), calls("look")
+	t.Logf("%d hand-overs in %v: %d requests, %d announcements, %d looks", waiters, took, asked, told, looked)
 	// A look may find a grant a moment before its hint comes: then the call asks once more.
-	if asked < waiters+1 || asked > waiters+3 {
+	if asked < waiters+1 || asked > waiters+1+max(2, looked) {
 		t.Errorf("%d requests for %d acquisitions", asked, waiters+1)
 	}
 	if told < waiters-2 || told > waiters+1 { // the last release cannot know that nobody is left

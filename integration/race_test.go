@@ -30,6 +30,21 @@ func (p *peer) enqueue(ctx context.Context, name string, id uuid.UUID, mode stri
 	return q, err
 }
 
+// patientWaits takes the second away for which calls wait at most for whoever decides about their lock, and the one for
+// which a transaction that decides may be idle: a test that holds one up may stand still for longer than that.
+func patientWaits(t *testing.T, p *peer) {
+	t.Helper()
+	p.exec(t, `DO $$ DECLARE f regprocedure; BEGIN
+		FOR f IN SELECT oid FROM pg_proc WHERE pronamespace = 'pglock'::regnamespace AND 'lock_timeout=1s' = ANY (proconfig) LOOP
+			EXECUTE format('ALTER FUNCTION %s SET lock_timeout = ''1min''', f);
+		END LOOP;
+		PERFORM set_config('search_path', 'pglock', true);
+		FOR f IN SELECT unnest('{lock_head, give_up_all}'::regproc[]::regprocedure[]) LOOP
+			EXECUTE replace(pg_get_functiondef(f), 'session_timeout'', 1000)', 'session_timeout'', 60000)');
+		END LOOP;
+	END $$`)
+}
+
 func orZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -49,6 +64,7 @@ func TestI8_ReleaseWaitsForATicketThatIsBeingWritten(t *testing.T) {
 		t.Run(lock.mode, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look, holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			patientWaits(t, look)
 			held, err := holder.enqueue(t.Context(), "x", uuid.New(), lock.mode, lock.capacity)
 			if err != nil || !held.granted {
 				t.Fatalf("%+v, %v", held, err)
@@ -89,6 +105,7 @@ func TestI8_WaiterLooksAgainAfterAReleaseUnderWay(t *testing.T) {
 		t.Run(lock.mode, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look, holder, waiter := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
+			patientWaits(t, look)
 			held, err := holder.enqueue(t.Context(), "x", uuid.New(), lock.mode, lock.capacity)
 			if err != nil || !held.granted {
 				t.Fatalf("%+v, %v", held, err)

@@ -159,6 +159,7 @@ func TestI1_ASemaphoreIsNeverHeldByMoreThanItsLimit(t *testing.T) {
 func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	patientWaits(t, newPeer(t, db.URL()))
 	for _, before := range []string{"new", "known", "held", "held by a writer"} {
 		for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
 			t.Run(before+"/"+limits[0], func(t *testing.T) {
@@ -214,6 +215,7 @@ func TestWhatAWriterHasLeftIsShared(t *testing.T) {
 func TestI13_TryThatTheQueueRefusesLocksNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	patientWaits(t, newPeer(t, db.URL()))
 	p, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	for _, mode := range []string{"shared", "limit 2"} {
 		look.mustAsk(t, mode, mode)

@@ -374,7 +374,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 			return nil
 		}
 	})
-	c, admin := newClient(t, pool, pglock.WithDefaultTTL(time.Minute)), newAdmin(t, pool)
+	c, admin := newClient(t, pool, pglock.WithDefaultTTL(10*time.Minute)), newAdmin(t, pool)
 	lease, err := c.TryAcquire(t.Context(), "x")
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -67,15 +68,19 @@ func TestAWatchIsToldOfGrantsAndReleasesAtOnce(t *testing.T) {
 	mustRelease(t, mustTry(t, a, "x")) // it hears by the end of these
 	for nextChange(t, changes).Kind != pglock.ChangeReleased {
 	}
-	began := time.Now()
+	var times []time.Duration
 	for range 8 {
+		began := time.Now()
 		l := mustTry(t, a, "x")
 		expect(pglock.ChangeGranted)
+		granted := time.Now()
 		mustRelease(t, l)
 		expect(pglock.ChangeReleased)
+		times = append(times, granted.Sub(began), time.Since(granted))
 	}
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("%v for 16 changes: looks found them", took)
+	slices.Sort(times)
+	if times[len(times)/2] > 400*time.Millisecond { // a busy machine delays some of them
+		t.Errorf("%v for 16 changes: looks found them", times)
 	}
 }
 
@@ -114,7 +119,7 @@ func TestWatchTellsEveryChange(t *testing.T) {
 			}
 			expect(pglock.ChangeBroken, broken.NewToken, 0)
 			crashed := newPeer(t, db.URL())
-			crashed.exec(t, `SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'a', '4 s')`)
+			crashed.exec(t, `SELECT pglock.acquire_lease('x', gen_random_uuid(), gen_random_uuid(), 'a', '8 s')`)
 			crashed.exec(t, `SELECT pglock.announce('{x}', '{NULL}')`)
 			expect(pglock.ChangeGranted, 0, 1)
 			expect(pglock.ChangeExpired, 0, 0)

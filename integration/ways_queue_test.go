@@ -35,6 +35,7 @@ func grantOf(t *testing.T, look *peer, name string, id uuid.UUID) int64 {
 func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	patientWaits(t, newPeer(t, db.URL()))
 	for way := range releaseWays {
 		t.Run(way, func(t *testing.T) {
 			holder, waiter, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
@@ -71,6 +72,7 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	patientWaits(t, newPeer(t, db.URL()))
 	for way := range releaseWays {
 		holder, waiter, look := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 		g := holder.mustAcquire(t, way, time.Minute)
@@ -211,6 +213,7 @@ func TestTrap9_LateTicketOfARequestThatWasGivenUpIsTakenBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, look, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	patientWaits(t, look)
 	p.mustAcquire(t, "x", time.Minute)
 	p.exec(t, `CREATE FUNCTION public.held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
 		CREATE TRIGGER held_up BEFORE INSERT ON pglock.waiters FOR EACH ROW EXECUTE FUNCTION public.held_up()`)
@@ -270,6 +273,7 @@ func TestI12_I24_AllWaysSetTheCommitAsTheyNeed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	patientWaits(t, p)
 	setting := func() string { return one[string](t, p, `SHOW synchronous_commit`) }
 	for _, before := range []string{"off", "local", "on", "remote_apply"} {
 		durable := map[string]string{"off": "on", "local": "on"}[before]
@@ -322,6 +326,7 @@ func TestI12_I24_CallsAloneWaitForTheDiskWhereTheyGrant(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+	patientWaits(t, p)
 	many := `pglock.acquire_leases(ARRAY[$1], ARRAY[$2::uuid], $3, '{p}', '{1 min}', '{NULL}', '{false}', '{exclusive}', '{NULL}', '{true}', '10 s', '{NULL}', '{false}', '{1}', true)`
 	for what, call := range map[string]string{
 		"acquire_lease":  `SELECT more -> 'handed' FROM pglock.acquire_lease($1, $2, $3, 'p', '1 min', p_wait => true, p_alone => true)`,
@@ -419,6 +424,7 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	other, p := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, p)
 	leases := map[string]uuid.UUID{"a": uuid.New(), "b": uuid.New()}
 	for name, id := range leases {
 		if _, err := p.grantBy(t.Context(), "acquire_lease", name, id); err != nil {
@@ -438,7 +444,7 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 		p.exec(t, `ROLLBACK`)
 		other.exec(t, `BEGIN`)
 		other.exec(t, c.held)
-		p.exec(t, `SET statement_timeout = '1900 ms'`)
+		p.exec(t, `SET statement_timeout = '10 s'`)
 		if _, err := p.Exec(t.Context(), c.call); state(err) != "55P03" {
 			t.Errorf("%s: %v; want 55P03", what, err)
 		}
@@ -575,6 +581,7 @@ func oppositeOrders(t *testing.T, url string) {
 	t.Helper()
 	look := newPeer(t, url)
 	patientCalls(t, look)
+	patientWaits(t, look)
 	acquire := func(wait bool) string {
 		return fmt.Sprintf(`SELECT pglock.acquire_leases(names, ARRAY(SELECT gen_random_uuid() FROM unnest(names)), gen_random_uuid(), array_fill('h'::text, n), array_fill('1 min'::interval, n),
 		array_fill(NULL::jsonb, n), array_fill(false, n), array_fill('exclusive'::text, n), array_fill(NULL::int, n), array_fill(%v, n), '10 s', array_fill(NULL::uuid, n), array_fill(false, n),

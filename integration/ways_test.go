@@ -99,7 +99,8 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	const enough = 200 // to show anything: a busy machine needs longer
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	began := time.Now()
 	var mu sync.Mutex
@@ -118,7 +119,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if len(history) == 3000 {
+			if len(history) == 3000 || end > 2*time.Second && len(history) >= enough {
 				cancel() // enough, and the checker's work grows faster than the history
 			}
 			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out, Return: int64(end)})
@@ -147,7 +148,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 	if result := porcupine.CheckOperationsTimeout(fencedMutex, history, time.Minute); result != porcupine.Ok {
 		t.Fatalf("I2: a history of %d operations is %s", len(history), result)
 	}
-	if len(history) < 200 {
+	if len(history) < enough {
 		t.Errorf("%d operations are too few to show anything", len(history))
 	}
 }
@@ -156,6 +157,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 func TestI1_I13_GrantUnderWayIsGrantedToNobodyElse(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	patientWaits(t, newPeer(t, db.URL()))
 	for first := range grantWays {
 		for second := range grantWays {
 			for _, ends := range []string{"COMMIT", "ROLLBACK"} {

@@ -46,7 +46,7 @@ func TestOneCandidateLeadsAtATimeAndTheNextFollowsWhenItResigns(t *testing.T) {
 func TestLossEndsTheWorkAndTheCandidateCampaignsAgain(t *testing.T) {
 	t.Parallel()
 	e := newElection(t)
-	m := e.join("a", false, leader.WithTTL(3*time.Second))
+	m := e.join("a", false, leader.WithTTL(6*time.Second))
 	now := m.leads()
 	halfDone := errors.New("half of it is done")
 	now.whenTold <- halfDone
@@ -65,37 +65,42 @@ func TestLossEndsTheWorkAndTheCandidateCampaignsAgain(t *testing.T) {
 // The lease is kept, and renewed, until the work has stopped; only then is it released.
 func TestNobodyElseLeadsBeforeTheWorkHasStopped(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(m *member){
-		"the end of ctx": func(m *member) { m.leave() },
-		"a resignation": func(m *member) {
-			ctx, cancel := context.WithTimeout(m.e.t.Context(), 50*time.Millisecond)
-			defer cancel()
-			if err := m.Resign(ctx); !errors.Is(err, context.DeadlineExceeded) {
-				m.e.t.Errorf("Resign, whose ctx has ended: %v", err)
-			}
+	// ended has a call step down, whose ctx ends when the work is told.
+	ended := func(m *member, now *term, what string, call func(context.Context) error) {
+		m.e.t.Helper()
+		ctx, cancel := context.WithCancel(m.e.t.Context())
+		defer cancel()
+		over := make(chan error, 1)
+		go func() { over <- call(ctx) }()
+		now.told(m.e.t)
+		cancel()
+		if err := receive(m.e.t, over, what); !errors.Is(err, context.Canceled) {
+			m.e.t.Errorf("%s, whose ctx has ended: %v", what, err)
+		}
+	}
+	for name, stop := range map[string]func(m *member, now *term){
+		"the end of ctx": func(m *member, _ *term) { m.leave() },
+		"a resignation": func(m *member, now *term) {
+			ended(m, now, "Resign", m.Resign)
 			if err := m.Resign(m.e.t.Context()); !errors.Is(err, leader.ErrNotLeading) {
 				m.e.t.Errorf("Resign while the leader stops: %v", err)
 			}
 		},
-		"a hand-over": func(m *member) {
-			ctx, cancel := context.WithTimeout(m.e.t.Context(), 500*time.Millisecond)
-			defer cancel()
-			if err := m.HandOver(ctx, "b"); !errors.Is(err, context.DeadlineExceeded) {
-				m.e.t.Errorf("HandOver, whose ctx has ended: %v", err)
-			}
+		"a hand-over": func(m *member, now *term) {
+			ended(m, now, "HandOver", func(ctx context.Context) error { return m.HandOver(ctx, "b") })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newElection(t)
-			m := e.join("a", true, leader.WithTTL(3*time.Second))
+			m := e.join("a", true, leader.WithTTL(6*time.Second))
 			now := m.leads()
 			next := e.queue("b")[0]
-			stop(m)
+			stop(m, now)
 			now.told(t)
 			renewed := now.lease.Deadline()
 			e.eventually("the lease to be renewed twice", func() bool {
-				return now.lease.Deadline().After(renewed.Add(1500 * time.Millisecond))
+				return now.lease.Deadline().After(renewed.Add(3 * time.Second))
 			})
 			if s := m.Status(); len(next.terms) != 0 || s.State != leader.StateStopping || s.Token != now.lease.Token() {
 				t.Errorf("while the work has not stopped: %d others, %+v", len(next.terms), s)

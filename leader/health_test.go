@@ -37,7 +37,7 @@ func TestHealthFailsWhenWorkGoesOnAfterTheLossOfLeadership(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := newElection(t)
-			m := e.join("a", true, leader.WithTTL(3*time.Second), leader.WithTolerance(tc.tolerance))
+			m := e.join("a", true, leader.WithTTL(6*time.Second), leader.WithTolerance(tc.tolerance))
 			now := m.leads()
 			expect := func(code int, state leader.State, token bool) map[string]any {
 				t.Helper()

@@ -24,7 +24,7 @@ func TestHandOverMakesTheNamedCandidateLead(t *testing.T) {
 		t.Errorf("the work ended with %v, and the lease with %v", why, now.lease.Err())
 	}
 	d := others[2].leads()
-	if took := time.Since(began); took > time.Second {
+	if took := time.Since(began); took > 10*time.Second { // a second; the rest is for a busy machine
 		t.Errorf("the named candidate led after %v", took)
 	} else {
 		t.Logf("the named candidate led after %v", took)

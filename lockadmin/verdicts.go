@@ -290,11 +290,21 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 	v.Because = fmt.Sprintf("Nothing in PostgreSQL blocks the holder as far as can be seen, and the queue is in order. %s has held the lock for %s.",
 		shown.Text(h.Holder), shown.Age(h.HeldFor))
 	v.IfNothing = "The waiters get the lock in their order."
-	v.Steps = []Step{
+	if w := l.perhapsWaits(); w != nil {
+		by := ""
+		if w.Holder != "" {
+			by = " of " + shown.Text(w.Holder)
+		}
+		v.Text += fmt.Sprintf(" The same program has waited for lock %s%s for %s.", shown.Name(w.For), by, shown.Age(w.Waiting))
+		v.Because += " Whether the work under this lock waits for the other one cannot be seen: the program asked without the context of " +
+			"its lease, so another line of its work may be the one that waits."
+		v.Steps = []Step{again("If it is the same work, the cause is there: look at that lock.", w.For)}
+	}
+	v.Steps = append(v.Steps,
 		again("Look again in a minute. Another holder: the queue moves. The same: its work takes long, or hangs.", l.name),
 		l.find(h, "See in its log what it does. If its work hangs, end the program: "+l.ends(h)),
-		{Do: "Do not break the lock only because it is slow.", Effect: "A break stops no program. The old holder and the next one would then work at the same time."},
-	}
+		Step{Do: "Do not break the lock only because it is slow.", Effect: "A break stops no program. The old holder and the next one would then work at the same time."},
+	)
 }
 
 // ends says when the lock is free after the holder's program has ended.

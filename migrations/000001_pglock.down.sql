@@ -28,6 +28,7 @@ DROP TRIGGER fence_commit ON fences;
 DROP TRIGGER note_tenure ON locks;
 DROP FUNCTION recent_events(p_after bigint);
 DROP FUNCTION statistics(p_top int);
+DROP FUNCTION blocked_statistics();
 DROP FUNCTION prune_history(p_older interval, p_limit int, p_after bigint, OUT removed bigint, OUT next bigint);
 DROP FUNCTION clock_steps(p_after bigint, p_limit int);
 DROP FUNCTION replay_history(p_lock_name text, p_limit int, p_after text, p_after_token bigint, p_after_id bigint);

@@ -73,7 +73,7 @@ CREATE TABLE locks (
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
-  slowest       interval,                           -- the longest time between two renewals of the lease; NULL: none yet
+  slowest       interval,                           -- the longest time between two renewals; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
@@ -477,8 +477,8 @@ AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::b
 -- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
 -- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
 -- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
--- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from anything.
--- A session that is new here is not alive by that: its tickets make it so.
+-- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from
+-- anything. A session that is new here is not alive by that: its tickets make it so.
 CREATE FUNCTION mark_connection(
   p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -1805,7 +1805,8 @@ BEGIN
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
+      UPDATE locks l SET renewed_at = clock_timestamp(),
+        slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
         expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)
@@ -2044,32 +2045,30 @@ $$;
 -- again. The transaction may last no longer than the lease, or than p_time_limit if that is less. p_slot NULL:
 -- whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
 CREATE FUNCTION fence(
-  p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
-  p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
+  p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL, p_allow_same_token boolean DEFAULT false,
+  p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL, p_receipt_id uuid DEFAULT NULL,
+  p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  res   text;
-  r     record;
-  ms    bigint;
-  ok    boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
+  res text;
+  r   record;
+  ms  bigint;
+  ok  boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
-        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL
-          THEN 'NULL' ELSE 'given' END
-      USING ERRCODE = 'invalid_parameter_value';
+        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
+        CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
-    -- Refused in any case. A holder that was overtaken gets the stale token's error first, without waiting for
-    -- anybody.
+    -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
@@ -2078,15 +2077,13 @@ BEGIN
     ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
   END IF;
   ok := bound_transaction(ms);
-
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, r.slot, p_grant_id, pg_current_xact_id(), clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET
       last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()
-      WHERE f.last_token < p_token
-         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
+      WHERE f.last_token < p_token OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
     RETURNING f.fenced_xact INTO fence.xact;
   IF NOT FOUND THEN
     PERFORM raise_stale(res, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = res));
@@ -2663,8 +2660,8 @@ CREATE INDEX fences_lock ON fences (lock_name, resource);
 
 -- Lists, for people. They lock nothing. A list in the order of names walks an index from p_after on, and stops after
 -- p_limit rows, however long the table is: so each page costs the same. Any other order reads the whole table once for
--- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or a
--- holder's label contains.
+-- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or
+-- a holder's label contains.
 
 -- is_listed says whether a row fits the filters that locks and waiters have in common.
 CREATE FUNCTION is_listed(
@@ -2699,7 +2696,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
   SELECT * FROM (
     SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+    WHERE d.name > p_after AND d.name >= p_prefix
+      AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
       AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
@@ -2748,8 +2746,9 @@ BEGIN
 END $$;
 
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
--- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session is
--- alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more recently.
+-- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session
+-- is alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more
+-- recently.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
   p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
@@ -2775,7 +2774,8 @@ AS $$
                ELSE 0 END AS place
       FROM waiters w
       WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
-        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
+        AND starts_with(w.name, p_prefix)
         AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
@@ -2836,7 +2836,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
+       AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)
     UNION
@@ -2845,13 +2846,15 @@ AS $$
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
     (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
+       AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
 $$;
 
--- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every fence.
+-- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every
+-- fence.
 CREATE FUNCTION rank_fences(
   p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
   p_older interval DEFAULT NULL)
@@ -2886,7 +2889,8 @@ BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
-             GREATEST(max(a.until), max(s.alive_until)) AS alive_until, GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+             GREATEST(max(a.until), max(s.alive_until)) AS alive_until,
+             GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
              sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
       FROM (
         SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
@@ -2915,8 +2919,8 @@ BEGIN
 END $$;
 
 -- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
--- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until without
--- another sign of life: while its tickets count, or a lease still has a third of its TTL.
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until
+-- without another sign of life: while its tickets count, or a lease still has a third of its TTL.
 CREATE FUNCTION list_sessions(
   p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
   p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)
@@ -3036,7 +3040,8 @@ AS $$
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
         (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
            JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
-         WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
+         WHERE 0 = ANY (s.by)
+           AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
          LIMIT 1) AS gid
       FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
         LEFT JOIN k r ON r.pid = s.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
@@ -3086,7 +3091,8 @@ AS $$
     FROM locks l JOIN waiters q ON q.session_id = l.session_id
     WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
     UNION
-    SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name, q.enqueued_at
+    SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
+           q.enqueued_at
     FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
       JOIN waiters q ON q.session_id = l.session_id
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
@@ -3228,8 +3234,8 @@ END $$;
 
 -- What operators do about a client.
 
--- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases, as
--- break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
+-- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases,
+-- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
 -- session's row goes first (I25), so that its other tickets do not count any more. A client that is still alive loses
 -- its leases, and its waiting calls queue again, at the end. All of it is one transaction.
 CREATE FUNCTION break_session(
@@ -3366,7 +3372,8 @@ BEGIN
   IF (level, keep_us) <> (was.level, was.keep_us) THEN
     INSERT INTO events (kind, lock_name, token, actor, reason)
       VALUES ('level', '', 0, p_actor, 'level ' || level || ', kept for '
-        || CASE WHEN keep_us % 86400000000 = 0 THEN keep_us / 86400000000 || ' days' ELSE keep_us / 1000000 || ' s' END);
+        || CASE WHEN keep_us % 86400000000 = 0 THEN keep_us / 86400000000 || ' days'
+                ELSE keep_us / 1000000 || ' s' END);
   END IF;
 END $$;
 
@@ -3505,6 +3512,31 @@ END $$;
 
 -- Numbers for monitoring. They name locks at most: whoever may use locks may read them. Nothing here locks anything.
 
+-- blocked_statistics counts, for statistics, at most 1,000 transactions that use tables of this schema and wait for
+-- others, and those others. It leaves out ages that the owner may not see.
+CREATE FUNCTION blocked_statistics() RETURNS TABLE (item text, value double precision)
+LANGUAGE sql VOLATILE
+AS $$
+  WITH ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
+    blocked AS MATERIALIZED (
+      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
+          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
+          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
+            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+      LIMIT 1000),
+    blockers AS MATERIALIZED (
+      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
+      WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
+  SELECT v.item, v.value FROM (VALUES
+      ('blocked', (SELECT count(*) FROM blocked b)),
+      ('blocked_seconds', (
+        SELECT coalesce(GREATEST(0, extract(epoch FROM clock_timestamp() - min(b.waitstart))), 0) FROM blocked b)),
+      ('blockers', (SELECT count(*) FROM blockers b)),
+      ('blocking_seconds', (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))
+                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid))) AS v (item, value)
+  WHERE v.value IS NOT NULL
+$$;
+
 -- statistics counts what there is at this moment. item says what value counts; lock_name is NULL for all locks
 -- together. With p_top > 0 it also tells the numbers of single locks: of the p_top locks whose queue has waited for
 -- longest or that are held for longest, in turns, and with lock_name '' of all others together. It reads the whole
@@ -3537,23 +3569,14 @@ AS $$
             SELECT q.name, NULL, NULL, NULL FROM queued q WHERE NOT EXISTS (SELECT FROM held o WHERE o.name = q.name)) h
         LEFT JOIN queued q ON q.name = h.name),
     ranked AS (
-      SELECT CASE WHEN row_number() OVER (ORDER BY k.place, k.waiting_since, k.name) <= p_top THEN k.name ELSE '' END AS label, k.*
+      SELECT CASE WHEN row_number() OVER (ORDER BY k.place, k.waiting_since, k.name) <= p_top THEN k.name ELSE '' END
+               AS label, k.*
       FROM known k),
     sums AS (
       SELECT r.label, count(*) FILTER (WHERE r.leases > 0) AS locks, sum(r.leases) AS leases, sum(r.ending) AS ending,
              min(r.held_since) AS held_since, sum(r.waiting) AS waiting, sum(r.dead) AS dead,
              min(r.waiting_since) AS waiting_since
-      FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1),
-    ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
-    blocked AS MATERIALIZED (
-      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
-          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
-          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
-            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
-      LIMIT 1000),
-    blockers AS MATERIALIZED (
-      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
-      WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
+      FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1)
   SELECT v.item, s.label, v.value FROM sums s CROSS JOIN moment m CROSS JOIN LATERAL (VALUES
       ('locks', s.locks), ('leases', coalesce(s.leases, 0)), ('ending', coalesce(s.ending, 0)),
       ('held_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.held_since)), 0)),
@@ -3564,13 +3587,9 @@ AS $$
       ('sessions', (SELECT count(*) FROM sessions s WHERE s.alive_until > m.now)),
       ('dead_holders', (SELECT count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
       ('tokens', (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM fencing_token_seq q)),
-      ('blocked', (SELECT count(*) FROM blocked b)),
-      ('blocked_seconds', (SELECT coalesce(GREATEST(0, extract(epoch FROM m.now - min(b.waitstart))), 0) FROM blocked b)),
-      ('blockers', (SELECT count(*) FROM blockers b)),
-      ('blocking_seconds', (SELECT extract(epoch FROM m.now - min(a.xact_start))
-                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid)),
       ('notification_queue', pg_notification_queue_usage()::numeric)) AS v (item, value)
-  WHERE v.value IS NOT NULL
+  UNION ALL
+  SELECT b.item, NULL, b.value FROM blocked_statistics() b
 $$;
 
 -- recent_events tells the IDs and kinds of events above p_after that somebody should know of, at most 100,000, and

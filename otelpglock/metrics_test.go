@@ -175,8 +175,9 @@ func TestTheLifeOfLocksOnAServerBecomesMetrics(t *testing.T) {
 	if err := second.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
 		t.Fatal(err)
 	}
-	short := mustAcquire(t.Context(), t, b, "short", pglock.WithTTL(300*time.Millisecond)) // its heartbeat has a connection soon
-	s.await(t, pglock.EventRenew)
+	short := mustAcquire(t.Context(), t, b, "short", pglock.WithTTL(6*time.Second))
+	for s.await(t, pglock.EventRenew).Lock != "short" { // now the heartbeat has a connection; an earlier event is of Renew
+	}
 	if _, err := pool.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pglock.list_backends('short')`); err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +244,7 @@ func TestEventsThatWereDroppedAreCounted(t *testing.T) {
 			<-leave
 		}
 	})))
-	l := mustAcquire(t.Context(), t, c, "orders/1")
+	l := mustAcquire(t.Context(), t, c, "orders/1", pglock.WithTTL(time.Hour)) // no renewal is among what is dropped
 	<-entered
 	const tries = 1200
 	for range tries {

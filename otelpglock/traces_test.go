@@ -75,7 +75,7 @@ func TestACallsTraceShowsItsWaitAndItsLease(t *testing.T) {
 	if len(hold.Links) != 1 || hold.Links[0].SpanContext.SpanID() != acquire.SpanContext.SpanID() || attributesOf(hold)["pglock.lease.end"] != "release" {
 		t.Errorf("hold: links %v, %v", hold.Links, hold.Attributes)
 	}
-	if gap := hold.StartTime.Sub(acquire.EndTime); gap < -10*time.Millisecond || gap > 10*time.Millisecond {
+	if gap := hold.StartTime.Sub(acquire.EndTime); gap < -time.Second || gap > time.Second {
 		t.Errorf("the hold begins %v after the end of its acquire", gap)
 	}
 }

@@ -226,6 +226,7 @@ func TestLossThatTheReleaseIsTheFirstToNoticeIsObserved(t *testing.T) {
 		system := trust.SystemClock()
 		c := startClient(t, newFakeStore(), func() trust.Instant { return system().Add(time.Duration(paused.Load())) }, WithObserver(&n))
 		l := mustAcquire(t, c, "report", WithTTL(30*time.Second))
+		synctest.Wait()                       // the heartbeat has planned its next beat
 		paused.Store(int64(40 * time.Second)) // no timer has noticed that yet
 		if err := l.Release(t.Context()); !errors.Is(err, ErrLost) {
 			t.Fatal(err)

@@ -43,6 +43,7 @@ func TestBlockingObserverHoldsUpNothing(t *testing.T) {
 		})))
 		began := time.Now()
 		kept := mustAcquire(t, c, "kept", WithTTL(3*time.Second))
+		synctest.Wait() // the observer has its first event, and blocks
 		for range observedMost {
 			if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
 				t.Fatal(err)

@@ -71,7 +71,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	if err := mustAcquire(t, c, "other").Release(t.Context()); err != nil {
 		t.Error(err)
 	}
-	short := mustAcquire(t, c, "short", pglock.WithTTL(time.Second))
+	short := mustAcquire(t, c, "short", pglock.WithTTL(exercised))
 	deadline := short.Deadline()
 	eventually(t, "a heartbeat", func() bool { return short.Deadline().After(deadline) || !short.Valid() })
 	if err := short.Release(t.Context()); err != nil {
@@ -82,7 +82,11 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	if err := fencedstore.New(pool).Write(t.Context(), places, func(context.Context, pgx.Tx) error { return nil }); err != nil {
 		t.Error(err)
 	}
-	exerciseQueue(t, startClient(t, pool, pglock.WithDefaultTTL(2*time.Second)), newAdmin(t, pool), "queue")
+	queues := startClient(t, pool, pglock.WithDefaultTTL(exercised))
+	exerciseQueue(t, queues, newAdmin(t, pool), "queue")
+	if err := queues.Close(t.Context()); err != nil { // none of its statements is under way when rows are compared
+		t.Error(err)
+	}
 	if err := places.Release(t.Context()); err != nil {
 		t.Error(err)
 	}

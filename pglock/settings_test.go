@@ -19,10 +19,13 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// exercised is the TTL of leases that exercise and exerciseQueue take: none of them ends by itself on a busy machine.
+const exercised = 6 * time.Second
+
 // exercise uses everything once, under whatever settings the pool's connections have.
 func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 	t.Helper()
-	c, err := pglock.New(t.Context(), pool, pglock.WithSchema(schema), pglock.WithDefaultTTL(2*time.Second))
+	c, err := pglock.New(t.Context(), pool, pglock.WithSchema(schema), pglock.WithDefaultTTL(exercised))
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
@@ -36,10 +39,10 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		t.Fatalf("TryAcquire: %v", err)
 	}
 	var held *pglock.HeldError
-	if _, err := c.TryAcquire(t.Context(), "report"); !errors.As(err, &held) || time.Until(held.ExpiresAt) > 3*time.Second || time.Until(held.ExpiresAt) < 0 {
+	if _, err := c.TryAcquire(t.Context(), "report"); !errors.As(err, &held) || time.Until(held.ExpiresAt) > exercised+time.Second || time.Until(held.ExpiresAt) < 0 {
 		t.Errorf("TryAcquire while held: %v", err)
 	}
-	if left, err := l.Check(t.Context()); err != nil || left <= 0 || left > 2*time.Second {
+	if left, err := l.Check(t.Context()); err != nil || left <= 0 || left > exercised {
 		t.Errorf("Check = %v, %v", left, err)
 	}
 	if err := l.Renew(t.Context()); err != nil {
@@ -52,12 +55,12 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 			t.Errorf("extended, Check = %v, %v", left, err)
 		}
 		end()
-		for begin := time.Now(); time.Until(l.Deadline()) > 2*time.Second; {
-			if time.Since(begin) > 10*time.Second {
-				t.Fatalf("ten seconds after the end of the extension the lease is trusted for %v", time.Until(l.Deadline()))
+		for begin := time.Now(); time.Until(l.Deadline()) > exercised; {
+			if time.Since(begin) > 20*time.Second {
+				t.Fatalf("twenty seconds after the end of the extension the lease is trusted for %v", time.Until(l.Deadline()))
 			}
 		}
-		for left := time.Hour; left > 2*time.Second; {
+		for left := time.Hour; left > exercised; {
 			if left, err = l.Check(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +84,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		t.Errorf("second Write without AllowSameToken: %v, want ErrStaleToken", err)
 	}
 	admin := newAdmin(t, pool, lockadmin.WithSchema(schema))
-	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != 2*time.Second || time.Since(info.AcquiredAt) > time.Minute {
+	if info, err := admin.Get(t.Context(), "report"); err != nil || !info.Held || info.TTL != exercised || time.Since(info.AcquiredAt) > time.Minute {
 		t.Errorf("Get = %+v, %v", info, err)
 	}
 	if fences, err := lockadmin.Collect(admin.Fences(t.Context(), "report")); err != nil || len(fences) != 1 || fences[0].LastToken != l.Token() {
@@ -131,7 +134,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 			if err != nil {
 				t.Fatalf("Waiters: %v", err)
 			}
-			return len(waiters) == length && waiters[0].Place == 1 && waiters[0].TTL == 2*time.Second && time.Since(waiters[0].Since) < time.Minute
+			return len(waiters) == length && waiters[0].Place == 1 && waiters[0].TTL == exercised && time.Since(waiters[0].Since) < time.Minute
 		})
 		return done
 	}
@@ -169,10 +172,10 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 	}
 }
 
-// eventually waits until it is so, for at most ten seconds.
+// eventually waits until it is so, for at most twenty seconds.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	late := time.NewTimer(10 * time.Second)
+	late := time.NewTimer(20 * time.Second)
 	defer late.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -246,8 +249,8 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 		"odd styles, simple":        both(odd, mode(pgx.QueryExecModeSimpleProtocol)),
 		"other styles":              params("datestyle", "German", "intervalstyle", "postgres_verbose"),
 		"ISO intervals":             params("intervalstyle", "iso_8601"),
-		"statement_timeout":         params("statement_timeout", "500ms"),
-		"lock_timeout":              params("lock_timeout", "50ms"),
+		"statement_timeout":         params("statement_timeout", "5s"),
+		"lock_timeout":              params("lock_timeout", "500ms"),
 		"synchronous_commit off":    params("synchronous_commit", "off"),
 		"plan_cache_mode":           params("plan_cache_mode", "force_generic_plan"),
 		"session_replication_role":  params("session_replication_role", "replica"),
@@ -268,12 +271,15 @@ func TestEverythingWorksUnderOddSessionSettings(t *testing.T) {
 func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	short := func(c *pgxpool.Config) {
-		c.ConnConfig.RuntimeParams["statement_timeout"] = "50ms"
-		c.ConnConfig.RuntimeParams["lock_timeout"] = "20ms"
-	}
-	a, b := startClient(t, db.Pool(t, short)), startClient(t, db.Pool(t, short))
+	pool, conn := db.Pool(t), db.Conn(t)
+	a, b := startClient(t, db.Pool(t)), startClient(t, pool)
 	l := mustAcquire(t, a, "report")
+	// From here on new connections have short timeouts: all of the client that waits. Nothing else would be repeated
+	// when a busy machine does not get through with a statement in that time.
+	for _, short := range []string{"statement_timeout = '50ms'", "lock_timeout = '20ms'"} {
+		execute(t, conn, "ALTER DATABASE "+pgx.Identifier{db.Name()}.Sanitize()+" SET "+short)
+	}
+	pool.Reset()
 	acquired := make(chan error, 1)
 	go func() {
 		next, err := b.Acquire(t.Context(), "report")
@@ -282,7 +288,6 @@ func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
 		}
 		acquired <- err
 	}()
-	conn := db.Conn(t)
 	eventually(t, "the waiting call's ticket", func() bool {
 		var queued bool
 		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')").Scan(&queued); err != nil {

@@ -158,7 +158,7 @@ func serverAdvice(err error) (code int, hint string) {
 	var lack *lacking
 	var late timeUp
 	switch {
-	case errors.As(err, &file): // before the network errors, which it looks like
+	case errors.As(err, &file):
 		return exitFailure, "send the output where it can be written"
 	case errors.As(err, &lack):
 		return exitPermission, lack.hint
@@ -192,7 +192,8 @@ func lost(err error) bool {
 	state := stateOf(err)
 	var connect *pgconn.ConnectError
 	var network net.Error
-	if errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) {
+	var file *fs.PathError // a file that cannot be written looks like a network error
+	if errors.As(err, &connect) || errors.As(err, &file) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
 	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {

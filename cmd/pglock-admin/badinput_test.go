@@ -182,7 +182,9 @@ func TestEveryCommandEndsWhenItsOutputCannotBeWritten(t *testing.T) {
 			cmd.Stdout, cmd.Stderr = out, &stderr
 			return cmd
 		}
-		if err := started(full).Run(); err == nil || !strings.Contains(stderr.String(), "try: send the output where it can be written") {
+		want := "pglock-admin: write /dev/stdout: no space left on device"
+		if err := started(full).Run(); err == nil || !strings.HasPrefix(stderr.String(), want) ||
+			!strings.Contains(stderr.String(), "try: send the output where it can be written") {
 			t.Errorf("%q to a full disk: %v, %s", line, err, stderr.String())
 		}
 		stderr.Reset()

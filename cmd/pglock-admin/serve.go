@@ -108,7 +108,7 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 		return err
 	}
 	defer pool.Close()
-	admin, err := o.firstLook(ctx, pool)
+	admin, err := o.firstLook(ctx, pool, s.enableBreak)
 	if err != nil {
 		return err
 	}
@@ -139,11 +139,15 @@ func (o *options) serve(cmd *cobra.Command, s *serving) error {
 	return runServer(ctx, server, listener, board)
 }
 
-// firstLook finds out before anything is served that the database is there, and has the schema.
-func (o *options) firstLook(ctx context.Context, pool *pgxpool.Pool) (*lockadmin.Admin, error) {
+// firstLook finds out before anything is served that the database is there, has the schema, and lets its user break locks
+// if the page is to do so: the settings of the history need the same role.
+func (o *options) firstLook(ctx context.Context, pool *pgxpool.Pool, breaks bool) (*lockadmin.Admin, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	admin, err := lockadmin.New(ctx, pool, lockadmin.WithSchema(o.schema))
+	if err == nil && breaks {
+		_, err = admin.HistorySettings(ctx)
+	}
 	return admin, because(ctx, o.withRights(ctx, pool, err))
 }
 

@@ -290,6 +290,7 @@ func TestServeNeedsTheDatabaseAndItsSchemaAndAFreePort(t *testing.T) {
 	t.Parallel()
 	in(t, "postgres://nobody@127.0.0.1:1/none", "serve").want(t, exitUnreachable, "cannot connect")
 	in(t, pgtest.EmptyDatabase(t).URL(), "serve").want(t, exitSchema, "is missing")
+	in(t, asUser(t, pgtest.Database(t), "pglock_user"), "serve", "--enable-break").want(t, exitPermission, "GRANT pglock_admin TO")
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -149,8 +149,8 @@ func drawWhy(w *page, o *options, e lockadmin.Explanation) {
 	}
 	first := e.Verdicts[0]
 	mark := marks[first.Severity]
-	if first.Kind == lockadmin.WhySlow {
-		mark += ", with a queue"
+	if first.Kind == lockadmin.WhySlow && first.Severity == lockadmin.SeverityOK {
+		mark = "BUSY" // nobody knows whether the holder's work goes on
 	}
 	fmt.Fprintf(w, "\n%s\n", behind(mark+"  ", first.Text, width))
 	for _, more := range [][2]string{{"", first.Because}, {"If you do nothing: ", first.IfNothing}} {
@@ -245,7 +245,7 @@ func whyFacts(e lockadmin.Explanation) (facts [][2]string) {
 		if len(e.Circle) == 0 && w.Holds == e.Lock {
 			whose := ""
 			if !w.SameOwner {
-				whose = " (another line of work of the same program)"
+				whose = " (perhaps another line of its work)"
 			}
 			add("waits for", fmt.Sprintf("%s waits for lock %s of %s, for %s%s", printable(w.Waiter), shellName(w.For), printable(w.Holder), age(w.Waiting), whose))
 		}

@@ -79,6 +79,13 @@ func (g *gate) reached(t *testing.T) {
 	g.s.eventually(t, "COMMIT to wait at the gate", `SELECT count(*) = 1 `+atGate)
 }
 
+// passed waits until the COMMIT is over.
+func (g *gate) passed(t *testing.T) {
+	t.Helper()
+	g.s.eventually(t, "the COMMIT to be over", `SELECT count(*) = 0 FROM pg_stat_activity
+		WHERE datname = current_database() AND xact_start IS NOT NULL AND query ILIKE 'commit%'`)
+}
+
 func (g *gate) rows(t *testing.T) (n int) {
 	t.Helper()
 	if err := g.s.pool.QueryRow(t.Context(), `SELECT count(*) FROM done`).Scan(&n); err != nil {
@@ -127,16 +134,18 @@ func TestI17_LostAnswerToTheCOMMITOfAnyDriverIsResolved(t *testing.T) {
 				g, w := newGate(t, s), newWire(t, s.url)
 				db := openDriver(t, of, w.url)
 				lease := s.lease(t)
-				// The silence lasts for longer than the caller waits.
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				done := make(chan error, 1)
 				go func() { done <- fencedstore.WriteSQL(ctx, db, lease, insertDone) }()
 				g.reached(t)
 				c.strike(t, g, w)
-				s.eventually(t, "the COMMIT to be over", `SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND xact_start IS NOT NULL AND query ILIKE 'commit%'`)
+				g.passed(t)
 				time.Sleep(100 * time.Millisecond) // the answer is on its way, and goes nowhere
 				w.mend()
+				if strings.HasSuffix(what, "silence") { // which lasts for longer than the caller waits
+					cancel()
+				}
 				err := <-done
 				if rows := g.rows(t); (err == nil) != (rows == 1) || rows != c.rows || errors.Is(err, pglock.ErrOutcomeUnknown) {
 					t.Errorf("I17: it answered %v and there are %d rows, want %d", err, rows, c.rows)
@@ -156,14 +165,16 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			g, w := newGate(t, s), newWire(t, s.url)
 			db := openDriver(t, of, w.url)
 			lease := s.lease(t)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)
-			begin := time.Now()
 			go func() { done <- fencedstore.WriteSQL(ctx, db, lease, insertDone) }()
 			g.reached(t)
 			w.silence(true)
 			g.lift()
+			g.passed(t)
+			cancel() // the caller waits no longer
+			begin := time.Now()
 			err := <-done
 			var unknown *fencedstore.OutcomeUnknownError
 			if !errors.As(err, &unknown) || !errors.Is(err, pglock.ErrOutcomeUnknown) {
@@ -188,7 +199,7 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 // says "driver: bad connection".
 func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 	t.Parallel()
-	const limit = 1500 * time.Millisecond
+	const limit = 4 * time.Second
 	for name, of := range sqlDrivers {
 		for what, do := range map[string]func(context.Context, *sql.Tx) error{
 			"a statement": func(ctx context.Context, tx *sql.Tx) error {
@@ -208,7 +219,7 @@ func TestI16_TimeLimitIsToldWhateverTheDriver(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				s := warm(t, newScene(t))
-				err := fencedstore.WriteSQL(t.Context(), openDriver(t, of, s.url), s.leaseOf(t, time.Second), do, fencedstore.WithTimeLimit(limit))
+				err := fencedstore.WriteSQL(t.Context(), openDriver(t, of, s.url), s.leaseOf(t, 3*time.Second), do, fencedstore.WithTimeLimit(limit))
 				var late *fencedstore.TimeLimitError
 				if !errors.As(err, &late) || late.Limit != limit || !strings.Contains(err.Error(), "WithTimeLimit") {
 					t.Errorf("%v, want a TimeLimitError of %v", err, limit)
@@ -228,10 +239,10 @@ func TestWorkLongerThanATTLIsCommittedWhateverTheDriver(t *testing.T) {
 			if _, err := s.pool.Exec(t.Context(), `CREATE TABLE done (n int)`); err != nil {
 				t.Fatal(err)
 			}
-			db, lease := openDriver(t, of, s.url), s.leaseOf(t, time.Second)
+			db, lease := openDriver(t, of, s.url), s.leaseOf(t, 4*time.Second)
 			for i := range 2 {
 				err := fencedstore.OnceSQL(t.Context(), db, lease, "nightly", func(ctx context.Context, tx *sql.Tx) error {
-					if _, err := tx.ExecContext(ctx, `SELECT pg_sleep(3)`); err != nil {
+					if _, err := tx.ExecContext(ctx, `SELECT pg_sleep(5)`); err != nil {
 						return err
 					}
 					return insertDone(ctx, tx)

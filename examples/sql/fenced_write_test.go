@@ -119,7 +119,7 @@ func TestI16_ScriptThatHangsPastItsLeaseIsRolledBack(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.hold(t, theAccount)
-	s.start(t, "fenced_write.sql", "name="+lock, "account=16", "amount=60", "ttl=2 s").refused(t, "canceling statement due to")
+	s.start(t, "fenced_write.sql", "name="+lock, "account=16", "amount=60", "ttl=6 s").refused(t, "canceling statement due to")
 	s.has(t, 0)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -242,7 +243,7 @@ func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 	conn := db.Conn(t)
 	fleet(t, conn)
 	var failures []error
-	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(100*time.Millisecond), metrics.WithOnError(func(err error) { failures = append(failures, err) }))
+	c := newCollector(t, newAdmin(t, db.Pool(t)), metrics.WithTimeout(time.Second), metrics.WithOnError(func(err error) { failures = append(failures, err) }))
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	for range 2 {
 		got := scrape(t, c)
@@ -289,10 +290,8 @@ func TestSimultaneousScrapesShareOneLookAtTheDatabase(t *testing.T) {
 	execute(t, conn, `BEGIN; LOCK TABLE pglock.locks`)
 	const scrapes = 10
 	var all sync.WaitGroup
-	arrived := make(chan struct{}, scrapes)
 	for range scrapes {
 		all.Go(func() {
-			arrived <- struct{}{}
 			answer := httptest.NewRecorder()
 			handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 			if !strings.Contains(answer.Body.String(), "\npglock_up 1\n") {
@@ -300,15 +299,30 @@ func TestSimultaneousScrapesShareOneLookAtTheDatabase(t *testing.T) {
 			}
 		})
 	}
-	for range scrapes {
-		<-arrived
-	}
 	<-counted.began
-	execute(t, conn, `SELECT pg_sleep(0.05); ROLLBACK`) // a scrape that comes later than that looks anew
+	for deadline := time.Now().Add(30 * time.Second); sharing() < scrapes-1; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("%d of %d scrapes wait for the look of another", sharing(), scrapes)
+			break
+		}
+	}
+	execute(t, conn, `ROLLBACK`)
 	all.Wait()
-	if n := counted.n.Load(); n > 2 {
+	if n := counted.n.Load(); n != 1 {
 		t.Errorf("%d looks at the database for %d scrapes", n, scrapes)
 	}
+}
+
+// sharing counts the goroutines that wait for the look of another.
+func sharing() (n int) {
+	stacks := make([]byte, 1<<22)
+	for one := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		state, frames, _ := strings.Cut(one, "\n")
+		if strings.Contains(state, "[chan receive") && strings.HasPrefix(frames, "github.com/pglock-dev/pglock/internal/metrics.(*shared[") {
+			n++
+		}
+	}
+	return n
 }
 
 func TestNamesOfLocksAreSafeAsLabels(t *testing.T) {

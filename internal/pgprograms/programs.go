@@ -12,7 +12,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/pause"
 )
 
 // MinMajor is the oldest PostgreSQL major that is accepted.
@@ -120,11 +123,7 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 		if _, err := os.Stat(p.Path(name)); err != nil {
 			return p, fmt.Errorf("no %s", name)
 		}
-		cmd := exec.CommandContext(ctx, p.Path(name), "--version")
-		cmd.Dir = "/" // account may not be able to read this process's working directory
-		cmd.WaitDelay = time.Second
-		account.RunAs(cmd)
-		out, err := cmd.Output()
+		out, err := askVersion(ctx, p.Path(name), account)
 		if err != nil {
 			return p, fmt.Errorf("%s cannot be run by the server's user: %w", name, err)
 		}
@@ -138,4 +137,19 @@ func inspect(ctx context.Context, dir string, account *User) (p Programs, err er
 		}
 	}
 	return p, nil
+}
+
+// askVersion runs a program that has perhaps just been written. For as long as another process that this one has
+// started still has the file open for writing, because it has not come to its own program yet, that cannot be run.
+func askVersion(ctx context.Context, program string, account *User) ([]byte, error) {
+	for {
+		cmd := exec.CommandContext(ctx, program, "--version")
+		cmd.Dir = "/" // account may not be able to read this process's working directory
+		cmd.WaitDelay = time.Second
+		account.RunAs(cmd)
+		out, err := cmd.Output()
+		if !errors.Is(err, syscall.ETXTBSY) || !pause.Exactly(ctx, 10*time.Millisecond) {
+			return out, err
+		}
+	}
 }

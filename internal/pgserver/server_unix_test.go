@@ -207,7 +207,7 @@ func TestKillEndsEveryProcessAndRestartKeepsDataAndURLAndStopLeavesNothing(t *te
 		_, err := busy.Exec(t.Context(), "select count(*) from generate_series(1, 100000000000)")
 		slept <- err
 	}()
-	eventually(t, 5*time.Second, "the busy connection runs", func() bool {
+	eventually(t, 20*time.Second, "the busy connection runs", func() bool {
 		return ask[bool](t, conn, "select exists (select from pg_stat_activity where query like '%100000000000)' and pid <> pg_backend_pid())")
 	})
 	children, err := childrenOf(s.PID())
@@ -338,9 +338,10 @@ func TestNothingIsLeftOfAServerWhoseOwnerDies(t *testing.T) {
 			_ = cmd.Wait()
 			eventually(t, 20*time.Second, "the server ends", func() bool { return !running(t, pid) })
 			eventually(t, 20*time.Second, "the folder goes", func() bool { return !exists(t, filepath.Dir(dir)) })
-			if segment != "" && slices.Contains(segments(), segment) {
-				t.Errorf("shared memory %s is still there", segment)
-			}
+			// The system removes it with the last process that uses it.
+			eventually(t, 20*time.Second, "the shared memory goes", func() bool {
+				return segment == "" || !slices.Contains(segments(), segment)
+			})
 		})
 	}
 }

@@ -229,9 +229,10 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 	if got := databasesOf(t, server.URL()); len(got) != 4 {
 		t.Errorf("databases %v, want two of the killed process among them", got)
 	}
-	// The server notices the end of a connection by itself.
-	eventually(t, "the number of the killed process to be free", func() bool {
-		return len(query(t, server.URL(), "select pid::text from pg_locks where locktype = 'advisory'")) == 0
+	// The server notices the end of each connection by itself. A database that somebody uses is not dropped.
+	eventually(t, "the number and the databases of the killed process to be free", func() bool {
+		return len(query(t, server.URL(), `select pid::text from pg_locks where locktype = 'advisory'
+			union all select pid::text from pg_stat_activity where datname like 'pglock%' and datname <> '`+inUse+`'`)) == 0
 	})
 	waits, interrupted := startChild(t, "wait", env...), startChild(t, "wait", env...)
 	waits.ready(t)

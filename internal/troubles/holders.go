@@ -155,6 +155,16 @@ func deadlock(ctx context.Context, s *Stage) error {
 
 // waits is of a program that asks for its second lock with the context of its first lease, as it should.
 func waits(ctx context.Context, s *Stage) error {
+	return waitsWith(ctx, s, (*pglock.Lease).Context)
+}
+
+// waitsUnsaid is of a program that asks for its second lock without that context: pglock does not know that it is the same
+// line of work.
+func waitsUnsaid(ctx context.Context, s *Stage) error {
+	return waitsWith(ctx, s, func(*pglock.Lease) context.Context { return s.ctx })
+}
+
+func waitsWith(ctx context.Context, s *Stage, within func(*pglock.Lease) context.Context) error {
 	c, _, lease, err := s.holder(ctx, "app-1/reporter[4711]", report)
 	if err != nil {
 		return err
@@ -164,7 +174,7 @@ func waits(ctx context.Context, s *Stage) error {
 		err = s.heldFor(ctx, other, 20*time.Minute)
 	}
 	if err == nil {
-		err = s.wait(ctx, c, lease.Context(), "invoices")
+		err = s.wait(ctx, c, within(lease), "invoices")
 	}
 	if err == nil {
 		err = s.waiting(ctx, "invoices", 4*time.Minute)

@@ -46,6 +46,7 @@ var all = []Trouble{
 	{"row-psql", report, "somebody's psql has locked the lock's own row: end it", rowPsql},
 	{"fence", report, "a write waits at the fence for the open transaction of a former holder", fence},
 	{"waits", report, "the holder waits for another lock", waits},
+	{"waits-unsaid", report, "the holder waits for another lock, without the context of its lease", waitsUnsaid},
 	{"wrong-database-empty", report, "as wrong-database, but the database has no pglock at all", wrongDatabaseEmpty},
 	{"healthy", report, "nothing", healthy},
 	{"free", report, "nothing", free},

@@ -68,7 +68,7 @@ CREATE TABLE locks (
   extended      boolean     NOT NULL DEFAULT false, -- expires_at is later than a renewal by ttl makes it
   metadata      jsonb,
   grants        bigint      NOT NULL DEFAULT 0,     -- how often this row was granted
-  slowest       interval,                           -- the longest time between two renewals of the lease; NULL: none yet
+  slowest       interval,                           -- the longest time between two renewals; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
   queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock

@@ -15,8 +15,8 @@ AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::b
 -- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
 -- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
 -- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
--- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from anything.
--- A session that is new here is not alive by that: its tickets make it so.
+-- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from
+-- anything. A session that is new here is not alive by that: its tickets make it so.
 CREATE FUNCTION mark_connection(
   p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT

@@ -88,7 +88,8 @@ BEGIN
         AND l.expires_at > clock_timestamp()
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
-      UPDATE locks l SET renewed_at = clock_timestamp(), slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
+      UPDATE locks l SET renewed_at = clock_timestamp(),
+        slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at),
         expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)

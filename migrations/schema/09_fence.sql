@@ -59,32 +59,30 @@ $$;
 -- again. The transaction may last no longer than the lease, or than p_time_limit if that is less. p_slot NULL:
 -- whichever it is. With p_receipt_id the transaction leaves a receipt, for outcome.
 CREATE FUNCTION fence(
-  p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
-  p_allow_same_token boolean DEFAULT false, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
-  p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
+  p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL, p_allow_same_token boolean DEFAULT false,
+  p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL, p_receipt_id uuid DEFAULT NULL,
+  p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
   OUT xact xid8, OUT expires_at timestamptz, OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  res   text;
-  r     record;
-  ms    bigint;
-  ok    boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
+  res text;
+  r   record;
+  ms  bigint;
+  ok  boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
-        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'), CASE WHEN p_grant_id IS NULL
-          THEN 'NULL' ELSE 'given' END
-      USING ERRCODE = 'invalid_parameter_value';
+        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
+        CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
   IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
-    -- Refused in any case. A holder that was overtaken gets the stale token's error first, without waiting for
-    -- anybody.
+    -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
   ms := microseconds_until(r.expires_at) / 1000 + 1;
@@ -93,15 +91,13 @@ BEGIN
     ms := LEAST(ms, (extract(epoch FROM p_time_limit) * 1000)::bigint);
   END IF;
   ok := bound_transaction(ms);
-
   SET CONSTRAINTS fence_commit DEFERRED;   -- where SET CONSTRAINTS ALL IMMEDIATE came before us
   INSERT INTO fences AS f (resource, last_token, lock_name, slot, grant_id, fenced_xact, advanced_at)
     VALUES (res, p_token, p_name, r.slot, p_grant_id, pg_current_xact_id(), clock_timestamp())
     ON CONFLICT (resource) DO UPDATE SET
       last_token = p_token, lock_name = p_name, slot = r.slot, grant_id = p_grant_id,
       fenced_xact = pg_current_xact_id(), advanced_at = clock_timestamp()
-      WHERE f.last_token < p_token
-         OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
+      WHERE f.last_token < p_token OR p_allow_same_token AND f.last_token = p_token AND f.grant_id = p_grant_id
     RETURNING f.fenced_xact INTO fence.xact;
   IF NOT FOUND THEN
     PERFORM raise_stale(res, p_token, (SELECT f.last_token FROM fences f WHERE f.resource = res));

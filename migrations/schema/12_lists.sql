@@ -1,7 +1,7 @@
 -- Lists, for people. They lock nothing. A list in the order of names walks an index from p_after on, and stops after
 -- p_limit rows, however long the table is: so each page costs the same. Any other order reads the whole table once for
--- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or a
--- holder's label contains.
+-- its p_limit first rows, and has no next page. Of the filters '' and NULL mean none; p_match is a text that a name or
+-- a holder's label contains.
 
 -- is_listed says whether a row fits the filters that locks and waiters have in common.
 CREATE FUNCTION is_listed(
@@ -36,7 +36,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 AS $$
   SELECT * FROM (
     SELECT d.* FROM described d
-    WHERE d.name > p_after AND d.name >= p_prefix AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+    WHERE d.name > p_after AND d.name >= p_prefix
+      AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
       AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
@@ -85,8 +86,9 @@ BEGIN
 END $$;
 
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
--- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session is
--- alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more recently.
+-- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session
+-- is alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more
+-- recently.
 CREATE FUNCTION list_waiters(
   p_name text DEFAULT '', p_limit int DEFAULT 1000, p_after text DEFAULT '', p_after_ticket bigint DEFAULT 0,
   p_after_place bigint DEFAULT NULL, p_prefix text DEFAULT '', p_match text DEFAULT '', p_holder text DEFAULT '',
@@ -112,7 +114,8 @@ AS $$
                ELSE 0 END AS place
       FROM waiters w
       WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
-        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m)) AND starts_with(w.name, p_prefix)
+        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
+        AND starts_with(w.name, p_prefix)
         AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
@@ -173,7 +176,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
+       AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)
     UNION
@@ -182,13 +186,15 @@ AS $$
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
     (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m)) AND starts_with(o.resource, p_prefix)
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
+       AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)) f
   ORDER BY f.resource LIMIT p_limit
 $$;
 
--- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every fence.
+-- rank_fences gives the p_limit fences of list_fences that nobody has passed for the longest time. It reads every
+-- fence.
 CREATE FUNCTION rank_fences(
   p_limit int, p_lock_name text DEFAULT '', p_prefix text DEFAULT '', p_match text DEFAULT '',
   p_older interval DEFAULT NULL)
@@ -223,7 +229,8 @@ BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
-             GREATEST(max(a.until), max(s.alive_until)) AS alive_until, GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+             GREATEST(max(a.until), max(s.alive_until)) AS alive_until,
+             GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
              sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
       FROM (
         SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
@@ -252,8 +259,8 @@ BEGIN
 END $$;
 
 -- list_sessions lists clients, as session_rows finds them, and what pg_stat_activity knows of the process of each
--- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until without
--- another sign of life: while its tickets count, or a lease still has a third of its TTL.
+-- one's heartbeat. It runs with the caller's rights, as list_backends does. A session is alive until alive_until
+-- without another sign of life: while its tickets count, or a lease still has a third of its TTL.
 CREATE FUNCTION list_sessions(
   p_limit int DEFAULT 1000, p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL,
   p_older interval DEFAULT NULL, p_order text DEFAULT 'name', p_after uuid DEFAULT NULL)

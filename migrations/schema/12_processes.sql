@@ -98,7 +98,8 @@ AS $$
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
         (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
            JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
-         WHERE 0 = ANY (s.by) AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
+         WHERE 0 = ANY (s.by)
+           AND (g.transactionid = w.transactionid OR g.locktype = w.locktype AND g.relation = w.relation)
          LIMIT 1) AS gid
       FROM stuck s JOIN k w ON w.pid = s.pid AND NOT w.granted
         LEFT JOIN k r ON r.pid = s.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
@@ -148,7 +149,8 @@ AS $$
     FROM locks l JOIN waiters q ON q.session_id = l.session_id
     WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
     UNION
-    SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name, q.enqueued_at
+    SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
+           q.enqueued_at
     FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
       JOIN waiters q ON q.session_id = l.session_id
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))

@@ -1,7 +1,7 @@
 -- What operators do about a client.
 
--- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases, as
--- break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
+-- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases,
+-- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
 -- session's row goes first (I25), so that its other tickets do not count any more. A client that is still alive loses
 -- its leases, and its waiting calls queue again, at the end. All of it is one transaction.
 CREATE FUNCTION break_session(

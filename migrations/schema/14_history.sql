@@ -72,7 +72,8 @@ BEGIN
   IF (level, keep_us) <> (was.level, was.keep_us) THEN
     INSERT INTO events (kind, lock_name, token, actor, reason)
       VALUES ('level', '', 0, p_actor, 'level ' || level || ', kept for '
-        || CASE WHEN keep_us % 86400000000 = 0 THEN keep_us / 86400000000 || ' days' ELSE keep_us / 1000000 || ' s' END);
+        || CASE WHEN keep_us % 86400000000 = 0 THEN keep_us / 86400000000 || ' days'
+                ELSE keep_us / 1000000 || ' s' END);
   END IF;
 END $$;
 

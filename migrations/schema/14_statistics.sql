@@ -1,5 +1,30 @@
 -- Numbers for monitoring. They name locks at most: whoever may use locks may read them. Nothing here locks anything.
 
+-- blocked_statistics counts, for statistics, at most 1,000 transactions that use tables of this schema and wait for
+-- others, and those others. It leaves out ages that the owner may not see.
+CREATE FUNCTION blocked_statistics() RETURNS TABLE (item text, value double precision)
+LANGUAGE sql VOLATILE
+AS $$
+  WITH ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
+    blocked AS MATERIALIZED (
+      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
+          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
+          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
+            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
+      LIMIT 1000),
+    blockers AS MATERIALIZED (
+      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
+      WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
+  SELECT v.item, v.value FROM (VALUES
+      ('blocked', (SELECT count(*) FROM blocked b)),
+      ('blocked_seconds', (
+        SELECT coalesce(GREATEST(0, extract(epoch FROM clock_timestamp() - min(b.waitstart))), 0) FROM blocked b)),
+      ('blockers', (SELECT count(*) FROM blockers b)),
+      ('blocking_seconds', (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))
+                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid))) AS v (item, value)
+  WHERE v.value IS NOT NULL
+$$;
+
 -- statistics counts what there is at this moment. item says what value counts; lock_name is NULL for all locks
 -- together. With p_top > 0 it also tells the numbers of single locks: of the p_top locks whose queue has waited for
 -- longest or that are held for longest, in turns, and with lock_name '' of all others together. It reads the whole
@@ -32,23 +57,14 @@ AS $$
             SELECT q.name, NULL, NULL, NULL FROM queued q WHERE NOT EXISTS (SELECT FROM held o WHERE o.name = q.name)) h
         LEFT JOIN queued q ON q.name = h.name),
     ranked AS (
-      SELECT CASE WHEN row_number() OVER (ORDER BY k.place, k.waiting_since, k.name) <= p_top THEN k.name ELSE '' END AS label, k.*
+      SELECT CASE WHEN row_number() OVER (ORDER BY k.place, k.waiting_since, k.name) <= p_top THEN k.name ELSE '' END
+               AS label, k.*
       FROM known k),
     sums AS (
       SELECT r.label, count(*) FILTER (WHERE r.leases > 0) AS locks, sum(r.leases) AS leases, sum(r.ending) AS ending,
              min(r.held_since) AS held_since, sum(r.waiting) AS waiting, sum(r.dead) AS dead,
              min(r.waiting_since) AS waiting_since
-      FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1),
-    ours AS MATERIALIZED (SELECT o.* FROM pg_locks o),
-    blocked AS MATERIALIZED (
-      SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
-          SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
-          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
-            AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
-      LIMIT 1000),
-    blockers AS MATERIALIZED (
-      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
-      WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
+      FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1)
   SELECT v.item, s.label, v.value FROM sums s CROSS JOIN moment m CROSS JOIN LATERAL (VALUES
       ('locks', s.locks), ('leases', coalesce(s.leases, 0)), ('ending', coalesce(s.ending, 0)),
       ('held_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.held_since)), 0)),
@@ -59,13 +75,9 @@ AS $$
       ('sessions', (SELECT count(*) FROM sessions s WHERE s.alive_until > m.now)),
       ('dead_holders', (SELECT count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
       ('tokens', (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM fencing_token_seq q)),
-      ('blocked', (SELECT count(*) FROM blocked b)),
-      ('blocked_seconds', (SELECT coalesce(GREATEST(0, extract(epoch FROM m.now - min(b.waitstart))), 0) FROM blocked b)),
-      ('blockers', (SELECT count(*) FROM blockers b)),
-      ('blocking_seconds', (SELECT extract(epoch FROM m.now - min(a.xact_start))
-                            FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid)),
       ('notification_queue', pg_notification_queue_usage()::numeric)) AS v (item, value)
-  WHERE v.value IS NOT NULL
+  UNION ALL
+  SELECT b.item, NULL, b.value FROM blocked_statistics() b
 $$;
 
 -- recent_events tells the IDs and kinds of events above p_after that somebody should know of, at most 100,000, and

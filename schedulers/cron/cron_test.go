@@ -33,10 +33,9 @@ func (s skewed) Next(t time.Time) time.Time { return s.Schedule.Next(t.Add(s.by)
 // clocks of four replicas: between the first and the last lies more than a period.
 var clocks = []time.Duration{-300 * time.Millisecond, 0, 200 * time.Millisecond, 850 * time.Millisecond}
 
-func newSlots(t *testing.T, r scene.Replica, skew time.Duration) *schedulers.Slots {
+func newSlots(t *testing.T, r scene.Replica, clock *scene.Clock, skew time.Duration) *schedulers.Slots {
 	t.Helper()
-	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
-		schedulers.WithNow(func() time.Time { return time.Now().Add(skew) }))
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0), schedulers.WithNow(clock.Skewed(skew)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,35 +83,36 @@ func (l errorLog) wantNone(t *testing.T) {
 func TestWorkOfEachSlotIsCommittedOnceInCronsWhoseClocksDiffer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	ran, log := make(chan string, 100), newLog()
+	ran, log := make(chan string, 1000), newLog()
 	var stops []func()
+	var clock scene.Clock
 	for i, r := range scene.Replicas(t, db, len(clocks)) {
-		slots := newSlots(t, r, clocks[i])
+		slots := newSlots(t, r, &clock, clocks[i])
 		job := pglockcron.Job(t.Context(), slots, "report", r.Insert, log)
 		stops = append(stops, start(t, slots, clocks[i], after(job, ran)))
 	}
 	scene.Await(t, 4*len(clocks), ran) // each replica asks for each slot
+	scene.AwaitDone(t, db, 4)          // a busy replica may ask twice for one
 	for _, stop := range stops {
 		stop()
 	}
 	log.wantNone(t)
-	if slots := scene.WantOneRunPerSlot(t, db, period); len(slots) < 4 {
-		t.Errorf("%d slots", len(slots))
-	}
+	clock.WantOneRunPerSlot(t, db, period, 0)
 }
 
 func TestOnceLetsEachSlotRunOnceInCronsWhoseClocksDiffer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	var runs atomic.Int64
-	asked, log := make(chan string, 100), newLog()
+	asked, log := make(chan string, 1000), newLog()
 	var stops []func()
 	for i, r := range scene.Replicas(t, db, len(clocks)) {
-		slots := newSlots(t, r, clocks[i])
+		slots := newSlots(t, r, new(scene.Clock), clocks[i])
 		job := cron.NewChain(pglockcron.Once(t.Context(), slots, "mail", log)).Then(cron.FuncJob(func() { runs.Add(1) }))
 		stops = append(stops, start(t, slots, clocks[i], after(job, asked)))
 	}
 	scene.Await(t, 4*len(clocks), asked)
+	scene.AwaitDone(t, db, 4)
 	for _, stop := range stops {
 		stop()
 	}
@@ -148,9 +148,9 @@ func TestTheSlotOfACronThatWasKilledInTheMiddleIsBegunByAnother(t *testing.T) {
 	kill := scene.Child(t, db)
 	late := -period / 2 // so that it asks for the slot that the child is in the middle of
 	r := scene.Replicas(t, db, 1)[0]
-	slots := newSlots(t, r, late)
+	slots := newSlots(t, r, new(scene.Clock), late)
 	var killed atomic.Bool
-	ran, log := make(chan string, 100), newLog()
+	ran, log := make(chan string, 1000), newLog()
 	job := cron.NewChain(pglockcron.Once(t.Context(), slots, "mail", log)).Then(cron.FuncJob(func() {
 		if !killed.Load() {
 			t.Error("a run has begun while another was under way")
@@ -194,7 +194,7 @@ func TestAJobThatFailsOrPanicsIsTriedByTheNextReplica(t *testing.T) {
 	for i := range slots {
 		pglockcron.Job(t.Context(), slots[i], "report", replicas[i].Insert, log).Run()
 	}
-	if all := scene.WantOneRunPerSlot(t, db, 0); len(all) != 1 {
+	if all := scene.Slots(t, db); len(all) != 1 {
 		t.Error(all)
 	}
 

@@ -54,10 +54,9 @@ func newScheduler(t *testing.T, skew time.Duration, opts ...gocron.SchedulerOpti
 	return s
 }
 
-func newSlots(t *testing.T, r scene.Replica, skew time.Duration) *schedulers.Slots {
+func newSlots(t *testing.T, r scene.Replica, clock *scene.Clock, skew time.Duration) *schedulers.Slots {
 	t.Helper()
-	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0),
-		schedulers.WithNow(func() time.Time { return time.Now().Add(skew) }))
+	slots, err := schedulers.NewSlots(r.Client, r.Store, schedulers.Every(period, 0), schedulers.WithNow(clock.Skewed(skew)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,13 +74,17 @@ func addJob(t *testing.T, s gocron.Scheduler, task gocron.Task, opts ...gocron.J
 func TestWorkOfEachSlotIsCommittedOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
-	ran := make(chan string, 100)
+	ran := make(chan string, 1000)
 	var all []gocron.Scheduler
+	var clock scene.Clock
+	var failed atomic.Int64
 	for i, r := range scene.Replicas(t, db, len(clocks)) {
-		s, slots := newScheduler(t, clocks[i]), newSlots(t, r, clocks[i])
+		s, slots := newScheduler(t, clocks[i]), newSlots(t, r, &clock, clocks[i])
 		addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
 			err := slots.Do(ctx, "report", r.Insert)
-			ran <- r.Name
+			if ran <- r.Name; err != nil { // StopJobs has ended it
+				failed.Add(1)
+			}
 			return err
 		}))
 		all = append(all, s)
@@ -90,26 +93,25 @@ func TestWorkOfEachSlotIsCommittedOnceInSchedulersWhoseClocksDiffer(t *testing.T
 		s.Start()
 	}
 	scene.Await(t, 4*len(clocks), ran) // each replica asks for each slot
+	scene.AwaitDone(t, db, 4)          // a busy replica may ask twice for one
 	for _, s := range all {
 		if err := s.StopJobs(); err != nil {
 			t.Error(err)
 		}
 	}
-	if slots := scene.WantOneRunPerSlot(t, db, period); len(slots) < 4 {
-		t.Errorf("%d slots", len(slots))
-	}
+	clock.WantOneRunPerSlot(t, db, period, int(failed.Load()))
 }
 
 func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	var runs, refused atomic.Int64
-	asked := make(chan string, 100)
+	asked := make(chan string, 1000)
 	var all []gocron.Scheduler
 	for i, r := range scene.Replicas(t, db, len(clocks)) {
 		s := newScheduler(t, clocks[i])
 		addJob(t, s, gocron.NewTask(func() { runs.Add(1); asked <- r.Name }),
-			gocron.WithDistributedJobLocker(pglockgocron.NewLocker(newSlots(t, r, clocks[i]))),
+			gocron.WithDistributedJobLocker(pglockgocron.NewLocker(newSlots(t, r, new(scene.Clock), clocks[i]))),
 			gocron.WithEventListeners(gocron.AfterLockError(func(_ uuid.UUID, _ string, err error) {
 				if !errors.Is(err, fencedstore.ErrDone) && !errors.Is(err, context.Canceled) {
 					t.Error(err)
@@ -123,6 +125,7 @@ func TestLockerLetsEachSlotRunOnceInSchedulersWhoseClocksDiffer(t *testing.T) {
 		s.Start()
 	}
 	scene.Await(t, 4*len(clocks), asked)
+	scene.AwaitDone(t, db, 4)
 	for _, s := range all {
 		if err := s.StopJobs(); err != nil { // it waits for jobs, and so for Unlock
 			t.Error(err)
@@ -170,10 +173,10 @@ func TestTheSlotOfASchedulerThatWasKilledInTheMiddleIsRunByAnother(t *testing.T)
 	db := pgtest.Database(t)
 	kill := scene.Child(t, db)
 	var killed atomic.Bool
-	begun := make(chan time.Time, 100)
+	begun := make(chan time.Time, 1000)
 	late := -period / 2 // so that it asks for the slot that the child is in the middle of
 	r := scene.Replicas(t, db, 1)[0]
-	s, slots := newScheduler(t, late), newSlots(t, r, late)
+	s, slots := newScheduler(t, late), newSlots(t, r, new(scene.Clock), late)
 	addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
 		return slots.Do(ctx, "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
 			if !killed.Load() {
@@ -208,10 +211,12 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 	db := pgtest.Database(t)
 	broken := errors.New("broken")
 	var first sync.Map // slots whose first run has failed
-	heard, committed := make(chan error, 100), make(chan string, 100)
+	heard, committed := make(chan error, 1000), make(chan string, 1000)
 	var all []gocron.Scheduler
+	var clock scene.Clock
+	var failed atomic.Int64
 	for i, r := range scene.Replicas(t, db, 2) {
-		s, slots := newScheduler(t, clocks[i]), newSlots(t, r, clocks[i])
+		s, slots := newScheduler(t, clocks[i]), newSlots(t, r, &clock, clocks[i])
 		addJob(t, s, gocron.NewTask(func(ctx context.Context) error {
 			err := slots.Do(ctx, "report", func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
 				if _, again := first.LoadOrStore(slot.Unix(), true); !again {
@@ -221,6 +226,8 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 			})
 			if err == nil {
 				committed <- r.Name
+			} else {
+				failed.Add(1)
 			}
 			return err
 		}), gocron.WithEventListeners(gocron.AfterJobRunsWithError(func(_ uuid.UUID, _ string, err error) { heard <- err })))
@@ -235,7 +242,7 @@ func TestAJobThatFailsIsTriedByTheNextReplica(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	scene.WantOneRunPerSlot(t, db, period)
+	clock.WantOneRunPerSlot(t, db, period, int(failed.Load()))
 	if err := scene.Await(t, 1, heard); !errors.Is(err, broken) {
 		t.Error(err)
 	}
@@ -245,7 +252,7 @@ func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	replicas := scene.Replicas(t, db, 3)
-	ran := make(chan int, 100)
+	ran := make(chan int, 1000)
 	cancels, ended := make([]context.CancelFunc, len(replicas)), make(chan error, len(replicas))
 	for i, r := range replicas {
 		elector := pglockgocron.NewElector(r.Client, "scheduler")
@@ -254,7 +261,7 @@ func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
 		go func() { ended <- elector.Run(ctx) }() // ended below
 		s := newScheduler(t, 0, gocron.WithDistributedElector(elector))
 		addJob(t, s, gocron.NewTask(func() {
-			if err := elector.IsLeader(t.Context()); err != nil {
+			if err := elector.IsLeader(t.Context()); err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 			ran <- i
@@ -284,7 +291,11 @@ func TestElectorLetsOneSchedulerRunJobsAndAnotherWhenThatEnds(t *testing.T) {
 	for len(ran) > 0 { // runs that had begun
 		<-ran
 	}
-	if two := next(); two == one {
+	two := next()
+	if two == one { // one more of them may tell of itself only now
+		two = next()
+	}
+	if two == one {
 		t.Errorf("%d runs jobs and does not lead", two)
 	}
 	for i, cancel := range cancels {
