@@ -123,7 +123,7 @@ func TestTheChosenLockStaysChosenWhereverItGoes(t *testing.T) {
 		t.Fatalf("%+v in row %d", l.chosen, l.row)
 	}
 	locks := shop()
-	locks[2].Waiting = 9
+	locks[2].LongestWait = time.Hour // fewer wait for it, but for longer
 	l.gets(liveShot{locks: locks})
 	if l.chosen.name != "orders/2026-11-22" || l.row != 0 {
 		t.Errorf("%+v in row %d", l.chosen, l.row)
