@@ -39,7 +39,8 @@ func shop(t *testing.T) (admin *lockadmin.Admin, session string) {
 	for n, name := range []string{"zebra", "readers", "jobs/b", "jobs/a", "free"} { // zebra is the oldest
 		execute(t, conn, `UPDATE pglock.locks SET acquired_at = clock_timestamp() - $2::int * interval '1 h' WHERE name = $1`, name, 5-n)
 	}
-	execute(t, conn, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - (substr(holder, 2)::int % 4) * interval '1 h'`)
+	execute(t, conn, `UPDATE pglock.waiters SET enqueued_at = clock_timestamp() - (substr(holder, 2)::int % 4) * interval '1 h'
+		- CASE holder WHEN 'w2' THEN interval '90 min' ELSE '0' END`)
 	var id string
 	if err := conn.QueryRow(t.Context(), "SELECT pglock.session_of($1::text::uuid)::text", key).Scan(&id); err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ func TestLocksAreFilteredAndOrdered(t *testing.T) {
 		"by age":                    {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "zebra readers#1 readers#2 jobs/b jobs/a"},
 		"by the last grant":         {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderRecent)}, "jobs/a jobs/b readers#2 readers#1 zebra"},
 		"by age, two":               {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(2)}, "zebra readers#1"},
-		"by waiting":                {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)}, "zebra readers#1 readers#2 jobs/b jobs/a"},
+		"by waiting":                {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)}, "readers#1 readers#2 zebra jobs/b jobs/a"},
 		"by expiry":                 {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry)}, "jobs/b readers#1 jobs/a readers#2 zebra"},
 		"by expiry, free ones last": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry), lockadmin.WithFree()}, "jobs/b readers#1 jobs/a readers#2 zebra free"},
 		"everything at once": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithPrefix("jobs/"), lockadmin.WithQueued(),
@@ -90,6 +91,17 @@ func TestLocksAreFilteredAndOrdered(t *testing.T) {
 		})
 		if strings.Join(got, " ") != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func TestLocksTellHowLongTheFirstHasWaited(t *testing.T) {
+	t.Parallel()
+	admin, _ := shop(t)
+	for name, hours := range map[string]time.Duration{"jobs/a": 0, "jobs/b": 0, "readers": 3, "zebra": 3} { // of the first ticket
+		info, err := admin.Get(t.Context(), name)
+		if err != nil || info.LongestWait.Truncate(time.Hour) != hours*time.Hour || (info.LongestWait > 0) != (info.Waiting > 0) {
+			t.Errorf("%s: %+v, %v; want %d h", name, info, err, hours)
 		}
 	}
 }
@@ -110,7 +122,7 @@ func TestWaitersAreFilteredAndOrderedAndKeepTheirPlaces(t *testing.T) {
 		"a prefix":        {"", []lockadmin.ListOption{lockadmin.WithPrefix("jobs/")}, "jobs/b:1:w0 jobs/b:2:w1"},
 		"after":           {"", []lockadmin.ListOption{lockadmin.WithAfter("jobs/b")}, "readers:1:w2 zebra:1:w3 zebra:2:w4 zebra:3:w5"},
 		"older":           {"", []lockadmin.ListOption{lockadmin.WithOlder(90 * time.Minute)}, "readers:1:w2 zebra:1:w3"},
-		"by age":          {"", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(4)}, "zebra:1:w3 readers:1:w2 jobs/b:2:w1 zebra:3:w5"},
+		"by age":          {"", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(4)}, "readers:1:w2 zebra:1:w3 jobs/b:2:w1 zebra:3:w5"},
 		"by age, a lock":  {"zebra", []lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "zebra:1:w3 zebra:3:w5 zebra:2:w4"},
 		"a mode":          {"", []lockadmin.ListOption{lockadmin.WithMode(pglock.ModeShared)}, ""},
 		"limit":           {"", []lockadmin.ListOption{lockadmin.WithLimit(3)}, "jobs/b:1:w0 jobs/b:2:w1 readers:1:w2"},

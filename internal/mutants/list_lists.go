@@ -1,0 +1,77 @@
+package main
+
+// ofLists are the faults of what people look at.
+var ofLists = []mutant{
+	{"lists: a page ends in the middle of a lock", []edit{
+		{schema, "FETCH FIRST p_limit ROWS WITH TIES) page", "FETCH FIRST p_limit ROWS ONLY) page"},
+	}, administration, "^TestFirstLocks|^TestLocksAre"},
+	{"lists: the first page again and again", []edit{
+		{schema, "WHERE d.name > p_after AND d.name >= p_prefix", "WHERE d.name >= p_prefix"},
+	}, administration, "^TestLocksAre"},
+	{"lists: a part of a label does not count", []edit{
+		{schema, "(p_match = '' OR strpos(p_name, p_match) > 0 OR strpos(p_in_holder, p_match) > 0)", "(p_match = '' OR strpos(p_name, p_match) > 0)"},
+	}, administration, "^TestLocksAre"},
+	{"lists: signs of a pattern are no letters", []edit{
+		{schema, "strpos(p_in_holder, p_match) > 0)", "p_in_holder LIKE '%' || p_match || '%')"},
+	}, administration, "^TestLocksAre"},
+	{"lists: a part of a holder is the holder", []edit{
+		{schema, "(p_holder = '' OR p_in_holder = p_holder)", "(p_holder = '' OR starts_with(p_in_holder, p_holder))"},
+	}, administration, "^TestLocksAre"},
+	{"lists: every session", []edit{
+		{schema, "(p_session_id IS NULL OR p_in_session = p_session_id)", "true"},
+	}, administration, "^TestLocksAre"},
+	{"lists: every mode", []edit{
+		{schema, "(p_mode = '' OR p_in_mode = p_mode)", "true"},
+	}, administration, "^TestLocksAre"},
+	{"lists: the younger ones", []edit{
+		{schema, "p_since <= clock_timestamp() - p_older)", "p_since > clock_timestamp() - p_older)"},
+	}, administration, "^TestLocksAre"},
+	{"lists: those that nobody waits for too", []edit{
+		{schema, "AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))", ""},
+	}, administration, "^TestLocksAre"},
+	{"lists: the order by waiting is that by age", []edit{
+		{schema, "CASE p_order WHEN 'waiting' THEN w.since", "CASE p_order WHEN 'waiting' THEN l.acquired_at"},
+	}, administration, "^TestLocksAre"},
+	{"lists: the last one's wait counts", []edit{
+		{schema, "WHERE q.name = l.name ORDER BY q.ticket LIMIT 1) END AS longest_wait_us", "WHERE q.name = l.name ORDER BY q.ticket DESC LIMIT 1) END AS longest_wait_us"},
+	}, administration, "^TestLocksTellHowLong"},
+	{"lists: free locks have run out first", []edit{
+		{schema, "WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END", "WHEN 'expiry' THEN l.expires_at END"},
+	}, administration, "^TestLocksAre"},
+	{"lists: a waiter's place begins anew on each page", []edit{
+		{schema, "THEN coalesce(p_after_place, (", "THEN coalesce(0, ("},
+	}, administration, "^TestWaitersAre|^TestEveryList"},
+	{"lists: waiters in the order of their names", []edit{
+		{schema, "ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q", "ORDER BY a.name, a.ticket LIMIT p_limit) q"},
+	}, administration, "^TestWaitersAre"},
+	{"lists: the fences that were passed last", []edit{
+		{schema, "ORDER BY o.advanced_at, o.resource LIMIT p_limit", "ORDER BY o.advanced_at DESC, o.resource LIMIT p_limit"},
+	}, administration, "^TestFencesAre"},
+	{"top: by wait goes by the number of waiters", []edit{
+		{"cmd/pglock-admin/live_top.go", "cmp.Compare(b.LongestWait, a.LongestWait)", "cmp.Compare(b.Waiting, a.Waiting)"},
+	}, command, "^TestTheChosenLock"},
+	{"why: whoever renews late is stopped", []edit{
+		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
+	}, administration, "^TestVerdict"},
+	{"why: another lock that the program waits for goes unsaid", []edit{
+		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && w.Waiting >= unremarkable", "return false"},
+	}, administration, "^TestVerdict"},
+	{"why: a wait of the same program is that of the same work", []edit{
+		{"lockadmin/verdicts_lock.go", "if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {", "if w.Holds != l.name || w.Waiting < unremarkable {"},
+	}, administration, "^TestVerdict"},
+	{"why: a circle may end at another holder", []edit{
+		{"lockadmin/explain.go", "if s.wait.HolderSession == all[0].Session {", "if true {"},
+	}, administration, "^TestCircle"},
+	{"why: a dead connection is called stopped", []edit{
+		{"lockadmin/verdicts.go", "\tcase heart >= 0:\n\t\tv.Kind = WhyStopped", "\tcase h.Renewed || heart >= 0:\n\t\tv.Kind = WhyStopped"},
+	}, administration, "^TestVerdict"},
+	{"why: a label may have a command", []edit{
+		{"lockadmin/verdicts.go", " || shown.Argument(host) != host {", " {"},
+	}, administration, "^TestWhatProgram"},
+	{"serve: whoever may not break serves a page that does", []edit{
+		{"cmd/pglock-admin/serve.go", "if err == nil && breaks {", "if false {"},
+	}, command, "^TestServeNeeds"},
+	{"serve: other handlers have no headers", []edit{
+		{"dashboard/auth.go", "\t\tdistrust(w.Header())\n", ""},
+	}, "./dashboard", "^TestProtect"},
+}
