@@ -181,8 +181,8 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 		t.Error("an old program had the lock before the context ended")
 	default:
 	}
-	// After three quarters of the TTL; the rest is for a busy machine. The server frees the lock after half a TTL more than
-	// the lease can last.
+	// After three quarters of the TTL; the rest is for a busy machine. The server frees the lock at the earliest half
+	// a TTL after the latest end of the lease.
 	if most := ttl * 6 / 5; took > most {
 		t.Errorf("the context ended after %v, want at most %v", took, most)
 	}

@@ -120,7 +120,8 @@ func (s *stream) run(ctx context.Context, f *feed) {
 				return
 			}
 		case <-over.C:
-			_ = s.control.SetWriteDeadline(time.Now().Add(s.pace.piece)) // that of the last piece may be over: the end is one more
+			// The end of the answer is written, too, and the deadline of the last piece may be over.
+			_ = s.control.SetWriteDeadline(time.Now().Add(s.pace.piece))
 			return
 		case <-ctx.Done():
 			return

@@ -38,6 +38,7 @@ type lockView struct {
 	Waiting    int             `json:"waiting"`
 	Grants     int64           `json:"grants"`
 	Slowest    int64           `json:"slowest_renewal_ms"`
+	Longest    int64           `json:"longest_wait_ms"`
 	Metadata   json.RawMessage `json:"metadata"`
 }
 
@@ -46,7 +47,7 @@ func viewLock(i pglock.LockInfo) lockView {
 		Name: i.Name, Slot: i.Slot, Mode: i.Mode, Limit: i.Limit, Held: i.Held, Holder: i.Holder, Session: i.Session,
 		Token: token(i.Token), AcquiredAt: i.AcquiredAt, RenewedAt: i.RenewedAt, ExpiresAt: i.ExpiresAt, EndedAt: i.EndedAt,
 		Remaining: i.Remaining.Milliseconds(), TTL: i.TTL.Milliseconds(), Waiting: i.Waiting,
-		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Metadata: i.Metadata,
+		Grants: i.Grants, Slowest: i.SlowestRenewal.Milliseconds(), Longest: i.LongestWait.Milliseconds(), Metadata: i.Metadata,
 	}
 	if i.Held { // by the server's clock alone
 		v.HeldFor = max(0, seenAt(i).Sub(i.AcquiredAt).Milliseconds())
@@ -59,7 +60,7 @@ func seenAt(i pglock.LockInfo) time.Time { return i.ExpiresAt.Add(-i.Remaining) 
 
 // stable is the view without what changes by itself as time passes.
 func (v lockView) stable() lockView {
-	v.Remaining, v.HeldFor = 0, 0
+	v.Remaining, v.HeldFor, v.Longest = 0, 0, 0
 	return v
 }
 

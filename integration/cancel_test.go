@@ -33,7 +33,7 @@ func TestLeaveAgainstGrant(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			unhurried(t, look)
+			patientWaits(t, look)
 			grants := func(p *peer) error {
 				_, err := p.Exec(t.Context(), `SELECT pglock.release_lease('x', $1, $2)`, held.token, held.id.String())
 				return err
@@ -74,7 +74,7 @@ func TestTrap9_LateTicketOfAnAbandonedRequestIsTakenBack(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			db := pgtest.Database(t)
 			look, waiter, abandons := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-			unhurried(t, look)
+			patientWaits(t, look)
 			var capacity any
 			if mode == "limit" {
 				capacity = 1

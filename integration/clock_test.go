@@ -22,7 +22,7 @@ var interruptions = map[string]struct{ during, after string }{
 func TestI15_LeaseIsFullAfterAWait(t *testing.T) {
 	t.Parallel() // most of it is waiting
 	db := pgtest.Database(t)
-	unhurried(t, newPeer(t, db.URL()))
+	patientWaits(t, newPeer(t, db.URL()))
 	const ttl = time.Second
 	for how, x := range interruptions {
 		for what, ask := range map[string]func(*peer, grant) (time.Duration, error){

@@ -20,7 +20,7 @@ func TestI1_GrantIntervalsNeverOverlap(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	unhurried(t, look) // the first use of a name is waited for
+	patientWaits(t, look) // the first use of a name is waited for
 	ctx := underLoad(t, 2*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM grant_log`)
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -52,7 +52,7 @@ func TestTrap4_FirstUseHasOneWinner(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	unhurried(t, look)
+	patientWaits(t, look)
 	a.exec(t, "BEGIN")
 	first := a.mustAcquire(t, "new", time.Minute)
 	result := make(chan grant, 1)
@@ -77,7 +77,7 @@ func TestI1_SimultaneousFirstTriesHaveOneWinner(t *testing.T) {
 	for i := range peers {
 		peers[i] = newPeer(t, db.URL())
 	}
-	unhurried(t, peers[0])
+	patientWaits(t, peers[0])
 	for round := range 50 {
 		name := fmt.Sprintf("round %d", round)
 		start, won := make(chan struct{}), make(chan bool, len(peers))
@@ -109,7 +109,7 @@ func TestI2_TokensStrictlyIncrease(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
-	unhurried(t, look)
+	patientWaits(t, look)
 	const least = 50
 	var granted atomic.Int64
 	began := time.Now()
@@ -144,7 +144,7 @@ func TestI2_TokensStrictlyIncrease(t *testing.T) {
 // takes and gives back twice in one transaction, still open. It returns a's last grant and what b will be answered.
 func grantedTwiceBeforeTheFirstInsert(t *testing.T, a, b, look *peer) (later grant, result chan grant) {
 	t.Helper()
-	unhurried(t, look)
+	patientWaits(t, look)
 	a.exec(t, "BEGIN")
 	g := a.mustAcquire(t, "x", time.Minute)
 	result = make(chan grant, 1)

@@ -259,7 +259,7 @@ func TestI22_EveryKindOfGrantNoticesTheFailover(t *testing.T) {
 	}
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
-	unhurried(t, look)
+	patientWaits(t, look)
 	for n, kind := range kinds {
 		look.exec(t, own(n, kind.before))
 	}

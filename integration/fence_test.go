@@ -87,7 +87,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 	db := pgtest.Database(t)
 	newLedger(t, db)
 	look := newPeer(t, db.URL())
-	unhurried(t, look) // the first use of a name is waited for
+	patientWaits(t, look) // the first use of a name is waited for
 	look.exec(t, `CREATE TABLE account (balance int); INSERT INTO account VALUES (0)`)
 	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
 	var mu sync.Mutex
@@ -111,19 +111,20 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					}
 					p.Conn = conn
 				}
-				g, err := p.acquire(context.Background(), "x", uuid.New(), 100*time.Millisecond, false)
+				g, err := p.acquire(context.Background(), "x", uuid.New(), 250*time.Millisecond, false)
 				if err != nil {
 					t.Error(err)
 					return
 				}
 				if !g.granted {
+					time.Sleep(rand.N(2 * time.Millisecond)) // leaves a busy machine to the holder
 					continue
 				}
 				// The read comes before the fence, as in a program that computes first: only the fence can save it.
 				var balance int
 				_ = p.QueryRow(context.Background(), `SELECT balance FROM account`).Scan(&balance)
 				if rand.N(3) == 0 {
-					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.05+0.1*rand.Float64()) // a pause, often past the lease
+					_, _ = p.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.12+0.25*rand.Float64()) // a pause, often past the lease
 				}
 				tx, err := p.BeginTx(context.Background(), pgx.TxOptions{IsoLevel: level})
 				if err != nil {
@@ -137,7 +138,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					_, err = tx.Exec(context.Background(), `INSERT INTO ledger (token, writer) VALUES ($1, $2)`, g.token, i)
 				}
 				if err == nil && rand.N(3) == 0 {
-					_, err = tx.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.1*rand.Float64())
+					_, err = tx.Exec(context.Background(), `SELECT pg_sleep($1)`, 0.25*rand.Float64())
 				}
 				if err == nil {
 					err = tx.Commit(context.Background())
@@ -360,7 +361,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 	server := migrated(t, nil)
 	a, b, look := newPeer(t, server.URL()), newPeer(t, server.URL()), newPeer(t, server.URL())
 	look.exec(t, `SET synchronous_commit = local`)
-	unhurried(t, look)
+	patientWaits(t, look)
 	g := a.mustAcquire(t, "x", time.Minute)
 	a.exec(t, "BEGIN")
 	if err := a.fence(t.Context(), g, "x"); err != nil {

@@ -273,20 +273,6 @@ func checkGrants(t *testing.T, p *peer) int {
 	return one[int](t, p, `SELECT count(DISTINCT new_token) FROM public.grant_log`)
 }
 
-// unhurried takes the limits of a second away that calls have for their waits, and others for the pauses of a transaction
-// that has locked a head: a test that makes somebody wait, and then goes on, may stand still for longer than that.
-func unhurried(t *testing.T, p *peer) {
-	t.Helper()
-	for _, function := range []string{"acquire_otherwise", "release_otherwise", "hand_over", "give_up"} {
-		p.exec(t, `ALTER FUNCTION pglock.`+function+` SET lock_timeout = '1min'`)
-	}
-	p.exec(t, `SET search_path = pglock`)
-	for _, function := range []string{"lock_head", "give_up_all"} {
-		p.change(t, function, "_timeout', 1000)", "_timeout', 60000)")
-	}
-	p.exec(t, `RESET search_path`)
-}
-
 // waits counts the calls of a client that have begun to wait: they are in a line, or know their place in the queue.
 type waits struct{ atomic.Int64 }
 

@@ -47,7 +47,7 @@ var fencedMutex = porcupine.Model{
 // The history of tries and releases of 8 clients is that of a mutex whose tokens strictly increase.
 func TestI2_HistoryIsLinearizable(t *testing.T) {
 	db := pgtest.Database(t)
-	unhurried(t, newPeer(t, db.URL())) // the first use of a name is waited for
+	patientWaits(t, newPeer(t, db.URL())) // the first use of a name is waited for
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	began := time.Now()

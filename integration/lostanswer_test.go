@@ -50,7 +50,7 @@ func TestTrap9_LateRequestOfAnAbandonedGrantIsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p, other := newPeer(t, db.URL()), newPeer(t, db.URL())
-	unhurried(t, p)
+	patientWaits(t, p)
 	abandon := func(id uuid.UUID) {
 		t.Helper()
 		if one[bool](t, p, `SELECT ended FROM pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid], true)`, id.String()) {
@@ -175,7 +175,7 @@ func TestI6_RetryWaitsForAnAttemptUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	unhurried(t, look)
+	patientWaits(t, look)
 	for _, mode := range []string{"exclusive", "shared"} {
 		for _, use := range []string{"first use of the name", "later use"} {
 			ask := func(p *peer, id uuid.UUID, retry bool) (g grant, err error) {

@@ -105,7 +105,6 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b, look := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
-	patientWaits(t, look)
 	later, result := grantedTwiceBeforeTheFirstInsert(t, a, b, look)
 	a.exec(t, "SAVEPOINT before")
 	if _, err := a.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err == nil {

@@ -39,7 +39,9 @@ func patientWaits(t *testing.T, p *peer) {
 			EXECUTE format('ALTER FUNCTION %s SET lock_timeout = ''1min''', f);
 		END LOOP;
 		PERFORM set_config('search_path', 'pglock', true);
-		EXECUTE replace(pg_get_functiondef('lock_head'::regproc), 'session_timeout'', 1000)', 'session_timeout'', 60000)');
+		FOR f IN SELECT unnest('{lock_head, give_up_all}'::regproc[]::regprocedure[]) LOOP
+			EXECUTE replace(pg_get_functiondef(f), 'session_timeout'', 1000)', 'session_timeout'', 60000)');
+		END LOOP;
 	END $$`)
 }
 

@@ -387,7 +387,7 @@ func TestI23_NothingIsDecidedByAStandby(t *testing.T) {
 		"New admin":             func() error { _, err := lockadmin.New(t.Context(), pool); return err },
 		"TryAcquire, free lock": func() error { _, err := c.TryAcquire(t.Context(), "y"); return err },
 		"TryAcquire, held lock": func() error { _, err := c.TryAcquire(t.Context(), "x"); return err },
-		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(time.Second)); return err },
+		"Acquire":               func() error { _, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(patience)); return err },
 		"Renew":                 func() error { return lease.Renew(t.Context()) },
 		"Check":                 func() error { _, err := lease.Check(t.Context()); return err },
 		"Write":                 func() error { return <-write(pool, lease) },

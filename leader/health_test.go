@@ -60,7 +60,10 @@ func TestHealthFailsWhenWorkGoesOnAfterTheLossOfLeadership(t *testing.T) {
 			}
 			now.whenTold <- errors.New("half done")
 			close(now.free)
-			e.eventually("the work to stop", func() bool { return m.Status().State == leader.StateCampaigning })
+			e.eventually("the work to stop, and its end to be known", func() bool {
+				s := m.Status()
+				return s.State == leader.StateCampaigning && s.Err != nil
+			})
 			if body := expect(http.StatusOK, leader.StateCampaigning, false); body["error"] == nil {
 				t.Error("the failure is not told")
 			}
@@ -76,6 +79,7 @@ func TestHealthBearsALeaderThatStops(t *testing.T) {
 	now := m.leads()
 	m.leave()
 	now.told(t)
+	e.eventually("the leader to stop", func() bool { return m.Status().State == leader.StateStopping })
 	time.Sleep(2 * time.Millisecond) // the clock moves on
 	if code, body := probe(t, m, http.MethodGet); code != http.StatusOK || body["state"] != string(leader.StateStopping) {
 		t.Errorf("%d %v", code, body)

@@ -37,7 +37,9 @@ func hold(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireO
 }
 
 // beating is hold with a lease of an hour that was renewed once. The next renewal is far away.
-func beating(t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireOption) (*pglock.Client, *pglock.Lease) {
+func beating(
+	t *testing.T, pool *pgxpool.Pool, name string, opts ...pglock.AcquireOption,
+) (*pglock.Client, *pglock.Lease) {
 	t.Helper()
 	c, l := hold(t, pool, name, append([]pglock.AcquireOption{pglock.WithTTL(time.Hour)}, opts...)...)
 	if _, err := l.Extend(t.Context(), 2*time.Hour); err != nil {
@@ -52,7 +54,9 @@ func resting(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockadm
 	var all []lockadmin.Backend
 	eventually(t, fmt.Sprintf("%d idle backends of %s", n, name), func() bool {
 		all = backends(t, admin, name, n)
-		return !slices.ContainsFunc(all, func(b lockadmin.Backend) bool { return b.State != "idle" || b.InState < 200*time.Millisecond })
+		return !slices.ContainsFunc(all, func(b lockadmin.Backend) bool {
+			return b.State != "idle" || b.InState < 200*time.Millisecond
+		})
 	})
 	return all
 }

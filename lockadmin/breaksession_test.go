@@ -154,7 +154,9 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	}
 	blocked := func() bool {
 		var waiting int
-		if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting); err != nil {
+		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+		if err != nil {
 			t.Fatal(err)
 		}
 		return waiting > 0
@@ -171,7 +173,8 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 	eventually(t, "the wait for the row", blocked)
 	cancel()
 	<-done
-	eventually(t, "the end of what its caller has left", func() bool { return !blocked() }) // or it would go on when the row is free
+	// What its caller has left would go on when the row is free.
+	eventually(t, "the end of the statement", func() bool { return !blocked() })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

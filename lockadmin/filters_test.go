@@ -76,7 +76,7 @@ func TestLocksAreFilteredAndOrdered(t *testing.T) {
 		"by age":                    {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge)}, "zebra readers#1 readers#2 jobs/b jobs/a"},
 		"by the last grant":         {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderRecent)}, "jobs/a jobs/b readers#2 readers#1 zebra"},
 		"by age, two":               {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithLimit(2)}, "zebra readers#1"},
-		"by waiting":                {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)}, "zebra jobs/b readers#1 readers#2 jobs/a"},
+		"by waiting":                {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderWaiting)}, "zebra readers#1 readers#2 jobs/b jobs/a"},
 		"by expiry":                 {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry)}, "jobs/b readers#1 jobs/a readers#2 zebra"},
 		"by expiry, free ones last": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderExpiry), lockadmin.WithFree()}, "jobs/b readers#1 jobs/a readers#2 zebra free"},
 		"everything at once": {[]lockadmin.ListOption{lockadmin.WithOrder(lockadmin.OrderAge), lockadmin.WithPrefix("jobs/"), lockadmin.WithQueued(),

@@ -265,7 +265,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 			if !errors.Is(err, lockadmin.ErrInUse) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v, want ErrInUse", err)
 			}
-			if longest > 4*time.Second { // a tenth of a second, on a busy machine; without that limit it would wait for the end of ctx
+			if longest > 4*time.Second { // a tenth of a second, on a busy machine, and not until the end of ctx
 				t.Errorf("a grant waited for %v", longest)
 			}
 		default:

@@ -28,7 +28,7 @@ const (
 	OrderName    Order = "name"    // byte order of names; of Sessions the order of their labels
 	OrderAge     Order = "age"     // the longest held, longest waiting, longest unused fence or longest silent session first
 	OrderRecent  Order = "recent"  // the lock that was granted last first
-	OrderWaiting Order = "waiting" // the lock with the longest queue first; of Sessions the one with the most tickets
+	OrderWaiting Order = "waiting" // the lock that somebody has waited for longest first; of Sessions the one with the most tickets
 	OrderExpiry  Order = "expiry"  // the lease that ends next first
 	OrderLeases  Order = "leases"  // the session with the most leases first
 )

@@ -127,7 +127,8 @@ func TestVerifyFindsNothingWrongInABusyHistory(t *testing.T) {
 			}
 			kinds[e.Kind]++
 		}
-		return kinds[lockadmin.EventRelease] > 0 && kinds[lockadmin.EventTakeover] > 0 && kinds[lockadmin.EventBreak] > 0 && kinds[lockadmin.EventHandover] > 0 &&
+		return kinds[lockadmin.EventRelease] > 0 && kinds[lockadmin.EventTakeover] > 0 &&
+			kinds[lockadmin.EventBreak] > 0 && kinds[lockadmin.EventHandover] > 0 &&
 			!slices.ContainsFunc(players, func(b *busy) bool { return b.granted.Load() == 0 })
 	}
 	for least := time.Now().Add(1500 * time.Millisecond); !t.Failed() && (time.Now().Before(least) || !everything()); {

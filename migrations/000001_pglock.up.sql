@@ -2621,7 +2621,10 @@ CREATE VIEW described AS
          CASE WHEN l.queued OR l.slot > 0 THEN (
            SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
            ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
-         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us
+         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
+         CASE WHEN l.queued OR l.slot > 0 THEN (
+           SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
+           WHERE q.name = l.name ORDER BY q.ticket LIMIT 1) END AS longest_wait_us
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
@@ -2709,8 +2712,8 @@ AS $$
 $$;
 
 -- rank_locks gives the first p_limit leases of list_locks in another order: by age, the oldest lease first; by recent,
--- the last grant first; by waiting, the longest queue first; by expiry, the lease that ends next first. It reads the
--- whole table.
+-- the last grant first; by waiting, the queue that somebody has waited in for longest; by expiry, the lease that ends
+-- next first. It reads the whole table.
 CREATE FUNCTION rank_locks(
   p_order text, p_limit int, p_prefix text DEFAULT '', p_free boolean DEFAULT false,
   p_match text DEFAULT '', p_holder text DEFAULT '', p_session_id uuid DEFAULT NULL, p_mode text DEFAULT '',
@@ -2727,16 +2730,17 @@ DECLARE
 BEGIN
   FOR k IN
     SELECT l.name, l.slot FROM locks l
-      LEFT JOIN (SELECT q.name, count(*) AS n FROM waiters q WHERE p_order = 'waiting' OR p_queued GROUP BY q.name) w
-        ON w.name = l.name
+      LEFT JOIN (
+        SELECT q.name, min(q.enqueued_at) AS since FROM waiters q WHERE p_order = 'waiting' OR p_queued
+        GROUP BY q.name) w ON w.name = l.name
     WHERE starts_with(l.name, p_prefix)
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
-      AND (NOT p_queued OR w.n > 0)
+      AND (NOT p_queued OR w.name IS NOT NULL)
       AND (l.expires_at > clock_timestamp() OR p_free AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
-    ORDER BY CASE p_order WHEN 'waiting' THEN -coalesce(w.n, 0) END,
-             CASE p_order WHEN 'age' THEN l.acquired_at
+    ORDER BY CASE p_order WHEN 'waiting' THEN w.since
+                          WHEN 'age' THEN l.acquired_at
                           WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END,
              CASE p_order WHEN 'recent' THEN l.acquired_at END DESC, l.name, l.slot
     LIMIT p_limit

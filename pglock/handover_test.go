@@ -96,7 +96,7 @@ func TestHandOverGrantsTheNamedWaiterAndTheOthersKeepTheirPlaces(t *testing.T) {
 			}
 			last := held
 			for n, i := range []int{2, 0, 1, 3} { // d, then b, c, e
-				next := within(t, 5*time.Second, labels[i], got[i])
+				next := within(t, 20*time.Second, labels[i], got[i])
 				if n == 0 {
 					t.Logf("handed over within %v", time.Since(began))
 				}
@@ -142,11 +142,11 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	if err := held.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b := within(t, 5*time.Second, "b", got[0])
+	b := within(t, 20*time.Second, "b", got[0])
 	if err := b.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	reader := within(t, 5*time.Second, "the reader", readers[0])
+	reader := within(t, 20*time.Second, "the reader", readers[0])
 	for what, err := range map[string]error{
 		"a shared lease":     reader.HandOver(t.Context(), "b"),
 		"an empty label":     elsewhere.HandOver(t.Context(), ""),
@@ -160,7 +160,7 @@ func TestHandOverToNobodyChangesNothing(t *testing.T) {
 	if err := elsewhere.HandOver(t.Context(), "d"); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, "d", others[0])
+	within(t, 20*time.Second, "d", others[0])
 	if err := held.HandOver(t.Context(), "b"); !errors.Is(err, pglock.ErrReleased) {
 		t.Errorf("a lease that was released: %v", err)
 	}
@@ -195,7 +195,7 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 	if err := held.HandOver(t.Context(), "twin"); err != nil {
 		t.Fatal(err)
 	}
-	within(t, 5*time.Second, "the second twin", got[0])
+	within(t, 20*time.Second, "the second twin", got[0])
 	if len(got[1]) != 0 {
 		t.Error("the third twin was granted the lock too")
 	}
@@ -242,7 +242,7 @@ func TestHandOverByWhoeverHasNotTheLeaseChangesNothing(t *testing.T) {
 		t.Errorf("I12: the hand-over commits with synchronous_commit %s, %v", commits, err)
 	}
 	execute(t, conn, `COMMIT`)
-	within(t, 5*time.Second, "b", got[0])
+	within(t, 20*time.Second, "b", got[0])
 	if outcome := ask(token, id); outcome != "released" {
 		t.Errorf("a second time: %s", outcome)
 	}
@@ -295,7 +295,7 @@ func TestI4_I18_NothingOfTheOldHolderIsCommittedAfterAHandOver(t *testing.T) {
 			if err == nil || rows != 0 {
 				t.Errorf("I4: the write answered %v, and %d rows were committed", err, rows)
 			}
-			within(t, 5*time.Second, "b", got[0])
+			within(t, 20*time.Second, "b", got[0])
 		})
 	}
 }
@@ -314,6 +314,6 @@ func TestWatchTellsAHandOverAsOneGrant(t *testing.T) {
 	if err := held.HandOver(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	b := within(t, 5*time.Second, "b", got[0])
+	b := within(t, 20*time.Second, "b", got[0])
 	hear(t, changes, pglock.ChangeGranted, b.Token(), true)
 }

@@ -29,4 +29,7 @@ type LockInfo struct {
 	// SlowestRenewal is the longest time between two renewals of this lease; the grant counts as the first. 0: the lease
 	// has not been renewed yet. A gap that comes near to TTL nearly cost the lease.
 	SlowestRenewal time.Duration `json:"-"`
+
+	// LongestWait is for how long the first request in the queue has waited, at the answer. 0: nobody waits.
+	LongestWait time.Duration `json:"-"`
 }

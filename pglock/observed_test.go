@@ -74,7 +74,7 @@ func (o *observed) want(t *testing.T, lock string, want ...string) {
 		if slices.Equal(got, want) {
 			return
 		}
-		if len(got) > len(want) || time.Since(begin) > 10*time.Second {
+		if len(got) > len(want) || time.Since(begin) > 20*time.Second {
 			t.Errorf("lock %q: events %q, want %q", lock, got, want)
 			return
 		}
@@ -219,7 +219,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 	})
 	for _, o := range []*observed{ofA, ofB} {
 		for _, e := range o.of(pglock.EventHandOver) {
-			if e.Took <= 0 || e.Took > 10*time.Second {
+			if e.Took <= 0 || e.Took > 20*time.Second {
 				t.Errorf("a hand-over took %v", e.Took)
 			}
 		}

@@ -163,9 +163,9 @@ func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *tes
 	t.Parallel()
 	db := pgtest.Database(t)
 	link := newLink(t, db.URL())
-	address := link.url("hush-hush") // it does not come as far as a check of the password
+	const password = "hush-hush" // it does not come as far as a check of it
 	link.down()
-	_, err := pglock.Open(t.Context(), address)
+	_, err := pglock.Open(t.Context(), link.url(password))
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.1") || strings.Contains(err.Error(), "hush-hush") {
 		t.Fatalf("%v, want the host and no password", err)
 	}
@@ -173,7 +173,7 @@ func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *tes
 	link.setSilent(true) // connections are taken, and nobody answers
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := pglock.Open(ctx, address); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "hush-hush") {
+	if _, err := pglock.Open(ctx, link.url(password)); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "hush-hush") {
 		t.Fatalf("%v, want the end of ctx", err)
 	}
 	link.setSilent(false)
@@ -224,10 +224,9 @@ func newLink(t *testing.T, server string) *link {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{config: config, address: "127.0.0.1:0", silence: make(chan chan struct{}, 1)}
+	l := &link{config: config, silence: make(chan chan struct{}, 1)}
 	l.silence <- nil
 	l.up(t)
-	l.address = l.listener.Addr().String()
 	t.Cleanup(func() {
 		l.setSilent(false)
 		l.down()
@@ -266,12 +265,14 @@ func (l *link) pass() {
 	}
 }
 
+// up opens the way, at another address than before: somebody may have that by now.
 func (l *link) up(t *testing.T) {
 	t.Helper()
 	var err error
-	if l.listener, err = net.Listen("tcp", l.address); err != nil {
+	if l.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
+	l.address = l.listener.Addr().String()
 	listener := l.listener
 	l.tasks.Go(func() {
 		for {

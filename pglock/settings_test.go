@@ -56,8 +56,8 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		}
 		end()
 		for begin := time.Now(); time.Until(l.Deadline()) > exercised; {
-			if time.Since(begin) > 10*time.Second {
-				t.Fatalf("ten seconds after the end of the extension the lease is trusted for %v", time.Until(l.Deadline()))
+			if time.Since(begin) > 20*time.Second {
+				t.Fatalf("twenty seconds after the end of the extension the lease is trusted for %v", time.Until(l.Deadline()))
 			}
 		}
 		for left := time.Hour; left > exercised; {
@@ -172,10 +172,10 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 	}
 }
 
-// eventually waits until it is so, for at most ten seconds.
+// eventually waits until it is so, for at most twenty seconds.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	late := time.NewTimer(10 * time.Second)
+	late := time.NewTimer(20 * time.Second)
 	defer late.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()

@@ -13,8 +13,8 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// beating makes the holder of a lease renew it over the connection of its heartbeat, and waits until the server knows this
-// process and nothing is left to do for it before the next renewal, which is far away.
+// beating makes the holder of a lease renew it over the connection of its heartbeat. It returns when the server knows
+// this process, and nothing is left to do for it before the next renewal, which is far away.
 func beating(t *testing.T, db *pgtest.DB, lease *pglock.Lease) lockadmin.Backend {
 	t.Helper()
 	if _, err := lease.Extend(t.Context(), lease.TTL()+time.Minute); err != nil {

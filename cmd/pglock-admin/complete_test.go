@@ -134,7 +134,10 @@ func TestBashInsertsANameThatNamesTheSameLock(t *testing.T) {
 		COMP_TYPE=9
 		try() { COMP_WORDS=(pglock-admin show "$1"); COMP_CWORD=2; COMP_LINE="pglock-admin show $1"; COMPREPLY=(); __start_pglock-admin; }
 		for start in "$@"; do
-			for (( n = 0; n < 10; n++ )); do try "$start"; (( ${#COMPREPLY[@]} )) && break; done # a busy machine offers nothing
+			for (( n = 0; n < 10; n++ )); do # a busy machine may offer nothing
+				try "$start"
+				(( ${#COMPREPLY[@]} )) && break
+			done
 			(( ${#COMPREPLY[@]} == 1 )) || { echo "$start: ${#COMPREPLY[@]} completions"; continue; }
 			eval "pglock-admin list --after ${COMPREPLY[0]}" >/dev/null || echo "list after $start"
 			eval "set -- ${COMPREPLY[0]}"

@@ -131,8 +131,8 @@ func (p *performance) wantNothingLeft(t *testing.T) {
 	}
 }
 
-// told lets the demo tell its story to the end. Where the machine is too busy for its leases, the demo says so, and begins
-// anew.
+// told lets the demo tell its story to the end. Where the machine is too busy for its leases, the demo says so, and
+// begins anew.
 func told(t *testing.T, args ...string) (p *performance, story string) {
 	t.Helper()
 	for range 3 {

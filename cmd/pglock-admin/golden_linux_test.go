@@ -69,7 +69,7 @@ func still(db *pgtest.DB, text string) string {
 		{`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC`, "2026-11-21 13:25:17.645 UTC"},
 		{`\b\d\d:\d\d:\d\d UTC`, "13:25:17 UTC"},
 		{`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`, "2026-11-21T13:25:17.645Z"},
-		{`("?(remaining|held_for|silent|waiting|slowest_renewal)_ms"?: )\d+`, "${1}1000"},
+		{`("?(remaining|held_for|silent|waiting|slowest_renewal|longest_wait)_ms"?: )\d+`, "${1}1000"},
 		{`(?m)^(revision +)[0-9a-f]{40}.*$`, "${1}0123456789abcdef0123456789abcdef01234567"},
 		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "3b241101-e2bb-4255-8caf-4136c566a962"},
 	} {

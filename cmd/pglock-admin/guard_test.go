@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -206,7 +205,7 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 // blocked returns when the program waits for somebody's lock.
 func blocked(tb testing.TB, db *pgtest.DB) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), patience)
 	defer cancel()
 	conn := db.Conn(tb)
 	for waits := false; !waits; {

@@ -19,10 +19,12 @@ type lockView struct {
 	TTL       int64 `json:"ttl_ms"`
 	Remaining int64 `json:"remaining_ms"`
 	HeldFor   int64 `json:"held_for_ms"`
+	Longest   int64 `json:"longest_wait_ms"`
 }
 
 func viewOf(i pglock.LockInfo) lockView {
-	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds()}
+	return lockView{LockInfo: i, TTL: i.TTL.Milliseconds(), Remaining: i.Remaining.Milliseconds(), HeldFor: heldFor(i).Milliseconds(),
+		Longest: i.LongestWait.Milliseconds()}
 }
 
 // heldFor uses the server's clock alone: the server looked at ExpiresAt minus Remaining.
@@ -49,8 +51,8 @@ A live holder renews its lease. A lease that has almost run out belongs to a hol
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
 holder of slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
 
-The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock with
-the longest queue, --order expiry the lease that ends next. You can paste a name from the table after pglock-admin show.`,
+The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock
+that somebody has waited for longest, --order expiry the lease that ends next. You can paste a name from the table after pglock-admin show.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json
   pglock-admin list --order age --limit 10         the ten leases that are held longest
@@ -117,7 +119,7 @@ func drawList(w *page, view listView, flags listFlags) {
 			held, expires, bar = age(heldFor(l.LockInfo)), age(l.LockInfo.Remaining), leaseBar(l.LockInfo.Remaining, l.LockInfo.TTL)
 		}
 		if l.Waiting > 0 {
-			waiting = strconv.Itoa(l.Waiting)
+			waiting = fmt.Sprintf("%d (%s)", l.Waiting, age(l.LongestWait))
 		}
 		rows = append(rows, []string{shellName(l.Name), slotText(l.LockInfo), printable(l.Holder), strconv.FormatInt(int64(l.Token), 10), held, expires, bar, waiting})
 	}

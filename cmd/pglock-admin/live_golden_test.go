@@ -24,7 +24,8 @@ var liveNoon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 func leased(name, holder string, token pglock.Token, held, left time.Duration, waiting int) pglock.LockInfo {
 	const ttl = 30 * time.Second
 	return pglock.LockInfo{Name: name, Held: true, Holder: holder, Token: token, TTL: ttl, Remaining: left, Mode: pglock.ModeExclusive,
-		AcquiredAt: liveNoon.Add(-held), ExpiresAt: liveNoon.Add(left), Waiting: waiting}
+		AcquiredAt: liveNoon.Add(-held), ExpiresAt: liveNoon.Add(left), Waiting: waiting,
+		LongestWait: time.Duration(waiting) * 220 * time.Second}
 }
 
 // liveLab is a screen without a database: it notes what it asks for.
@@ -189,7 +190,7 @@ func TestPicturesInTheDocumentationAreWhatATerminalShows(t *testing.T) {
 	}
 	l.gets(after)
 	golden(t, "../../docs/top.svg", picture(emulated(t, l.liveModel),
-		"pglock-admin top: five locks, those with the longest queue first. The lease of one has almost run out, and it is red."))
+		"pglock-admin top: five locks, the one that somebody has waited for longest first. The lease of one has almost run out, and it is red."))
 
 	l = newLab(100, 25)
 	l.wish.name = "nightly-report"

@@ -106,7 +106,7 @@ func TestEveryWidthHasAScreen(t *testing.T) {
 					continue
 				}
 				text := strings.Join(drawn(t, l.liveModel), "\n")
-				title := map[liveOrder]string{byWait: "QUEUE", byAge: "HELD", byRate: "RATE/s"}[order]
+				title := map[liveOrder]string{byWait: "WAIT", byAge: "HELD", byRate: "RATE/s"}[order]
 				if !strings.Contains(text, title) && width >= 26 {
 					t.Errorf("at %d there is no %s by which it is sorted:\n%s", width, title, text)
 				}
@@ -123,7 +123,7 @@ func TestTheChosenLockStaysChosenWhereverItGoes(t *testing.T) {
 		t.Fatalf("%+v in row %d", l.chosen, l.row)
 	}
 	locks := shop()
-	locks[2].Waiting = 9
+	locks[2].LongestWait = time.Hour // fewer wait for it, but for longer
 	l.gets(liveShot{locks: locks})
 	if l.chosen.name != "orders/2026-11-22" || l.row != 0 {
 		t.Errorf("%+v in row %d", l.chosen, l.row)

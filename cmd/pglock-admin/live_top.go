@@ -49,7 +49,7 @@ func (m *liveModel) sort() {
 		c := 0
 		switch m.wish.order {
 		case byWait:
-			c = cmp.Compare(b.Waiting, a.Waiting)
+			c = cmp.Compare(b.LongestWait, a.LongestWait)
 		case byAge:
 			c = cmp.Compare(heldFor(b), heldFor(a))
 		case byRate:
@@ -139,11 +139,17 @@ func (m *liveModel) columns() []liveColumn {
 			}
 			return age(i.Remaining)
 		}},
-		{"QUEUE", first(byWait, 7), 5, true, func(i pglock.LockInfo) string {
+		{"QUEUE", 7, 5, true, func(i pglock.LockInfo) string {
 			if i.Waiting == 0 {
 				return "-"
 			}
 			return strconv.Itoa(i.Waiting)
+		}},
+		{"WAIT", first(byWait, 3), 5, true, func(i pglock.LockInfo) string {
+			if i.Waiting == 0 {
+				return "-"
+			}
+			return age(i.LongestWait)
 		}},
 		{"RATE/s", first(byRate, 4), 6, true, func(i pglock.LockInfo) string { return m.rates.text(keyOf(i)) }},
 	}

@@ -53,7 +53,7 @@ func TestTopSortsFiltersOpensAndEnds(t *testing.T) {
 		await(t, db, "waiter-1", "jobs/b", pglock.ModeExclusive, 0)
 		execute(t, db, "UPDATE pglock.locks SET acquired_at = acquired_at - interval '1 hour' WHERE name = 'other'")
 		s := onScreen(t, db.URL(), columns, lines, "top", "--interval", "100ms")
-		s.until("the longest queue first", inThisOrder("jobs/b", "jobs/a", "other"))
+		s.until("the longest wait first", inThisOrder("jobs/b", "jobs/a", "other"))
 		s.types("a")
 		s.until("the longest held first", inThisOrder("other", "jobs/a", "jobs/b"))
 		s.types("r")

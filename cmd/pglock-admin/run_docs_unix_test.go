@@ -58,7 +58,8 @@ func byHand(t *testing.T, url, script string) (reports int, output string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	today := "#!/bin/sh\nfile=$(dirname \"$0\")/today$#\ntest -f \"$file\" || " + date + " \"$@\" > \"$file\"\ncat \"$file\"\n"
+	today := "#!/bin/sh\nfile=$(dirname \"$0\")/today$#\n" +
+		"test -f \"$file\" || " + date + " \"$@\" > \"$file\"\ncat \"$file\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "date"), []byte(today), 0o700); err != nil {
 		t.Fatal(err)
 	}

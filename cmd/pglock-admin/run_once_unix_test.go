@@ -25,7 +25,7 @@ func TestAKeyIsDoneOnceByEightRunsAtTheSameTime(t *testing.T) {
 	}
 	queued(t, db, "a", 7)
 	for _, p := range all {
-		_, _ = io.WriteString(p.stdin, "go\n") // the first lets the others go on: they may have ended before they can read it
+		_, _ = io.WriteString(p.stdin, "go\n") // the first lets the others go on: they may have ended already
 	}
 	codes := map[int]int{}
 	for _, p := range all {

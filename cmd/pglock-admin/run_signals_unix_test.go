@@ -94,7 +94,7 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 		p.says(t, "ready")
 		p.signal(t, syscall.SIGTERM)
 		p.says(t, "not now")
-		p.signal(t, syscall.SIGTERM) // the same request, as timeout(1) sends it, unless this machine stands still meanwhile
+		p.signal(t, syscall.SIGTERM) // the same request, as timeout(1) sends it, unless this machine stands still
 		_, _ = io.WriteString(p.stdin, "go\n")
 		if text, _ := p.stdout.ReadString('\n'); text == "go on\n" {
 			break

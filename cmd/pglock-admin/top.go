@@ -18,7 +18,7 @@ func newTop(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Show the locks live on a full screen",
-		Long: `Show the locks live: those with the longest queue first (w), the longest held (a), or those granted most often (r).
+		Long: `Show the locks live: those that somebody has waited for longest first (w), the longest held (a), or those granted most often (r).
 Type / and a text to see only locks whose name or holder contains it. Enter opens a lock: its holders, its queue, its
 history, and the server's processes that work for it. There b breaks a lease, after it has asked for the reason. It
 breaks the lease with the token that it shows, and never one that was granted meanwhile. That needs the role

@@ -153,7 +153,7 @@ func TestWhyAnswersInTimeWhileATableIsLocked(t *testing.T) {
 			if _, err := tx.Exec(t.Context(), "LOCK TABLE pglock."+table); err != nil {
 				t.Fatal(err)
 			}
-			// What is left of --timeout after the wait for the table is for a busy machine. An answer after it is an error.
+			// What is left of --timeout after the wait for the table is for a busy machine.
 			a := in(t, db.URL(), "why", "report", "--timeout", "9s").want(t, exitOK)
 			if table == "locks" && !strings.Contains(a.stdout, "has locked the whole") {
 				t.Error(a.stdout)

@@ -12,6 +12,7 @@ export function received(locks) {
 }
 
 export const heldFor = (lock) => lock.held_for_ms + performance.now() - lock.came;
+export const longestWait = (lock) => lock.longest_wait_ms + performance.now() - lock.came;
 export const remaining = (lock) => lock.remaining_ms - (performance.now() - lock.came);
 
 // condition is free, fine, late or over. A live holder renews when a third of the TTL is gone, so one below a half is

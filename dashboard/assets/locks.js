@@ -2,7 +2,7 @@
 // locks are as quick as ten.
 
 import { h, mark, put, Rows, write } from './dom.js';
-import { condition, heldFor, leaseBar, received } from './lease.js';
+import { condition, heldFor, leaseBar, longestWait, received } from './lease.js';
 import * as connection from './link.js';
 import { say, title } from './notes.js';
 import { go, link, setHome } from './route.js';
@@ -20,7 +20,7 @@ const COLUMNS = [
 const ORDERS = {
   name: 'name',
   age: 'age, oldest first',
-  waiting: 'waiting, most first',
+  waiting: 'waiting, longest first',
   expiry: 'expiry, soonest first',
 };
 const TYPING = 150; // ms without a key before the server is asked
@@ -314,7 +314,6 @@ function makeRow(lock) {
       }
       write(mode, modeOf(lock));
       write(token, String(lock.token));
-      write(waiting, lock.waiting > 0 ? String(lock.waiting) : '–');
       mark(waiting, 'data-some', lock.waiting > 0 ? '' : null);
       if (String(before.token) !== String(lock.token)) flash(element);
       this.tick();
@@ -324,6 +323,7 @@ function makeRow(lock) {
       const is = condition(lock);
       mark(element, 'data-is', is);
       write(held, is === 'free' ? '–' : seconds(heldFor(lock)));
+      write(waiting, lock.waiting > 0 ? `${lock.waiting} (${seconds(longestWait(lock))})` : '–');
       lease.update(lock);
     },
   };

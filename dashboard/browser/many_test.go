@@ -73,8 +73,8 @@ func TestTenThousandLocksStayFluid(t *testing.T) {
 	const found = "document.querySelectorAll('tbody tr').length === 1"
 	took = p.until(found + " && document.querySelector('tbody th').textContent.includes('lock-07321')")
 	t.Logf("from the search to its result: %v", took)
-	if took > 10*time.Second {
-		t.Errorf("a search takes %v, want at most 10s", took)
+	if took > 30*time.Second { // it takes one or two, on a machine that does nothing else
+		t.Errorf("a search takes %v, want at most 30s", took)
 	}
 	p.text("#said", "1 lock found")
 	if got := eval[string](p, "location.hash"); !strings.Contains(got, "match=lock-07321") {

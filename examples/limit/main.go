@@ -69,7 +69,7 @@ func (p *partner) take(ctx context.Context, s *stage.Stage, n int) (calls []call
 		case c := <-p.calls:
 			s.Say("partner", "is called for %s: %d callers", c.item, p.now.Load())
 			calls = append(calls, c)
-		case <-time.After(10 * time.Second):
+		case <-time.After(20 * time.Second):
 			return nil, fmt.Errorf("%w: only %d calls at a time", stage.ErrPromise, len(calls))
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

@@ -14,7 +14,8 @@ import (
 	"github.com/pglock-dev/pglock/examples/internal/stage"
 )
 
-const limit = 2 * time.Second
+// limit is long enough for all replicas to come to wait for the one that hangs, also on a busy machine.
+const limit = 8 * time.Second
 
 func main() {
 	stage.Main(stage.Play{

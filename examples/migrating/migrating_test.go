@@ -222,7 +222,7 @@ func TestNoTwoProgramsOfARollingChangeHoldTogether(t *testing.T) {
 func (s *scene) together(kinds []func() program) (worked int) {
 	s.t.Helper()
 	const processes, turns = 2, 8
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.t.Context(), 3*patience)
 	defer cancel()
 	var all sync.WaitGroup
 	for _, kind := range kinds {

@@ -29,6 +29,7 @@ type LockInfo[Token ~int64, Mode ~string] struct {
 	Grants     int64
 
 	SlowestRenewal time.Duration
+	LongestWait    time.Duration
 }
 
 // ScanLockInfo reads a row of the columns that every view of locks has, and further columns after them.
@@ -37,13 +38,13 @@ func ScanLockInfo[Token ~int64, Mode ~string](rows pgx.Rows, more ...any) (i Loc
 	var acquiredAt, renewedAt, expiresAt, endedAt *int64
 	var metadata *string
 	var capacity *int
-	var slowest *int64
+	var slowest, longest *int64
 	err = rows.Scan(append([]any{&i.Name, &i.Held, &i.Holder, &i.Session, &i.Token, &ttl, &acquiredAt, &renewedAt,
-		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest}, more...)...)
+		&expiresAt, &endedAt, &remaining, &metadata, &i.Slot, &i.Mode, &capacity, &i.Waiting, &i.Grants, &slowest, &longest}, more...)...)
 	i.TTL, i.Remaining = time.Duration(ttl)*time.Microsecond, time.Duration(remaining)*time.Microsecond
 	i.AcquiredAt, i.RenewedAt = Moment(acquiredAt), Moment(renewedAt)
 	i.ExpiresAt, i.EndedAt, i.Limit = Moment(expiresAt), Moment(endedAt), OrZero(capacity)
-	i.SlowestRenewal = time.Duration(OrZero(slowest)) * time.Microsecond
+	i.SlowestRenewal, i.LongestWait = time.Duration(OrZero(slowest))*time.Microsecond, time.Duration(OrZero(longest))*time.Microsecond
 	if metadata != nil {
 		i.Metadata = json.RawMessage(*metadata)
 	}

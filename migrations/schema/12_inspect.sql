@@ -11,7 +11,10 @@ CREATE VIEW described AS
          CASE WHEN l.queued OR l.slot > 0 THEN (
            SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
            ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
-         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us
+         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
+         CASE WHEN l.queued OR l.slot > 0 THEN (
+           SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
+           WHERE q.name = l.name ORDER BY q.ticket LIMIT 1) END AS longest_wait_us
   FROM locks l
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 

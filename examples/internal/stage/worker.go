@@ -15,8 +15,9 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-// ttl of the leases: how long the lock of a process that was killed stays taken.
-const ttl = 1500 * time.Millisecond
+// ttl of the leases: how long the lock of a process that was killed stays taken. A busy machine may keep a process from
+// its renewals for seconds.
+const ttl = 4 * time.Second
 
 // Worker is what a process has at hand that a story has started.
 type Worker struct {
