@@ -25,7 +25,7 @@ var ErrForbidden = errors.New("dashboard: forbidden")
 
 // Identity is a person or a program that uses the page.
 type Identity struct {
-	Name     string // for the audit, 1 to pglock.MaxHolderBytes bytes; "" may look, and break nothing
+	Name     string // for the history, 1 to pglock.MaxHolderBytes bytes; "" may look, and break nothing
 	MayBreak bool   // may break locks, if the Dashboard has WithBreaks
 }
 

@@ -51,7 +51,7 @@ func newConfig(opts []Option) (config, error) {
 		return c, &pglock.ArgumentError{Field: "WithAuth", Value: "given with WithBasicAuth or WithToken", Rule: "be given alone"}
 	case c.mayBreak && c.auth == nil && c.people == nil:
 		return c, &pglock.ArgumentError{Field: "WithBreaks", Value: "given alone",
-			Rule: "be given with WithAuth, WithBasicAuth or WithToken: the audit names whoever breaks a lock"}
+			Rule: "be given with WithAuth, WithBasicAuth or WithToken: the history names whoever breaks a lock"}
 	}
 	return c, nil
 }

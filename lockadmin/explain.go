@@ -17,7 +17,7 @@ import (
 const (
 	waitersRead  = 1000            // of a queue
 	waitersShown = 5               // at its head
-	eventsRead   = 20              // of the audit
+	eventsRead   = 20              // of the history
 	patience     = 2 * time.Second // with whoever has locked a whole table
 	longestLook  = 10 * time.Second
 )
@@ -169,7 +169,7 @@ func (l *look) readQueue(r reader, q *protocol.Queries, waiting int) error {
 	return err
 }
 
-// readEvents reads the audit in a savepoint: without the right to it, the transaction goes on.
+// readEvents reads the history in a savepoint: without the right to it, the transaction goes on.
 func (l *look) readEvents(r reader, q *protocol.Queries) error {
 	inner, err := r.tx.Begin(r.ctx)
 	if err != nil {
@@ -180,7 +180,7 @@ func (l *look) readEvents(r reader, q *protocol.Queries) error {
 	l.Events, err = rows(r, q.History,
 		[]any{l.name, eventsRead, nil, texts([]EventKind{EventTakeover, EventBreak}), nil, nil}, scanEvent)
 	if protocol.State(err) == "42501" {
-		l.Unseen = append(l.Unseen, "the audit of takeovers and breaks: that takes the role pglock_admin")
+		l.Unseen = append(l.Unseen, "the history of takeovers and breaks: you need the role pglock_admin")
 		return nil
 	}
 	if err == nil && l.Events == nil {

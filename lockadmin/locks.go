@@ -78,7 +78,7 @@ func WithToken(t pglock.Token) BreakOption {
 	}
 }
 
-// WithActor names the person for the audit, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
+// WithActor names the person for the history, 1 to pglock.MaxHolderBytes bytes. Defaults to "host/program[pid]".
 func WithActor(who string) BreakOption {
 	return func(r *breakRequest) error {
 		r.actor = who
@@ -87,7 +87,7 @@ func WithActor(who string) BreakOption {
 }
 
 // Break ends somebody else's lease: its next renewal, release and fenced write fail, and the lock goes to the next in
-// the queue, if there is one. Break draws a new token and writes an audit event with the reason. The database user
+// the queue, if there is one. Break draws a new token and writes an event of the history with the reason. The database user
 // needs the role pglock_admin.
 //
 // Errors: ErrNotHeld if there is nothing to break, or it has another token; pglock.ErrInvalid, ErrPermission.

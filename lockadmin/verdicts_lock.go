@@ -122,7 +122,11 @@ func (l *look) freeVerdicts() {
 	switch ended, when := last.EndedAt, ""; {
 	case !ended.IsZero():
 		when = fmt.Sprintf(" The last holder was %s; its lease ended %s ago", shown.Text(last.Holder), shown.Age(l.At.Sub(ended)))
-		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it.%s, by a release.", l.lock(), when)
+		how := "by a release"
+		if l.Events == nil { // without the right to read them, a break looks the same
+			how = "by a release or a break"
+		}
+		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it.%s, %s.", l.lock(), when, how)
 	default:
 		v.Text = fmt.Sprintf("%s is free: nobody holds it, and nobody waits for it. The last holder was %s; its lease ran out %s ago, without a release.", l.lock(),
 			shown.Text(last.Holder), shown.Age(l.At.Sub(last.ExpiresAt)))
@@ -157,7 +161,7 @@ func oldProgram(label string) []Step {
 		Effect: "No process there means that it is dead. If it still runs and does things without a fence, end it."}}
 }
 
-// lastBreak is the newest break of the audit, if nothing has come after it.
+// lastBreak is the newest break of the history, if nothing has come after it.
 func (l *look) lastBreak() *Event {
 	for _, e := range l.Events {
 		if e.Kind == EventBreak {
@@ -246,7 +250,7 @@ func (l *look) pastVerdicts() {
 	if hour >= 3 {
 		l.add(Verdict{Kind: WhyLosses, Severity: SeverityWarning,
 			Text:    fmt.Sprintf("%d times in the last hour a holder lost this lock because its lease ran out (%s).", hour, strings.Join(holders, ", ")),
-			Because: "Sure: the audit has it. Programs crash, pause for longer than the lease lasts, or cannot reach the server.",
+			Because: "Sure: the history has it. Programs crash, pause for longer than the lease lasts, or cannot reach the server.",
 			Steps:   []Step{{Do: "See why these programs ended or paused. If they pause (garbage collection, a busy machine), use a longer TTL."}}})
 	}
 }

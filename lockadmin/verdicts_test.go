@@ -110,6 +110,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 		"a break has ended a deadlock":   {brokeCircle(), WhyHeld, SeverityNote, []string{"alice broke the lease of app-1/reporter[4711] 1m ago. The deadlock is gone", "the old one may still be working"}},
 		"a dead one waits":               {lookAt(holderOf(time.Second)).queued(time.Minute, false), WhyHeld, SeverityOK, []string{"which is alive", "1 waiter is dead", "no harm"}},
 		"free":                           {free(time.Hour), WhyFree, SeverityOK, []string{"ran out 1h ago, without a release"}},
+		"ended, and the history unseen":  {func() *look { l := free(time.Hour); l.Last.EndedAt = l.At.Add(-time.Hour); return l }(), WhyFree, SeverityOK, []string{"ended 1h ago, by a release or a break"}},
 		"free, the next comes":           {free(time.Second).queued(time.Minute, true), WhyBetween, SeverityNote, nil},
 		"free, the next does not come":   {free(6*time.Second).queued(time.Minute, true), WhyTurn, SeverityCritical, []string{"does not take it"}},
 		"free, but the row is locked":    {func() *look { l := free(6*time.Second).queued(time.Minute, true); l.onRow = row.onRow; return l }(), WhyRow, SeverityCritical, []string{"Nobody gets report until"}},

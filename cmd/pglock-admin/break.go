@@ -36,11 +36,11 @@ func newBreak(o *options) *cobra.Command {
 		Use:   "break NAME --reason TEXT",
 		Short: "End the lease of a holder that is stuck",
 		Long: `End somebody else's lease at once. The lock goes to the next in the queue, or becomes free. A greater fencing token
-replaces the old one, so that the old holder's next fenced write, renewal and release fail. The audit records who did
+replaces the old one, so that the old holder's next fenced write, renewal and release fail. The history records who did
 it, when, and why.
 
-At a terminal it first shows the holder and asks. If the lock has gone to somebody else by the time of the answer,
-nothing is broken. --yes asks no question; without a terminal there is none.
+At a terminal it first shows the holder and asks. If the lock has gone to somebody else when you answer, nothing
+is broken. With --yes, or without a terminal, it asks nothing.
 
 If the lock has several holders, choose one with --token. --session ID, instead of a NAME, ends every lease and every
 place in a queue of one client; pglock-admin sessions shows the IDs. Up to a thousand locks are one transaction.
@@ -69,7 +69,7 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 			}
 			if strings.TrimSpace(b.reason) == "" {
 				return usageErrorf(fmt.Sprintf("pglock-admin break %s --reason \"why\"%s", what, o.same()),
-					"--reason is empty: the audit must say why the lease was ended")
+					"--reason is empty: the history must say why the lease was ended")
 			}
 			if b.by == "" {
 				b.by = actor()
@@ -84,10 +84,10 @@ You need the role pglock_admin. This does not stop the old holder: whatever it w
 			return o.breakLock(cmd, b)
 		},
 	}
-	cmd.Flags().StringVar(&b.reason, "reason", "", "`text` that tells the audit why; required")
+	cmd.Flags().StringVar(&b.reason, "reason", "", "`text` that says why, for the history; required")
 	cmd.Flags().Int64Var(&token, "token", 0, "`number` of the token to break; leases with another token are left alone")
 	cmd.Flags().StringVar(&b.session, "session", "", "break everything of the session with this `ID`, instead of a lock")
-	cmd.Flags().StringVar(&b.by, "by", "", "`name` of whoever does it, for the audit (default user@host)")
+	cmd.Flags().StringVar(&b.by, "by", "", "`name` of whoever does it, for the history (default user@host)")
 	cmd.Flags().BoolVar(&b.yes, "yes", false, "ask no question")
 	o.completeFlags(cmd)
 	return cmd
@@ -275,7 +275,7 @@ func drawBroken(w *page, o *options, v breakView) {
 		drawHeldNow(w, v)
 		fmt.Fprintln(w)
 	}
-	fmt.Fprintf(w, "%s\nThe audit: pglock-admin show %s%s\n", wrapped(stillRuns, textWidth(w)), shellName(v.Name), o.same())
+	fmt.Fprintf(w, "%s\nThe history has it: pglock-admin history %s%s\n", wrapped(stillRuns, textWidth(w)), shellName(v.Name), o.same())
 }
 
 const stillRuns = "The old holder's next fenced write, renewal and release fail. What it writes without a fence is not stopped: " +

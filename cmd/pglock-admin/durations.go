@@ -30,9 +30,13 @@ func (f durationFlag) Set(s string) (err error) {
 
 func (durationFlag) Type() string { return "duration" }
 
-// durationVar defines a duration flag, with what d holds as its default.
+// durationVar defines a duration flag, with what d holds as its default. Help does not show a default of 0: it stands
+// for "not given".
 func durationVar(flags *pflag.FlagSet, d *time.Duration, name string, usage string) {
 	flags.Var(durationFlag{d}, name, usage)
+	if *d == 0 {
+		flags.Lookup(name).DefValue = ""
+	}
 }
 
 var errDuration = errors.New("it must be a duration such as 90s, 36h, 1d12h, 90d or 2w")

@@ -113,7 +113,8 @@ func newGuardDrop(o *options) *cobra.Command {
 		Use:   "drop TABLE --yes",
 		Short: "Remove the guard of a table",
 		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write
-to the table may do so without a fence, even a holder that has lost its lease. The audit records who did it and when.
+to the table may do so without a fence, even a holder that has lost its lease. The history does not
+record it; the server's log does, if it logs DDL (log_statement = 'ddl').
 
 For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
 

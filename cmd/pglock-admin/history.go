@@ -34,17 +34,17 @@ func newHistory(o *options) *cobra.Command {
 		Use:   "history [NAME]",
 		Short: "Show who held a lock, from when until when, and how it ended",
 		Long: `Show the history of one lock, or of all, newest first. A line is a tenure: the time for which somebody held a lease.
-It is written when it ends, so the present holder is not in it: see pglock-admin show.
+The server writes the line when the tenure ends, so the present holder has none: see pglock-admin show.
 
   takeover  the lease ran out, and the lock was granted to the next
   break     an operator ended the lease
   expired   the lease ran out, and prune removed the lock
   release   the holder ended the lease
   handover  the holder ended the lease and chose the next
-  overlap   the lock was granted before its lease was over: never happens
+  overlap   the lock was granted before its lease was over: must never happen
 
-Other lines are what operators did: bypass, epoch and level. The last three kinds are recorded only if the history has
-level all: pglock-admin record. A lease that ran out ended with its expiry, before anybody noticed.
+The history has release, handover and overlap only at level all: pglock-admin record. Other lines are what operators
+did: bypass (of a guard), epoch and level. A lease that ran out ended with its expiry, however late somebody noticed.
 
 You need the role pglock_admin.`,
 		Example: `  pglock-admin history nightly-report

@@ -80,7 +80,6 @@ func (f *listFlags) add(o *options, cmd *cobra.Command, usages map[string]string
 	}
 	if usage := usages["older"]; usage != "" {
 		durationVar(flags, &f.older, "older", usage)
-		flags.Lookup("older").DefValue = "" // no default
 	}
 	var words []string
 	for _, one := range orders {

@@ -51,7 +51,7 @@ func (r *liveReader) breakLease(ctx context.Context, b liveBreak) liveBroken {
 	return liveBroken{asked: b, broken: broken}
 }
 
-// typed adds to the reason what prints, up to the most that the audit takes.
+// typed adds to the reason what prints, up to the most that the history takes.
 func (b *liveBreak) typed(text string) {
 	b.reason, b.hint = typedInto(b.reason, text, lockadmin.MaxReasonBytes), ""
 }

@@ -189,7 +189,7 @@ func (m *liveModel) keyBreak(name, text string) {
 	case name == "ctrl+u":
 		b.reason = ""
 	case name == "enter" && blank(b.reason):
-		b.hint = choose(m.width, "Write why: the audit must say why the lease was ended.", "Write why: for the audit.")
+		b.hint = choose(m.width, "Write why: the history must say why the lease was ended.", "Write why: for the history.")
 	case name == "enter":
 		b.sent = true
 		m.breakIt(*b)

@@ -39,12 +39,12 @@ schema is missing, or when golang-migrate has recorded another version than the 
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !yes {
 				return usageErrorf("pglock-admin migrate down --yes"+o.same()+", after a look at pglock-admin list"+o.same(),
-					"migrate down deletes every lock, every fence and the audit of schema %s: it needs --yes", named(o.schema))
+					"migrate down deletes every lock, every fence and the history of schema %s: it needs --yes", named(o.schema))
 			}
 			return o.migration(cmd, migrations.Down)
 		},
 	}
-	down.Flags().BoolVar(&yes, "yes", false, "confirm that every lock, every fence and the audit are deleted")
+	down.Flags().BoolVar(&yes, "yes", false, "confirm that every lock, every fence and the history are deleted")
 	cmd.AddCommand(
 		&cobra.Command{
 			Use:   "up",

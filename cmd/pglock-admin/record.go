@@ -30,8 +30,8 @@ func newRecord(o *options) *cobra.Command {
 		Long: `Show which tenures the history has and for how long it is kept. With --level or --keep, set it for every program that
 uses these locks.
 
-  losses  leases that ended without their holder: taken over, broken, or expired and pruned. This costs nothing where
-          locks are acquired and released, and is the default.
+  losses  leases that ended without their holder: taken over, broken, or expired and pruned. This
+          is the default, and costs nothing where locks are acquired and released.
   all     also releases and hand-overs: every tenure. Each release then writes one more row.
 
 A change of the level needs the table of locks for a moment. While others use the table, record tries again until
@@ -83,7 +83,7 @@ You need the role pglock_admin.`,
 		},
 	}
 	cmd.Flags().StringVar(&level, "level", "", "`level` to set: losses or all")
-	durationVar(cmd.Flags(), &keep, "keep", "`duration` for which to keep the history")
+	durationVar(cmd.Flags(), &keep, "keep", "`duration` for which to keep the history, from 1d to 36525d; 90d at first")
 	cmd.Flags().StringVar(&by, "by", "", "`name` of whoever does it, for the history (default user@host)")
 	return cmd
 }

@@ -126,9 +126,7 @@ func newRun(o *options) *cobra.Command {
 	flags.IntVar(&e.heldCode, "held-exit-code", exitHeld, "exit with this `number` when somebody else holds the lock")
 	flags.IntVar(&e.doneCode, "done-exit-code", exitDone, "exit with this `number` when KEY is done already")
 	flags.BoolVarP(&e.quiet, "quiet", "q", false, "print nothing when somebody else holds the lock, or KEY is done already")
-	for _, name := range []string{"wait", "kill-after", "keep"} {
-		flags.Lookup(name).DefValue = "" // the text has it
-	}
+	flags.Lookup("kill-after").DefValue = "" // the text has it
 	return cmd
 }
 

@@ -59,16 +59,16 @@ func newServe(o *options) *cobra.Command {
 Ctrl-C or TERM.
 
 The page listens on this machine alone, and changes nothing. Anybody who can reach it sees it. --listen lets others
-reach it, and then needs --basic-auth-file or --token-file. --enable-break lets people break locks from the page; the
+reach it, and then needs --basic-auth-file, --token-file or --without-auth. --enable-break lets people break locks from the page; the
 database user needs the role pglock_admin for that.
 
 A basic-auth file has a line NAME:PASSWORD for each person, a token file a line NAME:TOKEN for each program or person.
 Empty lines and lines that begin with # are left out. The same lines may be in $PGLOCK_SERVE_BASIC_AUTH and
-$PGLOCK_SERVE_TOKENS. The audit names whoever breaks a lock by NAME. A program sends "Authorization: Bearer TOKEN"; in
+$PGLOCK_SERVE_TOKENS. The history names whoever breaks a lock by NAME. A program sends "Authorization: Bearer TOKEN"; in
 a browser the token is the password.
 
-/metrics has numbers for Prometheus, for those who may see the page. /healthz answers 200 while the database does, and
-503 otherwise.`,
+/metrics has numbers for Prometheus. It asks for the same password or token as the page. /healthz asks for none; it
+answers 200 while the database is well, and 503 otherwise.`,
 		Example: `  pglock-admin serve
   pglock-admin serve --enable-break --basic-auth-file /etc/pglock/people
   pglock-admin serve --listen :8443 --tls-cert cert.pem --tls-key key.pem --token-file /run/secrets/tokens`,

@@ -28,7 +28,7 @@ func newSessions(o *options) *cobra.Command {
 		Short: "Show the clients that hold locks or wait for them",
 		Long: `Show the clients: the label of each, the version of its library, how many leases and tickets it has, when the server last
 heard of it, and the process of the server that serves its heartbeat. A client that is "silent" has missed its heartbeats:
-its tickets do not count any more, or a lease is about to run out.
+the queue passes over its tickets, or one of its leases has less than a third of its TTL left.
 
 A client opens the connection of its heartbeat when its first lease has lasted for a third of its TTL. Before that the
 server does not know its version, and PID is empty. Behind a pooler such as PgBouncer PID stays empty.`,

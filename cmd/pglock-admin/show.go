@@ -33,8 +33,8 @@ func newShow(o *options) *cobra.Command {
 		Use:   "show NAME",
 		Short: "Show everything about one lock",
 		Long: `Show one lock, held or free: its holders or its last one, fencing tokens and leases, the queue from its head to its
-end, the fences that its tokens have passed, and the last events of its audit (breaks, and takeovers after an expiry).
-Events need the role pglock_admin.
+end, the fences that its tokens have passed, and its last breaks and takeovers. To see these you need the role
+pglock_admin.
 
 For a holder it also shows the processes of the server that work for it: the one of its heartbeat, and open transactions that have
 passed a fence of the lock. They lead to the program: by its address, and by its application_name, which is

@@ -28,17 +28,17 @@ func newVerify(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [NAME]",
 		Short: "Check the history for overlaps and for tokens that went back",
-		Long: `Replay the history of one lock, or of all, together with the leases of the present, and report
+		Long: `Replay the history of one lock, or of all, together with the present leases, and report
 
   overlap  two tenures that exclude each other ran at the same time
   limit    more tenures ran at the same time than the limit allows
-  token    a later grant has a token that is not greater
+  token    a later grant has a token that is not greater than all before
   clock    the times of tenures contradict each other, and the history shows that the server's clock was set back
   gaps     tenures that are missing from the history, and why
 
-The exit code is 7 if anything was found, except gaps that the level of the history or pruning explains. What is missing
-from the history was not checked; at level losses that is most of it: pglock-admin record. The page docs/history.md says
-what the answer proves.
+The exit code is 7 if verify finds anything but gaps that the level of the history or pruning explains. verify cannot
+check what the history lacks: at level losses that is most of it (see pglock-admin record). The page docs/history.md
+says what the answer proves.
 
 verify reads a page at a time, and holds up nobody. A million tenures take some seconds: mind --timeout.
 

@@ -23,11 +23,11 @@ func newWhy(o *options) *cobra.Command {
 holder itself waits for, what blocks it in PostgreSQL, and what happened to the lock before. At the end it says what to do
 next, as commands to paste, and what each of them does and does not do.
 
-It changes nothing and waits for no row. It exits with 0 whatever it finds, also if nobody has used the lock: then it names
-similar locks, and other databases of the server in which pglock is in use.
+It changes nothing and waits for no row. It exits with 0 whatever it finds. If nobody has used the lock, it names similar
+locks, and other databases of the server in which pglock is in use.
 
-Everything needs the role pglock_user. The audit needs pglock_admin. To see what other users' connections do,
-a user needs pg_read_all_stats.`,
+You need the role pglock_user. To see takeovers and breaks you also need pglock_admin, and to see what other users'
+connections do, pg_read_all_stats.`,
 		Example:     `  pglock-admin why nightly-report`,
 		Args:        oneName,
 		Annotations: usesDatabase,
