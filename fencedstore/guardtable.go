@@ -120,7 +120,7 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // with a key (WithTableKey), and a partitioned table, have a trigger for rows.
 //
 // The owner of the table can remove the guard, or the table. Operators can write past the guard with the SQL function
-// bypass_guards, which leaves a note in the audit.
+// bypass_guards, which leaves an entry in the history.
 //
 // Errors: ErrOtherGuard, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission,
 // ErrSchema.

@@ -256,7 +256,7 @@ AS $$
     ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours, in hours and less') END
 $$;
 
--- is_operator refuses an act that the audit could not explain.
+-- is_operator refuses an act that the history could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
@@ -2544,7 +2544,7 @@ BEGIN
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence, and returns its ID. The audit says who
+-- bypass_guards lets this transaction write to guarded tables without a fence, and returns its ID. The history says who
 -- did it and why, and to which tables; a rollback, even to a savepoint, undoes it. It locks nothing.
 CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
@@ -3612,7 +3612,7 @@ $$;
 -- ==== 99_rights
 
 -- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
--- audit. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
+-- history. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
 -- database may create or drop them at this very moment; then try again.
 DO $do$
 DECLARE

@@ -20,9 +20,9 @@ func newFences(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fences [NAME]",
 		Short: "Show which token has written to which resource",
-		Long: `Show the fences. Each has a resource, the highest fencing token that has written to it, and the lock of that token. The
-fence refuses a write with a lower token. With a NAME the command shows the fences of that lock, and the fence of the resource with the
-same name.`,
+		Long: `Show the fences. Each has a resource, the highest fencing token that has written to it, and the lock of that token.
+The fence refuses a write with a lower token. With a NAME the command shows the fences of that lock, and the fence of
+the resource with the same name.`,
 		Example: `  pglock-admin fences nightly-report
   pglock-admin fences --order age --older 30d      what nobody has written to for a month`,
 		Args:        atMostOneName,

@@ -59,8 +59,8 @@ func newServe(o *options) *cobra.Command {
 Ctrl-C or TERM.
 
 The page listens on this machine alone, and changes nothing. Anybody who can reach it sees it. --listen lets others
-reach it, and then needs --basic-auth-file, --token-file or --without-auth. --enable-break lets people break locks from the page; the
-database user needs the role pglock_admin for that.
+reach it, and then needs --basic-auth-file, --token-file or --without-auth. --enable-break lets people break locks
+from the page. It needs a database user with the role pglock_admin, and serve does not start without.
 
 A basic-auth file has a line NAME:PASSWORD for each person, a token file a line NAME:TOKEN for each program or person.
 Empty lines and lines that begin with # are left out. The same lines may be in $PGLOCK_SERVE_BASIC_AUTH and

@@ -1,4 +1,4 @@
-// Breaks a lease: a dialog with what is about to end, the reason for the audit, and the server's answer in plain words.
+// Breaks a lease: a dialog with what is about to end, the reason for the history, and the server's answer in plain words.
 
 import { breakLease } from './api.js';
 import { h, put } from './dom.js';
@@ -56,7 +56,7 @@ export function breakDialog(lock, waiters) {
         'The server takes the lock away at once, and refuses this holder’s later renewals and fenced writes. ' +
           'It stops no program: end the process too, if it writes anywhere without a fence.',
       ),
-      h('label', { class: 'field' }, h('span', {}, 'Reason, for the audit'), reason),
+      h('label', { class: 'field' }, h('span', {}, 'Reason, for the history'), reason),
       h('p', { class: 'hint', id: 'reason-help' }, 'Whoever looks at the history of this lock will read it.'),
       refusal,
       h('div', { class: 'buttons' }, cancel, confirm),
@@ -83,7 +83,7 @@ export function breakDialog(lock, waiters) {
     const n = bytes(text);
     if (n === 0 || n > MOST) {
       problem(
-        n === 0 ? 'Give a reason: the audit needs one.' : `The reason has ${n} bytes: it must have at most ${MOST}.`,
+        n === 0 ? 'Give a reason: the history needs one.' : `The reason has ${n} bytes: it must have at most ${MOST}.`,
       );
       reason.focus();
       return;

@@ -62,7 +62,7 @@ AS $$
     ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours, in hours and less') END
 $$;
 
--- is_operator refuses an act that the audit could not explain.
+-- is_operator refuses an act that the history could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$

@@ -261,7 +261,7 @@ BEGIN
   RETURN n;
 END $$;
 
--- bypass_guards lets this transaction write to guarded tables without a fence, and returns its ID. The audit says who
+-- bypass_guards lets this transaction write to guarded tables without a fence, and returns its ID. The history says who
 -- did it and why, and to which tables; a rollback, even to a savepoint, undoes it. It locks nothing.
 CREATE FUNCTION bypass_guards(p_reason text, p_actor text) RETURNS xid8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT

@@ -1,5 +1,5 @@
 -- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
--- audit. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
+-- history. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
 -- database may create or drop them at this very moment; then try again.
 DO $do$
 DECLARE
