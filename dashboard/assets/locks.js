@@ -286,6 +286,7 @@ function makeRow(lock) {
   const held = h('span', { class: 'number' });
   const lease = leaseBar();
   const waiting = h('span', { class: 'queue' });
+  const since = h('span', { class: 'since' }); // how long the first has waited
   const cell = (label, ...content) => h('td', { role: 'cell', 'data-label': label }, ...content);
   const element = h(
     'tr',
@@ -295,7 +296,7 @@ function makeRow(lock) {
     cell('Token', token),
     cell('Held for', held),
     cell('Lease', lease.element),
-    cell('Waiting', waiting),
+    cell('Waiting', waiting, since),
   );
   let skipped = false; // out of sight, so that nothing need be drawn
   element.addEventListener('contentvisibilityautostatechange', (e) => {
@@ -314,6 +315,7 @@ function makeRow(lock) {
       }
       write(mode, modeOf(lock));
       write(token, String(lock.token));
+      write(waiting, lock.waiting > 0 ? String(lock.waiting) : '–');
       mark(waiting, 'data-some', lock.waiting > 0 ? '' : null);
       if (String(before.token) !== String(lock.token)) flash(element);
       this.tick();
@@ -323,7 +325,7 @@ function makeRow(lock) {
       const is = condition(lock);
       mark(element, 'data-is', is);
       write(held, is === 'free' ? '–' : seconds(heldFor(lock)));
-      write(waiting, lock.waiting > 0 ? `${lock.waiting} (${seconds(longestWait(lock))})` : '–');
+      write(since, lock.waiting > 0 ? seconds(longestWait(lock)) : '');
       lease.update(lock);
     },
   };
