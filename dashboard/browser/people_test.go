@@ -80,6 +80,7 @@ func TestTheKeyboardAloneReachesTheBreakOfALock(t *testing.T) {
 	p.press("/")
 	p.until("document.activeElement.id === 'search'")
 	p.press("nightly")
+	p.until("location.hash.includes('match=nightly')") // the list is searched a moment after a key
 	p.until("document.querySelectorAll('tbody tr').length === 1")
 	p.press(kb.ArrowDown)
 	p.until("document.activeElement.matches('tbody a:focus-visible')")
