@@ -167,7 +167,7 @@ func TestEveryNameThatIsShownLeadsBackToItsLock(t *testing.T) {
 		t.Errorf("show does not name the lock as %s:\n%s", odd, shown.stdout)
 	}
 	broken := shell(`"$PROGRAM" break --reason r ` + odd)
-	if !strings.Contains(broken, "broke the lease of lock "+odd+"\n") || !strings.Contains(broken, "pglock-admin show "+odd+"\n") {
+	if !strings.Contains(broken, "broke the lease of lock "+odd+"\n") || !strings.Contains(broken, "pglock-admin history "+odd+"\n") {
 		t.Errorf("break of %s says %s", odd, broken)
 	}
 	if v := decode[showView](t, shell(`"$PROGRAM" show -o json `+odd)); v.Lock.Holder != "waiter" {
