@@ -171,7 +171,7 @@ func TestACutSessionEndsTheContextBeforeTheServerFreesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	var cut atomic.Bool
-	const ttl = 10 * time.Second
+	const ttl = 6 * time.Second
 	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Bigint(1), pglock.WithTTL(ttl))
 	got := s.old("1").waiting()
 	cut.Store(true)

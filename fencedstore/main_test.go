@@ -10,6 +10,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "16") // tests that are parallel mostly wait; the command line says it better
+	_ = flag.Set("test.parallel", "32") // tests that are parallel mostly wait; the command line says it better
 	pgtest.Main(m, pgtest.WithTemplate(func(ctx context.Context, url string) error { return migrations.Up(ctx, url) }))
 }

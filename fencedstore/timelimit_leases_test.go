@@ -132,11 +132,11 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 		t.Run(string(level), func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t).warm(t)
-			const ttl = 4 * time.Second
+			const ttl = 3 * time.Second
 			l := b.acquire(t, "nightly", pglock.WithTTL(ttl))
 			options := pgx.TxOptions{IsoLevel: level}
 			for _, name := range []string{"Write", "WriteSQL"} {
-				if err := ways[name](t, b, l, sleeps(5), fencedstore.WithTimeLimit(time.Minute), fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
+				if err := ways[name](t, b, l, sleeps(4), fencedstore.WithTimeLimit(time.Minute), fencedstore.WithTxOptions(options), fencedstore.WithSameToken()); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -156,7 +156,7 @@ func TestI18_TimeLimitHoldsAtEveryIsolationLevel(t *testing.T) {
 					t.Errorf("Guard, late %v: %v", late, err)
 				}
 				if err == nil {
-					_, err = tx.Exec(t.Context(), `SELECT pg_sleep(5)`)
+					_, err = tx.Exec(t.Context(), `SELECT pg_sleep(4)`)
 					if err == nil {
 						err = tx.Commit(t.Context())
 					}

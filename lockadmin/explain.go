@@ -254,6 +254,9 @@ func scanTableLock(r pgx.Rows) (t tableLock, err error) {
 	return t, err
 }
 
+// inTurn reports whether another line of work of the holder's own program waits for its turn at the same lock.
+func (w Wait) inTurn() bool { return w.For == w.Holds && !w.SameOwner }
+
 // circle finds waits that lead from holders of the lock back to it: the shortest, and rather by the same owner.
 func circle(name string, waits []Wait) []Wait {
 	type step struct {
@@ -264,7 +267,7 @@ func circle(name string, waits []Wait) []Wait {
 	seen := make(map[string]bool)
 	next := func(from *step, lock, session string) {
 		for _, w := range waits {
-			if w.Holds != lock || session != "" && w.Session != session || seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
+			if w.Holds != lock || session != "" && w.Session != session || w.inTurn() || seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] {
 				continue
 			}
 			seen[w.Session+" "+fmt.Sprint(w.Ticket)+w.HolderSession] = true

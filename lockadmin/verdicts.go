@@ -295,9 +295,9 @@ func (l *look) slow(v *Verdict, h HolderFacts, waiting int) {
 		if w.Holder != "" {
 			by = " of " + shown.Text(w.Holder)
 		}
-		v.Text += fmt.Sprintf(" The same program has waited for lock %s%s for %s.", shown.Name(w.For), by, shown.Age(w.Waiting))
-		v.Because += " Whether the work under this lock waits for the other one cannot be seen: the program asked without the context of " +
-			"its lease, so another line of its work may be the one that waits."
+		v.Text += fmt.Sprintf(" %s itself has waited for lock %s%s for %s.", shown.Text(w.Waiter), shown.Name(w.For), by, shown.Age(w.Waiting))
+		v.Because += " Whether its work under this lock is what waits for the other one cannot be seen: another line of its work may wait, or " +
+			"it asked without the context of its lease."
 		v.Steps = []Step{again("If it is the same work, the cause is there: look at that lock.", w.For)}
 	}
 	v.Steps = append(v.Steps,

@@ -98,7 +98,9 @@ func (l *look) waitsVerdict() {
 // perhapsWaits is a wait for another lock by a program that holds this one, if nobody knows whether it is the same line of
 // work; nil if there is none.
 func (l *look) perhapsWaits() *Wait {
-	n := slices.IndexFunc(l.Waits, func(w Wait) bool { return w.Holds == l.name && !w.SameOwner && w.Waiting >= unremarkable })
+	n := slices.IndexFunc(l.Waits, func(w Wait) bool {
+		return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable
+	})
 	if n < 0 {
 		return nil
 	}

@@ -97,7 +97,7 @@ func TestVerdictFollowsFromTheFacts(t *testing.T) {
 			l := lookAt(holderOf(time.Second)).queued(5*time.Second, true)
 			l.Waits = []Wait{{Holds: "report", Waiter: "app-1/reporter[4711]", For: "invoices", Holder: "app-3", Waiting: 4 * time.Minute}}
 			return l
-		}(), WhySlow, SeverityOK, []string{"The same program has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
+		}(), WhySlow, SeverityOK, []string{"app-1/reporter[4711] itself has waited for lock invoices of app-3 for 4m.", "cannot be seen", "why invoices"}},
 		"one waited for earlier holders": {lookAt(holderOf(time.Second)).queued(22*time.Minute, true), WhySlow, SeverityOK, []string{"waited for it for 22m, mostly for earlier holders"}},
 		"just granted, one waits":        {lookAt(young).queued(5*time.Second, true), WhySlow, SeverityOK, []string{"nothing shows yet"}},
 		"its write is idle for a second": {writing(time.Second), WhyIdle, SeverityNote, []string{"idle for 1s", "Look again"}},
@@ -168,7 +168,8 @@ func TestCircleLeadsBackToTheLock(t *testing.T) {
 		"three, and a longer way":         {[]Wait{wait(1, "A", "a", "x", "X"), wait(2, "A", "a", "b", "B"), wait(3, "X", "x", "b", "B"), wait(4, "B", "b", "c", "C"), wait(5, "C", "c", "a", "A")}, "b c a"},
 		"back to another holder of it":    {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "a", "A2")}, ""},
 		"a circle that does not touch it": {[]Wait{wait(1, "A", "a", "b", "B"), wait(2, "B", "b", "c", "C"), wait(3, "C", "c", "b", "B")}, ""},
-		"a lock of one's own":             {[]Wait{wait(1, "A", "a", "a", "A")}, "a"},
+		"a lock of one's own":             {[]Wait{{Waiter: "A", Session: "A", Holds: "a", For: "a", Holder: "A", HolderSession: "A", SameOwner: true}}, "a"},
+		"the program's own queue":         {[]Wait{wait(1, "A", "a", "a", "A")}, ""},
 		"a holder who holds it no more":   {[]Wait{wait(1, "A", "a", "b", "")}, ""},
 	} {
 		var locks []string

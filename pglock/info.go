@@ -30,6 +30,7 @@ type LockInfo struct {
 	// has not been renewed yet. A gap that comes near to TTL nearly cost the lease.
 	SlowestRenewal time.Duration `json:"-"`
 
-	// LongestWait is for how long the first request in the queue has waited, at the answer. 0: nobody waits.
+	// LongestWait is for how long the first request in the queue has waited, at the answer. 0: nobody waits. Like Waiting,
+	// it counts dead waiters too, until somebody sweeps them away.
 	LongestWait time.Duration `json:"-"`
 }

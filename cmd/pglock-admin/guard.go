@@ -114,7 +114,7 @@ func newGuardDrop(o *options) *cobra.Command {
 		Short: "Remove the guard of a table",
 		Long: `Remove the guard of a table, of its partitions and of its children. From then on everybody who has the rights to write
 to the table may do so without a fence, even a holder that has lost its lease. The history does not
-record it; the server's log does, if it logs DDL (log_statement = 'ddl').
+record it; the server's log does, if it logs all statements (log_statement = 'all').
 
 For a single repair, leave the guard in place: the SQL function bypass_guards lets one transaction write past it.
 

@@ -54,7 +54,7 @@ var ofLists = []mutant{
 		{"lockadmin/verdicts.go", "case h.SinceRenewal <= h.TTL*6/10:", "case h.SinceRenewal <= h.TTL*4/10:"},
 	}, administration, "^TestVerdict"},
 	{"why: another lock that the program waits for goes unsaid", []edit{
-		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && w.Waiting >= unremarkable", "return false"},
+		{"lockadmin/verdicts_lock.go", "return w.Holds == l.name && !w.SameOwner && !w.inTurn() && w.Waiting >= unremarkable", "return false"},
 	}, administration, "^TestVerdict"},
 	{"why: a wait of the same program is that of the same work", []edit{
 		{"lockadmin/verdicts_lock.go", "if w.Holds != l.name || !w.SameOwner || w.Waiting < unremarkable {", "if w.Holds != l.name || w.Waiting < unremarkable {"},

@@ -188,6 +188,21 @@ func waitsWith(ctx context.Context, s *Stage, within func(*pglock.Lease) context
 	return err
 }
 
+// ownQueue is of a program that uses the lock in two goroutines.
+func ownQueue(ctx context.Context, s *Stage) error {
+	c, _, lease, err := s.holder(ctx, "app-1/reporter[4711]", report)
+	if err == nil {
+		err = s.wait(ctx, c, s.ctx, report)
+	}
+	if err == nil {
+		err = s.waiting(ctx, report, 4*time.Minute)
+	}
+	if err == nil {
+		err = s.heldFor(ctx, lease, 5*time.Minute)
+	}
+	return err
+}
+
 func limit(ctx context.Context, s *Stage) error {
 	for _, label := range []string{"app-1/train[51]", "app-2/train[52]", "app-3/train[53]"} {
 		_, _, lease, err := s.holder(ctx, label, "gpu", pglock.WithLimit(4))

@@ -48,6 +48,7 @@ var all = []Trouble{
 	{"waits", report, "the holder waits for another lock", waits},
 	{"waits-unsaid", report, "the holder waits for another lock, without the context of its lease", waitsUnsaid},
 	{"wrong-database-empty", report, "as wrong-database, but the database has no pglock at all", wrongDatabaseEmpty},
+	{"own-queue", report, "nothing: another goroutine of the holder's program waits for its turn", ownQueue},
 	{"healthy", report, "nothing", healthy},
 	{"free", report, "nothing", free},
 	{"broken", report, "nothing: somebody broke the lease a moment ago", broken},
