@@ -90,6 +90,7 @@ func turnOf(l *pglock.Lease) error {
 // Processes are killed in the middle of blocks: numbers are lost, and nothing else. Those of other processes go on when the
 // lease is over, with tokens greater than the whole block.
 func TestI2_I8_AProcessKilledInTheMiddleOfABlockLosesNumbersAlone(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
@@ -143,6 +144,7 @@ func killHolder(t *testing.T, look *peer, w *process) {
 // The server crashes in the middle of blocks: turns go on, tokens ascend, and nobody fails but who was lost or could not be
 // told.
 func TestI2_I8_TurnsOutliveAServerCrash(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("a server of its own that crashes")

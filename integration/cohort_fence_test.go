@@ -267,6 +267,7 @@ func writeOnce(t *testing.T, pool *pgxpool.Pool, level pgx.TxIsoLevel, l *pglock
 // A turn's grant ID is requested just when the turn is released. If the ID was given out, nobody else has had the
 // grant; if the grant was passed on, the ID is not given out.
 func TestI4_GrantIDThatRacesWithReleaseIsToldOrPassedOn(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

@@ -365,6 +365,7 @@ func TestI2_HistoryOfTurnsIsLinearizable(t *testing.T) {
 // Calls of every other kind beside a line: with another TTL or label, with metadata, a grace, Shared and Limit, tries, and
 // whole lists of locks. Nobody who is alone is beside anybody, and all are served.
 func TestI1_ALineBesideCallsOfEveryOtherKind(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

@@ -105,6 +105,7 @@ func checkAscent(t *testing.T, eras ...[]int64) {
 // A failover that lost commits has lost tokens with them. What is granted after it has greater tokens than every grant
 // before, also those that are lost, also of locks that nobody has ever heard of; and the fences refuse the lost ones.
 func TestI22_TokensAscendAfterAFailoverThatLostCommits(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // it has servers of its own
 	primary := newPrimary(t)
 	look := newPeer(t, primary.url)
@@ -199,6 +200,7 @@ func failOver(t *testing.T, primary, standby *node, era string) []int64 {
 // The old primary is not dead, and goes on granting: nothing in a library prevents that. Its tokens stay below those of the
 // new one, so that whoever compares tokens knows whose are old.
 func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {
+	inLongTier(t)
 	if testing.Short() {
 		t.Skip("two more servers")
 	}

@@ -74,6 +74,7 @@ func wantHint(t *testing.T, look *peer, payload string, b block, turns int) {
 // Every way in which a waiter comes to its grant tells it of its whole block: through announce, or in the
 // answer of who serves it where that is its own session.
 func TestAWaiterIsToldOfAllTokensOfItsGrant(t *testing.T) {
+	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	const release = `SELECT more -> 'handed' FROM pglock.release_lease($1, $2, $3, $4)`

@@ -121,6 +121,7 @@ func (e *anElection) next() said {
 // tries, its rows are not there: the tokens of the guarded table never go back, and none of its rows was written
 // after the next leader's grant.
 func TestAtNoMomentTwoLeadersAct(t *testing.T) {
+	inLongTier(t)
 	t.Parallel() // most of it is waiting for leases to end
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"flag"
 	"encoding/json"
 	"os"
 	"os/signal"
@@ -31,6 +32,7 @@ func TestMain(m *testing.M) {
 		os.Exit(mainWithSignals())
 	}
 	heedAll()
+	_ = flag.Set("test.parallel", "16") // most tests wait; the command line says it better
 	// Compiling a query that runs once takes longer than the query.
 	if err := os.Setenv("PGOPTIONS", "-c jit=off"); err != nil {
 		panic(err)

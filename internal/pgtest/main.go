@@ -93,7 +93,7 @@ func waitTogether() {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == name })
 	if !chosen {
-		_ = flag.Set(name, strconv.Itoa(max(16, runtime.GOMAXPROCS(0)))) // a number it takes
+		_ = flag.Set(name, strconv.Itoa(max(8, runtime.GOMAXPROCS(0)))) // a number it takes
 	}
 }
 
