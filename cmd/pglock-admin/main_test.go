@@ -3,8 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"flag"
 	"encoding/json"
+	"flag"
 	"os"
 	"os/signal"
 	"strings"
