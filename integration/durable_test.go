@@ -15,7 +15,6 @@ import (
 // A session default of synchronous_commit = off must not make a grant volatile: no token that was answered before a
 // crash is answered again after it.
 func TestI12_GrantsSurviveACrash(t *testing.T) {
-	inLongTier(t)
 	t.Parallel() // most of it is waiting
 	server := migrated(t, map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"})
 	const workers, crashes = 8, 4

@@ -41,7 +41,6 @@ var keepsWaiting = map[string][]string{
 // granted to anybody: not to a try, not to a waiter, and not by whoever gives up or releases beside it. Where the renewal has
 // the head locked, which is the exclusive lease, they are not answered while it is.
 func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
-	inLongTier(t)
 	t.Parallel()
 	db := pgtest.Database(t)
 	for held, modes := range keepsWaiting {
