@@ -49,10 +49,12 @@ func newList(o *options) *cobra.Command {
 A live holder renews its lease. A lease that has almost run out belongs to a holder that is stopped or cut off.
 
 A lock that is shared or has a limit has a line for each holder. Its mode is "shared #2" or "limit 3 #2" for the
-holder of slot 2. WAITING is how many wait for the lock; pglock-admin waiters shows them.
+holder of slot 2. WAITING is how many wait for the lock, and for how long the first of them has; pglock-admin waiters
+shows them.
 
 The order is that of the names. --order age shows the lease first that is held longest, --order waiting the lock
-that somebody has waited for longest, --order expiry the lease that ends next. You can paste a name from the table after pglock-admin show.`,
+that somebody has waited for longest, --order expiry the lease that ends next. You can paste a name from the table
+after pglock-admin show.`,
 		Example: `  pglock-admin list
   pglock-admin list --prefix jobs/ --all -o json
   pglock-admin list --order age --limit 10         the ten leases that are held longest
