@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -107,6 +108,7 @@ func (b *Bridge) Do(ctx context.Context, name string, key Key, fn func(context.C
 		if lost := held.Release(ctx); errors.Is(lost, pglock.ErrLost) {
 			err = errors.Join(err, lost)
 		}
+		err = failure.OfContext(ctx, err)
 	}()
 	return fn(working, held)
 }
@@ -140,7 +142,10 @@ func (b *Bridge) acquire(
 	}
 	s, err := b.session(ctx, lease, key, want.Shared, wait)
 	if err != nil {
-		return nil, errors.Join(err, ignoreReleased(lease.Release(ctx)))
+		if also := ignoreReleased(lease.Release(ctx)); also != nil {
+			err = errors.Join(err, also)
+		}
+		return nil, failure.At(ctx, err, "advisory: acquire lock %q", name)
 	}
 	return hold(lease, s), nil
 }
@@ -160,7 +165,7 @@ func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shar
 	defer context.AfterFunc(lease.Context(), func() { cancel(lease.Err()) })()
 	conn, err := b.connect(taking)
 	if err != nil {
-		return nil, fmt.Errorf("advisory: lock %q: connect: %w", lease.Name(), causeOf(taking, ctx, err))
+		return nil, fmt.Errorf("connect: %w", causeOf(taking, ctx, err))
 	}
 	s := &session{conn: conn, name: lease.Name(), key: key, shared: shared}
 	if err = s.open(taking, outlives(lease.TTL()), b.config.pooled); err == nil {
@@ -192,8 +197,11 @@ func (s *session) tryOnce(ctx context.Context) error {
 	if err != nil || locked {
 		return err
 	}
-	pid, err := s.holder(ctx)
-	return errors.Join(&HeldError{Name: s.name, Key: s.key, PID: pid}, err)
+	held := &HeldError{Name: s.name, Key: s.key}
+	if held.PID, err = s.holder(ctx); err != nil {
+		return fmt.Errorf("%w: %w", held, err)
+	}
+	return held
 }
 
 func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {

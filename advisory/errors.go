@@ -31,7 +31,8 @@ func (e *HeldError) Error() string {
 func (e *HeldError) Is(target error) bool { return target == pglock.ErrHeld }
 
 // LostError says that the session of the advisory lock has ended, or does not hold it any more. An old program may
-// hold it. It is a pglock.ErrLost.
+// hold it. It is a pglock.ErrLost and nothing else: as with pglock.LostError, errors.Is and errors.As do not look into
+// Err.
 type LostError struct {
 	Name string // of the lock
 	Key  Key
@@ -48,5 +49,3 @@ func (e *LostError) Error() string {
 
 // Is reports whether target is pglock.ErrLost.
 func (e *LostError) Is(target error) bool { return target == pglock.ErrLost }
-
-func (e *LostError) Unwrap() error { return e.Err }

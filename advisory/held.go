@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -74,8 +75,8 @@ func (h *Held) Release(ctx context.Context) error {
 	select {
 	case <-h.ended:
 	case <-telling.Done():
-		return errors.Join(fmt.Errorf("advisory: lock %q: the session of the advisory lock has not ended yet: %w",
-			h.lease.Name(), telling.Err()), h.lease.Release(ctx))
+		err := fmt.Errorf("the session of the advisory lock has not ended yet: %w", telling.Err())
+		return failure.Told(errors.Join(err, h.lease.Release(ctx)), "advisory: release lock %q", h.lease.Name())
 	}
 	err := h.lease.Release(ctx)
 	switch {

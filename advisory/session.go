@@ -44,12 +44,12 @@ func (s *session) open(ctx context.Context, idle time.Duration, pooled bool) err
 		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint)`, pgx.QueryExecModeExec,
 		strconv.FormatInt(idle.Milliseconds(), 10), s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended)
 	if err != nil {
-		return fmt.Errorf("advisory: lock %q: prepare the session: %w", s.name, err)
+		return fmt.Errorf("prepare the session: %w", err)
 	}
 	if !pooled && uint32(s.pid) != s.conn.PgConn().PID() {
-		return fmt.Errorf("%w: lock %q: the connection names backend %d, but backend %d answers: "+
+		return fmt.Errorf("%w: the connection names backend %d, but backend %d answers: "+
 			"give WithConnConfig a configuration that leads to the server itself",
-			ErrPooler, s.name, s.conn.PgConn().PID(), s.pid)
+			ErrPooler, s.conn.PgConn().PID(), s.pid)
 	}
 	s.number = s.key.number(hash, extended)
 	return nil
@@ -88,7 +88,7 @@ func (s *session) lock(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", held, ctx.Err())
 	}
-	return fmt.Errorf("advisory: lock %q: take the advisory lock (%v): %w", s.name, s.key, err)
+	return fmt.Errorf("take the advisory lock (%v): %w", s.key, err)
 }
 
 // wait waits in the server's queue for the advisory lock, for one round.

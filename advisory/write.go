@@ -5,11 +5,15 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -19,10 +23,11 @@ import (
 // of one Held run one after the other, and fn must not call Write or Release of the same Held.
 //
 // fn's context ends with ctx and with the lease. If the session ends, only the next statement notices, because nobody
-// else reads from the connection meanwhile. So do only what a rollback undoes, and nothing outside the database. Two
-// things in fn end the session, and with it the advisory lock: a context that ends while a statement runs, because pgx
-// then closes the connection; and a pause between two statements that is longer than the lease had left at the
-// beginning.
+// else reads from the connection meanwhile. So do only what a rollback undoes, and nothing outside the database. Three
+// things end the session, and with it the advisory lock: in fn a context that ends while a statement runs, because pgx
+// then closes the connection; a pause between two statements that is longer than the lease had left at the beginning;
+// and a transaction that ends later than its time limit, because PostgreSQL may then end the next one
+// of the session (from version 17 on).
 //
 // Write calls fencedstore.Guard, fn, Held.Guard and fencedstore.Seal, and then sends COMMIT. An error or a panic of fn
 // rolls back. Errors: those of these calls, ErrLost (LostError), and pglock.ErrOutcomeUnknown if COMMIT got no answer;
@@ -35,17 +40,30 @@ func (h *Held) Write(
 	}
 	giveBack, err := h.borrow(ctx)
 	if err != nil {
-		return err
+		return failure.At(ctx, err, "advisory: write under lock %q", h.lease.Name())
 	}
 	defer giveBack()
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
+	began := time.Now()
 	err = h.write(working, fn, opts)
-	if ended := h.Err(); err != nil && ended != nil && !errors.Is(err, pglock.ErrLost) {
-		return errors.Join(err, ended)
+	if p := hooks.Passed(h.lease, nil); p != nil && p.At.After(began) && p.Overran() && keepsLimits(h.session.conn) {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
+		_ = h.session.conn.Close(closing) // the goroutine of h notices
+		cancel()
 	}
-	return err
+	if ended := h.Err(); err != nil && ended != nil && !errors.Is(err, pglock.ErrLost) {
+		err = errors.Join(err, ended)
+	}
+	return failure.OfContext(ctx, err)
+}
+
+// keepsLimits says of a server that it has transaction_timeout: hooks.Passage.Overran tells what comes of that.
+func keepsLimits(conn *pgx.Conn) bool {
+	major, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), ".")
+	n, err := strconv.Atoi(major)
+	return err != nil || n >= 17 // a version that we cannot read is a new one
 }
 
 func (h *Held) write(
@@ -53,7 +71,7 @@ func (h *Held) write(
 ) error {
 	tx, err := h.session.conn.Begin(ctx)
 	if err != nil {
-		return fmt.Errorf("advisory: write under lock %q: %w", h.lease.Name(), err)
+		return failure.At(ctx, err, "advisory: write under lock %q", h.lease.Name())
 	}
 	defer func() { // does nothing after a commit. If pgx cannot roll back, it closes the connection, which rolls back
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -77,7 +95,8 @@ func (h *Held) write(
 	}
 	err = tx.Commit(ctx)
 	if protocol.ConnectionLost(err) {
-		return fmt.Errorf("advisory: commit under lock %q: %w: %w", h.lease.Name(), pglock.ErrOutcomeUnknown, err)
+		err = fmt.Errorf("%w: %w", pglock.ErrOutcomeUnknown, err)
+		return failure.At(ctx, err, "advisory: commit under lock %q", h.lease.Name())
 	}
 	return fencedstore.Explain(err, h.lease, opts...)
 }
@@ -91,7 +110,7 @@ func (h *Held) Guard(ctx context.Context, tx pgx.Tx) error {
 	if tx == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a pgx.Tx"}
 	}
-	return h.guard(func(sql string, args []any, holds *bool) error {
+	return h.guard(ctx, func(sql string, args []any, holds *bool) error {
 		return tx.QueryRow(ctx, sql, args...).Scan(holds)
 	})
 }
@@ -101,7 +120,7 @@ func (h *Held) GuardSQL(ctx context.Context, tx fencedstore.SQLTx) error {
 	if t, ok := tx.(*sql.Tx); tx == nil || ok && t == nil {
 		return &pglock.ArgumentError{Field: "tx", Value: "nil", Rule: "be a *sql.Tx, or what wraps one"}
 	}
-	return h.guard(func(query string, args []any, holds *bool) error {
+	return h.guard(ctx, func(query string, args []any, holds *bool) error {
 		rows, err := tx.QueryContext(ctx, query, args...)
 		if err != nil {
 			return err
@@ -114,14 +133,14 @@ func (h *Held) GuardSQL(ctx context.Context, tx fencedstore.SQLTx) error {
 	})
 }
 
-func (h *Held) guard(ask func(sql string, args []any, holds *bool) error) error {
+func (h *Held) guard(ctx context.Context, ask func(sql string, args []any, holds *bool) error) error {
 	if err := h.Err(); err != nil {
 		return err
 	}
 	sql, args := h.session.holds()
 	var holds bool
 	if err := ask(sql, args, &holds); err != nil {
-		return fmt.Errorf("advisory: check the advisory lock (%v): %w", h.session.key, err)
+		return failure.At(ctx, err, "advisory: check the advisory lock (%v)", h.session.key)
 	}
 	if !holds {
 		return h.session.lost(nil)

@@ -3,7 +3,9 @@ package advisory_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,7 +104,8 @@ func TestAWriteTakesTheOptionsOfGuard(t *testing.T) {
 func TestGuardSQLLooksFromADatabaseSQLTransaction(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	h := s.hold(s.bridge(), "x", advisory.Ints(-1, 1))
+	var cut atomic.Bool // then the bridge does not hear of the end of its session
+	h := s.hold(s.bridge(advisory.WithConnConfig(s.cuttable(&cut))), "x", advisory.Ints(-1, 1))
 	db := stdlib.OpenDBFromPool(s.pool)
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
@@ -112,6 +115,12 @@ func TestGuardSQLLooksFromADatabaseSQLTransaction(t *testing.T) {
 	defer tx.Rollback()
 	if err := h.GuardSQL(t.Context(), tx); err != nil {
 		t.Error(err)
+	}
+	cut.Store(true)
+	s.exec("SELECT pg_terminate_backend($1, 5000)", s.bridgePID())
+	var lost *advisory.LostError
+	if err := h.GuardSQL(t.Context(), tx); !errors.As(err, &lost) {
+		t.Errorf("without the session of the advisory lock: %v, want a LostError", err)
 	}
 }
 
@@ -189,18 +198,30 @@ func TestAWriteThatHangsFreesTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	s.exec("CREATE TABLE written (n int)")
-	h := s.hold(s.bridge(), "x", advisory.Bigint(1), pglock.WithTTL(6*time.Second))
-	got := s.old("1").waiting()
-	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		if err := insert(ctx, tx); err != nil {
+	const ttl = 4 * time.Second
+	for try := range 3 { // this machine may stand still for longer than it has left
+		h := s.hold(s.bridge(), fmt.Sprint("x", try), advisory.Bigint(int64(try)), pglock.WithTTL(ttl))
+		got := s.old(fmt.Sprint(try)).waiting()
+		var took time.Duration
+		err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			begun := time.Now() // after the fence: the lease had no more than its TTL left
+			if err := insert(ctx, tx); err != nil {
+				return err
+			}
+			err := await(t, "the old program's lock", got)
+			took = time.Since(begun)
 			return err
+		})
+		if err == nil || !s.ask("SELECT count(*) = 0 FROM written") {
+			t.Errorf("a write that hung ended with %v", err)
 		}
-		return await(t, "the old program's lock", got)
-	})
-	if err == nil || !s.ask("SELECT count(*) = 0 FROM written") {
-		t.Errorf("a write that hung ended with %v", err)
+		wantLost(t, h)
+		if took <= ttl+ttl/4 {
+			return
+		}
+		t.Logf("the write hung for %v, want %v at most", took, ttl)
 	}
-	wantLost(t, h)
+	t.Errorf("three times a write hung for longer than its lease of %v", ttl)
 }
 
 func TestDoReleasesBoth(t *testing.T) {

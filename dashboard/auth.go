@@ -6,11 +6,11 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -77,7 +77,7 @@ func (d *Dashboard) identify(r *http.Request) (Identity, error) {
 			return Identity{}, err
 		}
 		if p := argument.Text("name", who.Name, pglock.MaxHolderBytes); who.Name != "" && p != nil {
-			d.onError(fmt.Errorf("dashboard: the function of WithAuth has returned a wrong name: %w", (*pglock.ArgumentError)(p)))
+			d.onError(failure.Told((*pglock.ArgumentError)(p), "dashboard: the function of WithAuth has returned a wrong name"))
 			return Identity{}, errUnknown
 		}
 		return who, nil

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -83,7 +84,7 @@ func (s *TableStore) Advance(ctx context.Context, resource string, token pglock.
 		return s.pool.QueryRow(ctx, s.advance, resource, int64(token)).Scan(&last)
 	}, "40001", "40P01") // a default isolation above READ COMMITTED, a circle with the service's own statements
 	if err != nil {
-		return 0, fmt.Errorf("fencedhttp: table %s: %w", s.table, err)
+		return 0, failure.At(ctx, err, "fencedhttp: table %s", s.table)
 	}
 	return pglock.Token(last), nil
 }
@@ -99,10 +100,7 @@ func (s *TableStore) Create(ctx context.Context) error {
 ) WITH (fillfactor = 50)`)
 		return err
 	}, "23505", "42P07", "42710") // somebody else has just made it
-	if err != nil {
-		return fmt.Errorf("fencedhttp: create table %s: %w", s.table, err)
-	}
-	return nil
+	return failure.At(ctx, err, "fencedhttp: create table %s", s.table)
 }
 
 // repeat calls f again while it fails with one of these SQLSTATEs, which say that the server has undone it.

@@ -1,11 +1,12 @@
 package fencedhttp
 
 import (
-	"fmt"
+	"context"
 	"net/http"
 	"strconv"
 	"strings"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -27,7 +28,7 @@ type Transport struct {
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c, ok := r.Context().Value(contextKey{}).(carried)
 	if !ok {
-		return t.base().RoundTrip(r)
+		return t.send(r)
 	}
 	header, err := c.header(r)
 	if err != nil {
@@ -38,17 +39,26 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	r = r.Clone(r.Context())
 	r.Header = header
-	return t.base().RoundTrip(r)
+	return t.send(r)
+}
+
+// send returns Base's error as it is, unless there is a reason for the end of the context to add.
+func (t *Transport) send(r *http.Request) (*http.Response, error) {
+	response, err := t.base().RoundTrip(r)
+	if ctx := r.Context(); err != nil && ctx.Err() != nil && context.Cause(ctx) != ctx.Err() {
+		err = failure.At(ctx, err, "fencedhttp: send %s", r.Method)
+	}
+	return response, err
 }
 
 // header returns the request's header with the token in it.
 func (c carried) header(r *http.Request) (http.Header, error) {
 	if c.err != nil {
-		return nil, fmt.Errorf("fencedhttp: send %s: %w", r.Method, c.err)
+		return nil, failure.Told(c.err, "fencedhttp: send %s", r.Method)
 	}
 	if c.lease != nil {
 		if err := c.lease.Err(); err != nil {
-			return nil, fmt.Errorf("fencedhttp: not sent: %w", err)
+			return nil, failure.Told(err, "fencedhttp: send %s", r.Method)
 		}
 	}
 	token := strconv.FormatInt(int64(c.token), 10)
@@ -62,8 +72,8 @@ func (c carried) header(r *http.Request) (http.Header, error) {
 		}
 		for _, v := range values {
 			if v != token {
-				return nil, fmt.Errorf("fencedhttp: send %s: %w", r.Method, &pglock.ArgumentError{Field: "header " + Header, Value: shorten(v),
-					Rule: "not be set, or be " + token + " as the context says"})
+				return nil, failure.Told(&pglock.ArgumentError{Field: "header " + Header, Value: shorten(v),
+					Rule: "not be set, or be " + token + " as the context says"}, "fencedhttp: send %s", r.Method)
 			}
 		}
 		delete(header, name)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -78,7 +79,7 @@ func (v *Verifier) serve(w http.ResponseWriter, r *http.Request, next http.Handl
 		err = checkResource(resource)
 	}
 	if err != nil {
-		err = fmt.Errorf("fencedhttp: name the resource of %s: %w", r.Method, err)
+		err = failure.At(r.Context(), err, "fencedhttp: name the resource of %s", r.Method)
 		v.report(r, err)
 		v.refuse(w, r, err, problem{Type: TypeBadResource, Title: "No fenced resource", Status: http.StatusBadRequest,
 			Detail: "The request names no resource that can be fenced.", Token: token})
@@ -97,10 +98,10 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 	}
 	last, err := v.Store.Advance(r.Context(), resource, token)
 	if err == nil && last < token {
-		err = fmt.Errorf("fencedhttp: the store has %d for the greatest token of resource %q, after token %d", last, resource, token)
+		err = fmt.Errorf("the store has %d for the greatest token", last)
 	}
 	if err != nil {
-		err = fmt.Errorf("fencedhttp: advance resource %q to token %d: %w", resource, token, err)
+		err = failure.At(r.Context(), err, "fencedhttp: advance resource %q to token %d", resource, token)
 		v.report(r, err)
 		v.refuse(w, r, err, problem{Type: TypeNoStore, Title: "Fencing unavailable", Status: http.StatusServiceUnavailable,
 			Detail: "The token could not be compared. Nothing was done; try again.", Token: token, Resource: resource})
@@ -109,7 +110,7 @@ func (v *Verifier) admit(w http.ResponseWriter, r *http.Request, next http.Handl
 	if last == token && v.Serialize {
 		last, err = v.gate.enter(r.Context(), turn, token)
 		if err != nil {
-			err = fmt.Errorf("fencedhttp: token %d waits for its predecessors at resource %q: %w", token, resource, err)
+			err = failure.At(r.Context(), err, "fencedhttp: token %d waits for its predecessors at resource %q", token, resource)
 			v.report(r, err)
 			v.refuse(w, r, err, problem{Type: TypeWaiting, Title: "A predecessor is still at work", Status: http.StatusServiceUnavailable,
 				Detail: "A request with a lower token has not finished in time. Nothing was done; try again.",

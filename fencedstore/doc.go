@@ -79,10 +79,21 @@
 // keep the next one waiting.
 //
 // The fence sets lock_timeout, statement_timeout, idle_in_transaction_session_timeout, tcp_user_timeout and, from
-// PostgreSQL 17 on, transaction_timeout. It sets client_connection_check_interval to a second. If the user has set a
-// lower limit, it stays. These settings end with the transaction. If one of them ends the transaction, the error is a
-// TimeLimitError, which names the setting and its length. A driver of database/sql may only say "driver: bad
-// connection" then; the error is a TimeLimitError all the same. For a transaction of Guard, Explain finds it.
+// PostgreSQL 17 on, transaction_timeout. It sets client_connection_check_interval to a second. lock_timeout is a little
+// lower than the others. If the user has set a lower limit, it stays. These settings end with the transaction. If one
+// of them ends the transaction, the error is a TimeLimitError, which names the setting and its length. A driver of
+// database/sql may only say "driver: bad connection" then; the error is a TimeLimitError all the same. For a
+// transaction of Guard, Explain finds it.
+//
+// If the transaction waited for somebody else's lock, TimeLimitError.Wait says for what and for whom. A write that has
+// used three quarters of its time asks the server, over another connection of the lease's client; other writes ask
+// nobody.
+//
+// From PostgreSQL 17 on a server process that stood still past transaction_timeout and another limit reports the other
+// one. It then ends the next transaction on its connection that has any such limit. So a write that ended later than
+// its limits closes its connection, and does not give it back to the pool. After a TimeLimitError of a transaction of
+// Guard the application has to: with pgx by tx.Conn().Close; with database/sql by returning driver.ErrBadConn from the
+// function of sql.Conn.Raw.
 //
 // From PostgreSQL 17 on no fenced transaction outlasts its limit. Before, each setting counts from the beginning of a
 // statement, or of a pause between two statements. So if a holder works first and then hangs, the server ends its

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -50,7 +51,7 @@ type OutcomeUnknownError struct {
 }
 
 func (e *OutcomeUnknownError) Error() string {
-	return fmt.Sprintf("fencedstore: outcome of write %s unknown: %v", e.Receipt.Write, e.Err)
+	return fmt.Sprintf("fencedstore: outcome of write %s unknown: %s", e.Receipt.Write, failure.Bare(e.Err))
 }
 
 // Is reports whether target is pglock.ErrOutcomeUnknown.

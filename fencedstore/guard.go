@@ -4,11 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -21,6 +21,9 @@ import (
 // transaction that hangs for that long; from PostgreSQL 17 on it ends any that takes longer. SET CONSTRAINTS ALL
 // IMMEDIATE after Guard uses up the check inside COMMIT, and ROLLBACK TO a savepoint from before Guard takes the fence
 // back. If your code may do such things, end the transaction with Seal, as Store.Write always does.
+//
+// After an ErrTimeLimit close the connection, and do not give it back to a pool: from PostgreSQL 17 on the server may
+// end its next transaction.
 //
 // Options: WithResource, WithSameToken, WithTimeLimit, WithReceipt. Errors: ErrStaleToken (StaleTokenError),
 // ErrTimeLimit (TimeLimitError), pglock.ErrLost, ErrReleased, ErrInvalid, ErrWrongDatabase, ErrPermission.
@@ -139,7 +142,7 @@ func (c config) guard(ctx context.Context, o opening, send query) error {
 	if err == nil {
 		err = c.guardOnce(ctx, o, send)
 	}
-	return o.observeRefusal(ctx, err)
+	return failure.At(ctx, o.observeRefusal(ctx, err), "fencedstore: guard %s", o)
 }
 
 // guardOnce is guard without the observer. The extensions of the leases end by themselves, because it does not hear of
@@ -154,7 +157,7 @@ func (c config) guardOnce(ctx context.Context, o opening, send query) (err error
 		}
 	}()
 	if err != nil {
-		return fmt.Errorf("fencedstore: guard %s: %w", o, err)
+		return err
 	}
 	var receipt *Receipt
 	if c.receipt != nil {
@@ -165,8 +168,10 @@ func (c config) guardOnce(ctx context.Context, o opening, send query) (err error
 		receipt, *c.receipt = &r, r
 	}
 	p := o.passage()
-	left, err := o.read(send(o.sql, o.arguments(receipt)))
-	if err == nil && left >= 0 && left+time.Since(p.at) < o.limit-o.limit/10 {
+	look := o.lookout(ctx, p)
+	answer, err := o.read(send(o.sql, o.arguments(receipt)))
+	wait, left := look.stop(), answer.left
+	if err == nil && left >= 0 && left+time.Since(p.At) < o.limit-o.limit/10 {
 		return invalid("time limit", o.limit.String(),
 			"be given to the first statement of the transaction: its snapshot is older than the extension of the lease")
 	}
@@ -175,10 +180,12 @@ func (c config) guardOnce(ctx context.Context, o opening, send query) (err error
 		return nil
 	}
 	if late := p.explain(err, saysClosed(err)); late != nil {
-		return fmt.Errorf("fencedstore: guard %s: %w", o, late)
+		p.remember(o.fences)
+		late.Wait = wait
+		return late
 	}
 	f := o.blamed(err)
-	return fmt.Errorf("fencedstore: guard %s: %w", o, translate(err, f.Lease, f.Resource))
+	return translate(err, f.Lease, f.Resource)
 }
 
 // Explain turns an error of a guarded transaction, of its COMMIT or of one of its statements, into the errors of this
@@ -204,7 +211,9 @@ func Explain(err error, lease *pglock.Lease, opts ...FenceOption) error {
 func (o opening) explainGuarded(err error, otherwise func() error) error {
 	explained := error(nil)
 	if p, known := lastPassage(o.fences[0].Lease); known {
-		explained = p.explain(err, saysClosed(err))
+		if late := p.explain(err, saysClosed(err)); late != nil {
+			explained = late
+		}
 	}
 	if explained == nil {
 		explained = otherwise()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -120,7 +121,7 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 			err = one.refuse(transaction, false)
 		}
 		if err != nil {
-			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
+			return c, o, failure.Told(err, "fencedstore: fences[%d]", i)
 		}
 		if one.resource != f.Lease.Resource() {
 			return c, o, invalid("WithResource", one.resource,
@@ -129,7 +130,7 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 		f = f.withDefault()
 		err = checkText("resource", f.Resource, pglock.MaxNameBytes)
 		if err != nil && f.Resource != f.Lease.Resource() {
-			return c, o, fmt.Errorf("fences[%d]: %w", i, err)
+			return c, o, failure.Told(err, "fencedstore: fences[%d]", i)
 		}
 		first := hooks.Home(fences[0].Lease)
 		home := hooks.Home(f.Lease)
@@ -137,9 +138,9 @@ func openAll(fences []Fence, opts []FenceOption, transaction bool) (c config, o 
 		case seen[f.Resource]:
 			return c, o, invalid(fmt.Sprintf("fences[%d].Resource", i), f.Resource, "be named once")
 		case home != first:
-			return c, o, fmt.Errorf("fences[%d]: %w: lock %q is of schema %q, and lock %q of schema %q: "+
-				"a transaction is of one database",
-				i, pglock.ErrWrongDatabase, f.Lease.Name(), home.Schema, fences[0].Lease.Name(), first.Schema)
+			err := fmt.Errorf("%w: lock %q is of schema %q, and lock %q of schema %q: a transaction is of one database",
+				pglock.ErrWrongDatabase, f.Lease.Name(), home.Schema, fences[0].Lease.Name(), first.Schema)
+			return c, o, failure.Told(err, "fencedstore: fences[%d]", i)
 		}
 		seen[f.Resource] = true
 		one.resource = f.Resource

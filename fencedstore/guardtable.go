@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -24,6 +25,9 @@ var (
 	ErrUnfenced = errors.New("fencedstore: guarded table was written without its fence")
 	// ErrOtherGuard: the table is under another guard already; nothing was changed.
 	ErrOtherGuard = errors.New("fencedstore: table is under another guard")
+	// ErrTriggerRight: somebody besides the table's owner may make triggers on it, and could switch the guard off;
+	// nothing was changed. The error names the role and the REVOKE.
+	ErrTriggerRight = errors.New("fencedstore: others may make triggers on the table")
 	// ErrNotGuarded: the table is under no guard; nothing was changed.
 	ErrNotGuarded = errors.New("fencedstore: table is not guarded")
 )
@@ -35,7 +39,7 @@ type UnfencedError struct {
 	Err      error  // the server's, with a hint
 }
 
-func (e *UnfencedError) Error() string { return "fencedstore: " + e.Err.Error() }
+func (e *UnfencedError) Error() string { return "fencedstore: " + failure.Bare(e.Err) }
 
 // Is reports whether target is ErrUnfenced.
 func (e *UnfencedError) Is(target error) bool { return target == ErrUnfenced }
@@ -66,8 +70,8 @@ func WithTableResource(name string) TableOption {
 }
 
 // WithTableKey gives each row its own resource: the table's, '/', and the value of this column, as in accounts/42. The
-// column's type must be an integer type, numeric, text, varchar, uuid, bool, date or an enum. Nobody can write a row
-// whose key is NULL. TRUNCATE needs the fence of the resource without a key.
+// column must be stored, and its type must be an integer type, numeric, text, varchar, uuid, bool, date or an enum.
+// Nobody can write a row whose key is NULL. TRUNCATE needs the fence of the resource without a key.
 func WithTableKey(column string) TableOption {
 	return func(c *tableConfig) error {
 		if column == "" {
@@ -116,13 +120,13 @@ func newTableConfig(db DB, table string, opts []TableOption) (tableConfig, error
 // table. GuardTable sends one statement. It waits for the table's writers and locks them out while it runs: set a
 // lock_timeout.
 //
-// A table with one resource has a trigger for statements, which costs the same for a million rows as for one. A table
-// with a key (WithTableKey), and a partitioned table, have a trigger for rows.
+// Triggers check each row, which costs some microseconds, and with a key (WithTableKey) several times as much.
 //
-// The owner of the table can remove the guard, or the table. Operators can write past the guard with the SQL function
-// bypass_guards, which leaves an entry in the history.
+// The owner of the table can remove the guard, or the table; so GuardTable refuses a table on which anybody else may
+// make triggers. Operators can write past the guard with the SQL function bypass_guards, which leaves an entry in the
+// history.
 //
-// Errors: ErrOtherGuard, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission,
+// Errors: ErrOtherGuard, ErrTriggerRight, pglock.ErrInvalid (a view, no such table or column, a key of another type), ErrPermission,
 // ErrSchema.
 func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) error {
 	c, err := newTableConfig(db, table, opts)
@@ -132,7 +136,7 @@ func GuardTable(ctx context.Context, db DB, table string, opts ...TableOption) e
 	var made int
 	err = db.QueryRow(ctx, protocol.GuardTable(c.schema),
 		table, c.resource, c.key).Scan(&made)
-	return tableError("guard", table, c.schema, err)
+	return tableError(ctx, "guard", table, c.schema, err)
 }
 
 // UnguardTable removes the guard of a table. The user must own the table. Errors: ErrNotGuarded, pglock.ErrInvalid
@@ -144,7 +148,7 @@ func UnguardTable(ctx context.Context, db DB, table string, opts ...TableOption)
 	}
 	var dropped int
 	err = db.QueryRow(ctx, protocol.UnguardTable(c.schema), table).Scan(&dropped)
-	return tableError("unguard", table, c.schema, err)
+	return tableError(ctx, "unguard", table, c.schema, err)
 }
 
 // TableGuard describes a guarded table.
@@ -169,10 +173,10 @@ func TableGuards(ctx context.Context, db DB, opts ...TableOption) ([]TableGuard,
 			return guards, nil
 		}
 	}
-	return nil, fmt.Errorf("fencedstore: list guards: %w", hooks.ErrorFromSQL(err, "", 0))
+	return nil, failure.At(ctx, hooks.ErrorFromSQL(err, "", 0), "fencedstore: list guards")
 }
 
-func tableError(what, table, schema string, err error) error {
+func tableError(ctx context.Context, what, table, schema string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -181,6 +185,8 @@ func tableError(what, table, schema string, err error) error {
 		switch pgErr.Code {
 		case "42710": // duplicate_object
 			err = fmt.Errorf("%w: %w", ErrOtherGuard, err)
+		case "55000": // object_not_in_prerequisite_state
+			err = fmt.Errorf("%w: %w", ErrTriggerRight, err)
 		case "42704": // undefined_object
 			err = fmt.Errorf("%w: %w", ErrNotGuarded, err)
 		// No table, not a table, no column, its type, no name.
@@ -199,5 +205,5 @@ func tableError(what, table, schema string, err error) error {
 			err = hooks.ErrorFromSQL(err, "", 0)
 		}
 	}
-	return fmt.Errorf("fencedstore: %s table %s: %w", what, table, err)
+	return failure.At(ctx, err, "fencedstore: %s table %s", what, table)
 }

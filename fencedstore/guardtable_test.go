@@ -289,6 +289,9 @@ func TestI3_OddNamesAreGuardedAsTheyAre(t *testing.T) {
 func TestTablesBesideTheProtocolCanBeGuarded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.EmptyDatabase(t)
+	if _, err := db.Conn(t).Exec(t.Context(), "REVOKE CREATE ON SCHEMA public FROM PUBLIC"); err != nil { // who has it before PostgreSQL 15
+		t.Fatal(err)
+	}
 	if err := migrations.Up(t.Context(), db.URL(), migrations.WithSchema("public")); err != nil {
 		t.Fatal(err)
 	}
@@ -433,6 +436,44 @@ func TestKeysOfOtherTypesAreRefused(t *testing.T) {
 		if err := fencedstore.GuardTable(t.Context(), b.pool, table, fencedstore.WithTableKey("k")); !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" {
 			t.Errorf("%s: %v", kind, err)
 		}
+	}
+}
+
+// Triggers do not see a virtual column, which PostgreSQL has from 18 on: a guard by it would let nobody write. A generated
+// column that is stored is a key like any other.
+func TestGeneratedColumnsAreKeysIfTheyAreStored(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE stored (id int, k int GENERATED ALWAYS AS (id * 2) STORED)`)
+	if err := fencedstore.GuardTable(t.Context(), b.pool, "stored", fencedstore.WithTableKey("k")); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.write(t, b.acquire(t, "x"), "stored/42", `INSERT INTO stored (id) VALUES (21)`); err != nil {
+		t.Errorf("a write under the fence of its key: %v", err)
+	}
+	var version int
+	if err := b.pool.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version >= 180000 {
+		b.exec(t, `CREATE TABLE virtual (id int, k int GENERATED ALWAYS AS (id * 2) VIRTUAL)`)
+		b.exec(t, `ALTER TABLE stored DROP k; ALTER TABLE stored ADD k int GENERATED ALWAYS AS (id * 2) VIRTUAL`)
+	} else { // the catalog says so, which an older server takes for an ordinary column
+		b.exec(t, `CREATE TABLE virtual (id int, k int); ALTER TABLE stored ALTER k DROP EXPRESSION`)
+		b.exec(t, `DO $$ BEGIN
+			SET LOCAL allow_system_table_mods = on;
+			UPDATE pg_attribute SET attgenerated = 'v' WHERE attname = 'k' AND attrelid IN ('virtual'::regclass, 'stored'::regclass);
+		END $$`)
+	}
+	err := fencedstore.GuardTable(t.Context(), b.pool, "virtual", fencedstore.WithTableKey("k"))
+	if !errors.Is(err, pglock.ErrInvalid) || code(err) != "42804" ||
+		!strings.Contains(err.Error(), "key column k of public.virtual is a virtual generated column: it must be stored") {
+		t.Errorf("a virtual column: %v", err)
+	}
+	var problem string
+	if err := b.pool.QueryRow(t.Context(), `SELECT problem FROM pglock.list_guards()`).Scan(&problem); err != nil ||
+		problem != "key column k of public.stored is a virtual generated column: drop the guard" {
+		t.Errorf("a key that became virtual: %q, %v", problem, err)
 	}
 }
 

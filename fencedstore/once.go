@@ -102,15 +102,16 @@ func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction b
 	o.sql = protocol.Once(grant.Schema)
 	o.args = []any{key, lease.Name(), int64(lease.Token()), grant.ID.String(), c.named(lease), of, keep,
 		grant.DatabaseID.String(), lease.Slot()}
-	o.read = func(row pgx.Row) (time.Duration, error) {
+	o.read = func(row pgx.Row) (passed, error) {
 		var first bool
 		var at int64
+		p := passed{left: -1}
 		done := &DoneError{Key: key}
-		if err := row.Scan(&first, &done.Lock, &done.Token, &at); err != nil || first {
-			return -1, err
+		if err := row.Scan(&first, &done.Lock, &done.Token, &at, &p.pid); err != nil || first {
+			return p, err
 		}
 		done.At = time.UnixMicro(at).UTC()
-		return -1, done
+		return p, done
 	}
 	return c, o, nil
 }

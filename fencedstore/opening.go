@@ -22,8 +22,14 @@ type opening struct {
 	args   []any         // but for those three
 	limit  time.Duration // how long the transaction may take; 0: as long as the lease has left
 
-	// read reads the answer. left is what the lease has left, or less than 0 if the answer does not say.
-	read func(pgx.Row) (left time.Duration, err error)
+	// read reads the answer.
+	read func(pgx.Row) (passed, error)
+}
+
+// passed is the server's answer to an opening.
+type passed struct {
+	left time.Duration // what the lease has left; less than 0 if the answer does not say
+	pid  int           // of the server process that has the transaction
 }
 
 // arguments are all arguments. Without a receipt somebody else sends the COMMIT and does not ask what became of it.
@@ -130,8 +136,9 @@ func (c config) named(lease *pglock.Lease) *string {
 	return &c.resource
 }
 
-func readLeft(row pgx.Row) (time.Duration, error) {
+func readLeft(row pgx.Row) (p passed, err error) {
 	var us int64
-	err := row.Scan(&us)
-	return time.Duration(us) * time.Microsecond, err
+	err = row.Scan(&us, &p.pid)
+	p.left = time.Duration(us) * time.Microsecond
+	return p, err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -24,11 +25,11 @@ func resolve(ctx context.Context, db database, receipt Receipt, cause error) (kn
 	defer cancel()
 	switch became, err := outcome(ctx, db, receipt); {
 	case err != nil:
-		return false, &OutcomeUnknownError{Receipt: receipt, Err: errors.Join(cause, err)}
+		return false, &OutcomeUnknownError{Receipt: receipt, Err: errors.Join(cause, failure.OfOurs(err))}
 	case became == OutcomeCommitted:
 		return true, nil
 	}
-	return true, fmt.Errorf("fencedstore: the write was rolled back: %w", cause)
+	return true, fmt.Errorf("the write was rolled back: %w", cause)
 }
 
 // Outcome is what became of a write.
@@ -54,7 +55,7 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 	return outcome(ctx, pgxDatabase{pool: s.pool}, receipt)
 }
 
-func outcome(ctx context.Context, db database, receipt Receipt) (Outcome, error) {
+func outcome(ctx context.Context, db asker, receipt Receipt) (Outcome, error) {
 	for {
 		committed, err := db.look(ctx, receipt)
 		switch {
@@ -63,7 +64,7 @@ func outcome(ctx context.Context, db database, receipt Receipt) (Outcome, error)
 		case err == nil:
 			return OutcomeRolledBack, nil
 		case ctx.Err() != nil, slices.Contains(hopeless, protocol.State(err)):
-			return "", fmt.Errorf("fencedstore: outcome of write %s: %w", receipt.Write, err)
+			return "", failure.At(ctx, err, "fencedstore: outcome of write %s", receipt.Write)
 		}
 		timer := time.NewTimer(20 * time.Millisecond)
 		select {

@@ -26,21 +26,25 @@ func (d pgxDatabase) lend(ctx context.Context) (connection, error) {
 
 func (d pgxDatabase) idle() int { return 0 } // the pool asks its connections before it lends them
 
-// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
 func (d pgxDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
 	conn, err := d.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer conn.Release()
-	_ = protocol.Unconfirmed(conn.Conn())
+	return lookOn(ctx, conn.Conn(), r)
+}
+
+// lookOn asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
+func lookOn(ctx context.Context, conn *pgx.Conn, r Receipt) (committed bool, err error) {
+	_ = protocol.Unconfirmed(conn)
 	err = pgx.BeginTxFunc(ctx, conn, lookOptions, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, setLockTimeout, lookWait()); err != nil {
 			return err
 		}
 		return tx.QueryRow(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
 	})
-	if err == nil && protocol.Unconfirmed(conn.Conn()) {
+	if err == nil && protocol.Unconfirmed(conn) {
 		err = errUnconfirmed
 	}
 	return committed, err
@@ -55,7 +59,7 @@ type pgxConn struct {
 }
 
 // begin sends BEGIN and the opening together.
-func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) error {
+func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) (p passed, err error) {
 	options := c.options
 	options.CommitQuery = protocol.SealOf(o.schema(), o.resources()) + "; COMMIT"
 	batch := &pgx.Batch{}
@@ -63,9 +67,9 @@ func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) error {
 	batch.Queue(o.sql, o.arguments(&r)...)
 	results := c.conn.Conn().SendBatch(ctx, batch)
 	c.tx = results.Tx()
-	_, err := results.Exec()
+	_, err = results.Exec()
 	if err == nil {
-		_, err = o.read(results.QueryRow())
+		p, err = o.read(results.QueryRow())
 	}
 	if closeErr := results.Close(); err == nil {
 		err = closeErr
@@ -73,7 +77,7 @@ func (c *pgxConn) begin(ctx context.Context, o opening, r Receipt) error {
 	if err != nil {
 		c.rollback(ctx)
 	}
-	return err
+	return p, err
 }
 
 // commit sends the last check and COMMIT together.
@@ -116,6 +120,14 @@ func (c *pgxConn) isDead() bool {
 		c.dead = c.conn.Conn().IsClosed()
 	}
 	return c.dead
+}
+
+func (c *pgxConn) discard(ctx context.Context) {
+	if c.conn != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+		defer cancel()
+		_ = c.conn.Conn().Close(ctx)
+	}
 }
 
 func (c *pgxConn) giveBack() {

@@ -59,7 +59,7 @@ func newReceipt(schema string) (r Receipt, err error) {
 		r.Write, err = uuid.NewRandom()
 	}
 	if err != nil {
-		return r, fmt.Errorf("fencedstore: choose a receipt: %w", err)
+		return r, fmt.Errorf("choose a receipt: %w", err)
 	}
 	return r, nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -46,9 +47,9 @@ type RestoreError struct {
 }
 
 func (e *RestoreError) Error() string {
-	return fmt.Sprintf("fencedstore: operation of token %d on resource %q was not undone: %v; "+
-		"it had to be undone, because: %v",
-		e.Token, e.Resource, e.Err, e.Cause)
+	return fmt.Sprintf("fencedstore: operation of token %d on resource %q was not undone: %s; "+
+		"it had to be undone, because: %s",
+		e.Token, e.Resource, failure.Bare(e.Err), failure.Bare(e.Cause))
 }
 
 // Is reports whether target is ErrNotRestored.
@@ -144,7 +145,7 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 	err = s.Write(ctx, lease, pass, WithResource(c.resource), WithSameToken(),
 		WithTxOptions(pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}))
 	if err != nil {
-		return fmt.Errorf("fencedstore: operation was not begun: %w", err)
+		return failure.At(ctx, err, "fencedstore: operation was not begun")
 	}
 	r := &reversal{lease: lease, resource: c.resource, op: op}
 	working, stop := withLease(ctx, lease)
@@ -152,11 +153,11 @@ func (s *Store) Run(ctx context.Context, lease *pglock.Lease, op Reversible, opt
 	if op.Capture != nil {
 		if err := op.Capture(working); err != nil {
 			err = withLoss(err, lease)
-			return fmt.Errorf("fencedstore: operation on resource %q was not begun: %w", c.resource, err)
+			return failure.At(ctx, err, "fencedstore: operation on resource %q was not begun", c.resource)
 		}
 	}
 	if err := ended(working, lease); err != nil {
-		return fmt.Errorf("fencedstore: operation on resource %q was not begun: %w", c.resource, err)
+		return failure.At(ctx, err, "fencedstore: operation on resource %q was not begun", c.resource)
 	}
 	return r.run(ctx, working)
 }
@@ -231,9 +232,9 @@ func confirm(ctx context.Context, lease *pglock.Lease) error {
 		if end := ended(ctx, lease); errors.Is(err, pglock.ErrLost) || errors.Is(err, pglock.ErrReleased) {
 			return err
 		} else if end != nil {
-			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, err)
+			return fmt.Errorf("%w; until then the server did not say whether the lease is held: %w", end, failure.OfOurs(err))
 		}
-		last = err
+		last = failure.OfOurs(err)
 		timer := time.NewTimer(min(pause, time.Until(by)))
 		select {
 		case <-timer.C:
@@ -259,10 +260,12 @@ func (r *reversal) undo(ctx context.Context, cause error) error {
 	err := r.op.Restore(restoring)
 	switch {
 	case err == nil:
-		return fmt.Errorf("%w: resource %q, token %d: %w", ErrUndone, r.resource, r.lease.Token(), cause)
+		err = fmt.Errorf("%w, because: %w", ErrUndone, cause)
+		return failure.At(ctx, err, "fencedstore: token %d on resource %q", r.lease.Token(), r.resource)
 	case errors.Is(err, ErrOvertaken):
-		return fmt.Errorf("fencedstore: operation of token %d on resource %q: %w; it had to be undone, because: %w",
-			r.lease.Token(), r.resource, err, cause)
+		err = fmt.Errorf("%w; it had to be undone, because: %w", err, cause)
+		return failure.At(ctx, err, "fencedstore: operation of token %d on resource %q", r.lease.Token(), r.resource)
 	}
+	cause = failure.OfContext(ctx, cause)
 	return &RestoreError{Resource: r.resource, Token: r.lease.Token(), Cause: cause, Err: err}
 }

@@ -114,5 +114,8 @@ func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testin
 	if !errors.Is(err, fencedstore.ErrUnconfirmed) || !errors.Is(err, fencedstore.ErrUndone) || !held {
 		t.Errorf("%v, held is %v; want ErrUnconfirmed and ErrUndone while it is held", err, held)
 	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v is taken for a timeout of the caller's, whose context lives", err)
+	}
 	wantCalls(t, calls, "capture apply restore")
 }

@@ -2,11 +2,11 @@ package fencedstore
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -67,14 +67,14 @@ func sealTx(
 		o.fences = append(o.fences, f)
 	}
 	err := o.lost()
+	if err == nil {
+		err = exec(protocol.Seal(o.schema()), o.resources())
+	}
 	if err != nil {
-		return o.observeRefusal(ctx, err)
-	}
-	if err = exec(protocol.Seal(o.schema()), o.resources()); err != nil {
 		f := o.blamed(err)
-		err = fmt.Errorf("fencedstore: seal: %w", translate(err, f.Lease, f.Resource))
+		err = translate(err, f.Lease, f.Resource)
 	}
-	return o.observeRefusal(ctx, err)
+	return failure.At(ctx, o.observeRefusal(ctx, err), "fencedstore: seal %s", o)
 }
 
 // arrayText writes an array of texts as PostgreSQL reads it, for drivers that take no arrays.

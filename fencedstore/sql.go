@@ -23,9 +23,10 @@ type SQLTx interface {
 //
 // Options, promises and errors are those of Store.Write, with three differences. The fence follows BEGIN, and COMMIT
 // follows the last check, each in its own round trip. If fn commits by itself, COMMIT still checks the lease, but
-// ErrLeftFence comes without the last check. If a COMMIT hangs because the network was cut, a driver that does not heed
-// contexts, such as lib/pq, keeps a goroutine and a connection until the operating system gives the connection up;
-// WriteSQL itself returns in time. After an OutcomeUnknownError, ask OutcomeSQL what became of the write.
+// ErrLeftFence comes without the last check. If a statement of WriteSQL's own hangs because the network was cut,
+// under a driver that does not heed contexts, such as lib/pq, WriteSQL closes the connection a second after ctx has
+// ended. What became of an unanswered COMMIT it asks over a connection of the lease's client. After an
+// OutcomeUnknownError, ask OutcomeSQL.
 func WriteSQL(
 	ctx context.Context, db *sql.DB, lease *pglock.Lease, fn func(context.Context, *sql.Tx) error, opts ...FenceOption,
 ) error {
@@ -36,7 +37,7 @@ func WriteSQL(
 	if err != nil {
 		return err
 	}
-	return write(ctx, sqlDatabase{db, c.transactionOp}, o, inSQL(fn))
+	return write(ctx, sqlDatabase{db, c.transactionOp, o.fences[0].Lease}, o, inSQL(fn))
 }
 
 // WriteAllSQL is Store.WriteAll through database/sql, as WriteSQL is Store.Write.
@@ -50,7 +51,7 @@ func WriteAllSQL(
 	if err != nil {
 		return err
 	}
-	return write(ctx, sqlDatabase{db, c.transactionOp}, o, inSQL(fn))
+	return write(ctx, sqlDatabase{db, c.transactionOp, o.fences[0].Lease}, o, inSQL(fn))
 }
 
 // OnceSQL is Store.Once through database/sql, as WriteSQL is Store.Write.
@@ -65,15 +66,16 @@ func OnceSQL(
 	if err != nil {
 		return err
 	}
-	return write(ctx, sqlDatabase{db, c.transactionOp}, o, inSQL(fn))
+	return write(ctx, sqlDatabase{db, c.transactionOp, o.fences[0].Lease}, o, inSQL(fn))
 }
 
-// OutcomeSQL is Store.Outcome through database/sql.
+// OutcomeSQL is Store.Outcome through database/sql. Under a driver that does not heed contexts when it connects, such
+// as lib/pq without connect_timeout, it may return later than ctx ends.
 func OutcomeSQL(ctx context.Context, db *sql.DB, receipt Receipt) (Outcome, error) {
 	if db == nil {
 		return "", errNilDB
 	}
-	return outcome(ctx, sqlDatabase{db: db}, receipt)
+	return outcome(ctx, outcomes{db}, receipt)
 }
 
 var errNilDB = invalid("db", "nil", "be a *sql.DB")

@@ -1,6 +1,7 @@
 package fencedstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -10,13 +11,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/pglock"
 )
 
 // sqlDatabase is a pool of database/sql, with any driver for PostgreSQL.
 type sqlDatabase struct {
 	db      *sql.DB
 	options pgx.TxOptions
+	lease   *pglock.Lease // whose client asks what became of a write
 }
 
 func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
@@ -24,46 +28,47 @@ func (d sqlDatabase) lend(ctx context.Context) (connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sqlConn{conn: conn, options: d.options}, nil
+	c := &sqlConn{conn: conn, options: d.options, end: func() {}}
+	c.raw(func(driverConn any) { c.driver = driverConn })
+	return c, nil
 }
 
 func (d sqlDatabase) idle() int { return d.db.Stats().Idle }
 
-// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did. It returns in time whatever
-// the driver does: what goes on without it gives its connection back by itself.
+// look asks over a connection of the lease's client: what kept the COMMIT from being answered may also keep a driver
+// that does not heed contexts from connecting.
 func (d sqlDatabase) look(ctx context.Context, r Receipt) (committed bool, err error) {
-	type answer struct {
-		committed bool
-		err       error
+	conn, err := hooks.ConnectAs(ctx, d.lease)
+	if err != nil {
+		return false, err
 	}
-	answered := make(chan answer, 1)
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		committed, err := d.ask(ctx, r)
-		answered <- answer{committed, err}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
+		defer cancel()
+		_ = conn.Close(ctx)
 	}()
-	if !inTime(ctx, finished, func() {}) {
-		return false, ctx.Err()
-	}
-	a := <-answered
-	return a.committed, a.err
+	return lookOn(ctx, conn, r)
 }
 
-func (d sqlDatabase) ask(ctx context.Context, r Receipt) (committed bool, err error) {
-	lent, err := d.lend(ctx)
+// outcomes asks what became of writes through a pool of database/sql, where nobody has a lease any more.
+type outcomes struct{ db *sql.DB }
+
+// look asks in a transaction that writes, so its COMMIT waits for whatever the write's did.
+func (o outcomes) look(ctx context.Context, r Receipt) (committed bool, err error) {
+	lent, err := sqlDatabase{db: o.db, options: lookOptions}.lend(ctx)
 	if err != nil {
 		return false, err
 	}
 	c := lent.(*sqlConn)
 	defer c.giveBack()
 	_ = c.unconfirmed()
-	c.options = lookOptions
 	if err = c.beginTx(ctx); err == nil {
-		_, err = c.tx.ExecContext(ctx, setLockTimeout, lookWait())
-	}
-	if err == nil {
-		err = c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
+		err = c.within(ctx, func() error {
+			if _, err := c.tx.ExecContext(ctx, setLockTimeout, lookWait()); err != nil {
+				return err
+			}
+			return c.tx.QueryRowContext(ctx, protocol.Outcome(r.Schema), r.ID.String(), r.Write.String()).Scan(&committed)
+		})
 	}
 	if err != nil {
 		c.rollback(ctx)
@@ -81,12 +86,12 @@ func (d sqlDatabase) ask(ctx context.Context, r Receipt) (committed bool, err er
 // sqlConn is a connection of such a pool.
 type sqlConn struct {
 	conn    *sql.Conn
+	driver  any  // what the driver has for it
 	back    bool // it was given back
-	dead    bool
+	dead    bool // it has ended, or must not be used again
 	options pgx.TxOptions
 	tx      *sql.Tx
 	end     context.CancelFunc // ends the transaction's context
-	hanging <-chan struct{}    // closed when a call returns that was given up
 }
 
 // isolation is what database/sql calls an isolation level.
@@ -102,39 +107,40 @@ var isolation = map[pgx.TxIsoLevel]sql.IsolationLevel{
 // together with ctx.
 func (c *sqlConn) beginTx(ctx context.Context) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, end)
-	tx, err := c.conn.BeginTx(life, &sql.TxOptions{Isolation: isolation[c.options.IsoLevel]})
-	c.tx, c.end = tx, end
-	if err == nil && c.options.AccessMode == pgx.ReadWrite {
-		_, err = tx.ExecContext(ctx, "SET TRANSACTION READ WRITE")
-	}
-	if !stop() {
-		err = errors.Join(ctx.Err(), err)
-	}
-	return err
+	c.end = end
+	err := c.within(ctx, func() (err error) {
+		c.tx, err = c.conn.BeginTx(life, &sql.TxOptions{Isolation: isolation[c.options.IsoLevel]})
+		if err == nil && c.options.AccessMode == pgx.ReadWrite {
+			_, err = c.tx.ExecContext(ctx, "SET TRANSACTION READ WRITE")
+		}
+		return err
+	})
+	return cmp.Or(err, ctx.Err())
 }
 
 // begin sends BEGIN, and then the opening.
-func (c *sqlConn) begin(ctx context.Context, o opening, r Receipt) error {
-	err := c.beginTx(ctx)
+func (c *sqlConn) begin(ctx context.Context, o opening, r Receipt) (p passed, err error) {
+	err = c.beginTx(ctx)
 	if err == nil {
-		_, err = o.read(c.tx.QueryRowContext(ctx, o.sql, o.arguments(&r)...))
+		err = c.within(ctx, func() (err error) {
+			p, err = o.read(c.tx.QueryRowContext(ctx, o.sql, o.arguments(&r)...))
+			return err
+		})
 	}
-	if err == nil {
-		return nil
+	if err != nil {
+		c.dead = c.dead || saysClosed(err)
+		c.rollback(ctx)
 	}
-	c.dead = c.dead || saysClosed(err)
-	c.rollback(ctx)
-	if ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
-		err = fmt.Errorf("%w: %w", ctx.Err(), err)
-	}
-	return err
+	return p, err
 }
 
 // commit sends the last check, and then COMMIT.
 func (c *sqlConn) commit(ctx context.Context, o opening) (sent bool, err error) {
-	_, err = c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))
-	if errors.Is(err, sql.ErrTxDone) {
+	err = c.within(ctx, func() error {
+		_, err := c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))
+		return err
+	})
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
 		return false, errEnded
 	}
 	if err != nil {
@@ -149,11 +155,8 @@ func (c *sqlConn) commit(ctx context.Context, o opening) (sent bool, err error) 
 }
 
 func (c *sqlConn) rollback(ctx context.Context) {
-	if c.end == nil {
-		return
-	}
 	defer c.end()
-	if c.tx == nil || c.hanging != nil {
+	if c.tx == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollingBack)
@@ -163,44 +166,46 @@ func (c *sqlConn) rollback(ctx context.Context) {
 	}
 }
 
-// within calls f and returns its error. When ctx ends it ends the transaction's context, which makes drivers give up. A
-// driver that does not heed contexts, as lib/pq where nobody answers, goes on in a goroutine of its own and keeps the
-// connection until the operating system gives that up.
+// within calls f, which returns soon after ctx has ended: first the end of the transaction's context makes drivers give
+// up. Under a driver that does not heed contexts, as lib/pq where nobody answers, the connection is then closed.
 func (c *sqlConn) within(ctx context.Context, f func() error) error {
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err = f()
-	}()
-	if !inTime(ctx, done, c.end) {
-		c.hanging, c.dead = done, true
-		return ctx.Err()
+	returned, watched := make(chan struct{}), make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(watched)
+		c.end()
+		timer := time.NewTimer(rollingBack)
+		defer timer.Stop()
+		select {
+		case <-returned:
+		case <-timer.C:
+			c.cut()
+		}
+	})
+	err := f()
+	close(returned)
+	if !stop() {
+		<-watched
+	}
+	if err != nil && ctx.Err() != nil && !errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("%w: %w", ctx.Err(), err)
 	}
 	return err
 }
 
-// inTime waits until done, or for a little longer than ctx, at whose end it gives up. False says that it is not done.
-func inTime(ctx context.Context, done <-chan struct{}, giveUp func()) bool {
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-	}
-	giveUp()
-	timer := time.NewTimer(rollingBack)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return false
+// cut closes the connection while the driver uses it.
+func (c *sqlConn) cut() {
+	c.dead = true
+	switch d := c.driver.(type) {
+	case interface{ Conn() *pgx.Conn }:
+		_ = d.Conn().PgConn().Conn().Close()
+	case driver.Conn:
+		_ = d.Close()
 	}
 }
 
 // raw calls f with what the driver has for the connection.
 func (c *sqlConn) raw(f func(driverConn any)) {
-	if c.hanging == nil && !c.back && c.conn.Raw(func(driverConn any) error { f(driverConn); return nil }) != nil {
+	if !c.back && c.conn.Raw(func(driverConn any) error { f(driverConn); return nil }) != nil {
 		c.dead = true
 	}
 }
@@ -224,21 +229,17 @@ func (c *sqlConn) isDead() bool {
 	return c.dead
 }
 
+func (c *sqlConn) discard(context.Context) { c.dead = true }
+
 func (c *sqlConn) giveBack() {
 	if c.back {
 		return
 	}
 	_ = c.isDead()
 	c.back = true
-	if c.end != nil {
-		c.end()
+	c.end()
+	if c.dead { // database/sql closes a connection of which its driver says so
+		_ = c.conn.Raw(func(any) error { return driver.ErrBadConn })
 	}
-	if c.hanging == nil {
-		_ = c.conn.Close() // to the pool
-		return
-	}
-	go func() { // the call that hangs has the connection
-		<-c.hanging
-		_ = c.conn.Close()
-	}()
+	_ = c.conn.Close()
 }

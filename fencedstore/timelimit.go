@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
@@ -24,30 +25,56 @@ var ErrTimeLimit = errors.New("fencedstore: the transaction took too long")
 
 // TimeLimitError says which time limit ended a fenced transaction. It is an ErrTimeLimit. Nothing was committed.
 //
+// If the transaction waited for somebody else's lock, more time would not have helped, and Wait says whose it was. Only
+// while a transaction waits the server knows for whom. So a write of this package that has used three quarters of its
+// time asks the server, over another connection of the lease's client. A transaction of Guard is asked about only while
+// it waits at its fence. Wait is nil if nobody could be asked in time, or if the transaction did not wait.
+//
 // It goes by the time that has passed. A transaction that a lower setting of the user ended, after it had taken longer
 // than Limit in all, gets this error too. If the callback hides the error of its statement, Write fails with SQLSTATE
 // 25P02 instead.
 type TimeLimitError struct {
-	// Setting is PostgreSQL's name of the limit: statement_timeout, lock_timeout, idle_in_transaction_session_timeout
+	// Setting is PostgreSQL's name of the limit: lock_timeout, statement_timeout, idle_in_transaction_session_timeout
 	// or transaction_timeout. It is "" if the connection was closed and the driver did not say why, or if the callback's
 	// context ended first.
 	Setting string
 	// Limit is how long the transaction was allowed to take: what WithTimeLimit said or, without it, about as long as
-	// the lease had left when the transaction passed the fence.
+	// the lease had left when the transaction passed the fence. A wait for a lock may take up to a quarter less, at most
+	// a second less.
 	Limit time.Duration
 	Given bool // WithTimeLimit was given
+	Wait  *Wait
 	Err   error
 }
 
 func (e *TimeLimitError) Error() string {
-	by := cmp.Or(e.Setting, "the connection was closed or the context ended")
-	if e.Given {
+	by, limit := cmp.Or(e.Setting, "the connection was closed or the context ended"), e.Limit.Round(time.Millisecond)
+	const nothing = "fencedstore: nothing was written: the transaction waited "
+	switch {
+	case e.Wait != nil:
+		return fmt.Sprintf(nothing+"for %s, until its time limit of %v (%s); %s shows more: %s",
+			e.Wait, limit, by, e.Wait.query(), failure.Bare(e.Err))
+	case e.Setting == "lock_timeout":
+		return fmt.Sprintf(nothing+"for a lock of somebody else's%s, until its time limit of %v (%s), "+
+			"and nobody could see whose: while such a wait lasts, SELECT pid, pg_blocking_pids(pid), query "+
+			"FROM pg_stat_activity WHERE cardinality(pg_blocking_pids(pid)) > 0 shows it: %s",
+			during(e.Err), limit, by, failure.Bare(e.Err))
+	case e.Given:
 		return fmt.Sprintf("fencedstore: the transaction took longer than its time limit of %v (%s): "+
-			"give WithTimeLimit a longer one, unless your own setting is lower: %v", e.Limit, by, e.Err)
+			"give WithTimeLimit a longer one, unless your own setting is lower: %s", limit, by, failure.Bare(e.Err))
 	}
 	return fmt.Sprintf("fencedstore: the transaction took longer than its lease had left when it began, %v (%s): "+
-		"give WithTimeLimit for longer work, unless your own setting is lower: %v",
-		e.Limit.Round(time.Millisecond), by, e.Err)
+		"give WithTimeLimit for longer work, unless your own setting is lower: %s", limit, by, failure.Bare(e.Err))
+}
+
+// during is what the server says of the statement that waited, as in `while updating tuple (0,1) in relation
+// "accounts"`.
+func during(err error) string {
+	where, _, _ := strings.Cut(protocol.Field(err, protocol.FieldWhere), "\n")
+	if where == "" {
+		return ""
+	}
+	return " (" + where + ")"
 }
 
 // Is reports whether target is ErrTimeLimit.
@@ -133,40 +160,46 @@ func (o opening) extendOne(ctx context.Context, lease *pglock.Lease) (end func()
 }
 
 // passage is how long a transaction may take from a moment on.
-type passage struct {
-	at    time.Time
-	limit time.Duration
-	given bool
-}
+type passage hooks.Passage
 
 // passage is that of a transaction which begins now.
 func (o opening) passage() passage {
-	p := passage{at: time.Now(), limit: o.limit, given: o.limit > 0}
-	if !p.given {
-		p.limit = pglock.MaxTTL
+	p := passage{At: time.Now(), Limit: o.limit, Given: o.limit > 0}
+	if !p.Given {
+		p.Limit = pglock.MaxTTL
 		for _, f := range o.fences {
-			p.limit = min(p.limit, time.Until(f.Lease.Deadline()))
+			p.Limit = min(p.Limit, time.Until(f.Lease.Deadline()))
 		}
 	}
 	return p
 }
 
+func (p passage) overran() bool { return hooks.Passage(p).Overran() }
+
+// lockLimit is how long a wait for a lock may take: less than a statement may, as the SQL function sooner says.
+func (p passage) lockLimit() time.Duration {
+	return p.Limit - min(max(p.Limit/20, 20*time.Millisecond), p.Limit/4, time.Second)
+}
+
 // explain returns a TimeLimitError if one of the fence's limits ended the transaction. Otherwise it returns nil: a
 // lower limit of the user, or somebody who cancels a statement, ends a transaction sooner.
-func (p passage) explain(err error, isDead bool) error {
-	limit := limitOf(err)
+func (p passage) explain(err error, isDead bool) *TimeLimitError {
+	setting, least := limitOf(err), p.Limit
+	if setting == "lock_timeout" {
+		least = p.lockLimit()
+	}
 	if strings.HasPrefix(protocol.State(err), "57P") { // an administrator, or the server's end
 		return nil
 	}
-	if limit == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||
-		time.Since(p.at) < p.limit-p.limit/100 {
+	if setting == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||
+		time.Since(p.At) < least-least/100 {
 		return nil
 	}
-	return p.error(limit, err)
+	return p.error(setting, err)
 }
 
-func (p passage) error(setting string, err error) error {
-	return &TimeLimitError{Setting: setting, Limit: p.limit, Given: p.given, Err: err}
+func (p passage) error(setting string, err error) *TimeLimitError {
+	return &TimeLimitError{Setting: setting, Limit: p.Limit, Given: p.Given, Err: err}
 }
 
 // limitOf is the setting that the server names as the reason, or "".
@@ -195,7 +228,7 @@ func saysClosed(err error) bool {
 // remember notes with the leases that a transaction of the application's own has passed, for Explain.
 func (p passage) remember(fences []Fence) {
 	for _, f := range fences {
-		hooks.Passed(f.Lease, &hooks.Passage{At: p.at, Limit: p.limit, Given: p.given})
+		hooks.Passed(f.Lease, (*hooks.Passage)(&p))
 	}
 }
 
@@ -205,5 +238,5 @@ func lastPassage(lease *pglock.Lease) (passage, bool) {
 	if p == nil {
 		return passage{}, false
 	}
-	return passage{at: p.At, limit: p.Limit, given: p.Given}, true
+	return passage(*p), true
 }

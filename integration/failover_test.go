@@ -197,6 +197,37 @@ func failOver(t *testing.T, primary, standby *node, era string) []int64 {
 	return tokens
 }
 
+// A failover loses every way in which the primary has raised its tokens besides: by hand, because a lock's token was above the
+// sequence, and because a pruned lock's was. What the new primary grants is above all that.
+func TestI22_TokensAscendAfterAFailoverThatLostSteps(t *testing.T) {
+	t.Parallel() // it has servers of its own
+	primary := newPrimary(t)
+	look := newPeer(t, primary.url)
+	before := issue(t, look, "before", 2)
+	standby := newStandby(t, primary)
+	standby.cutOff(t)
+	var lost []int64
+	step := func(what, sql string) {
+		t.Helper()
+		look.exec(t, sql)
+		if tokens := issue(t, look, what, 2); len(lost) > 0 && tokens[0] <= slices.Max(lost) {
+			t.Errorf("%s: token %d after %d", what, tokens[0], slices.Max(lost))
+		} else {
+			lost = append(lost, tokens...)
+		}
+	}
+	const behind = `UPDATE pglock.locks SET token = (SELECT (epoch << 36) + (1 << 20) FROM pglock.installation) WHERE name = 'x'`
+	step("by hand", `SELECT pglock.advance_epoch('test', 'test')`)
+	step("by hand again", `SELECT pglock.advance_epoch('test', 'test')`)
+	step("behind a lock", behind)
+	step("behind a pruned lock", behind+`; SELECT pglock.prune_locks('0 s')`)
+	if err := primary.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	standby.promote(t)
+	checkAscent(t, before, lost, issueTogether(t, standby.url, "new"))
+}
+
 // The old primary is not dead, and goes on granting: nothing in a library prevents that. Its tokens stay below those of the
 // new one, so that whoever compares tokens knows whose are old.
 func TestI22_OldPrimaryThatGoesOnStaysBelow(t *testing.T) {

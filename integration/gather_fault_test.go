@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -230,7 +231,17 @@ func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
 	for _, a := range calls {
 		a.cancel()
 	}
-	eventually(t, "the statement to end", func() bool { return one[int](t, look, `SELECT count(*) `+underWay, "acquire_leases") == 0 })
+	var age time.Duration // of the statement, by the server's clock, when it was last seen
+	eventually(t, "the statement to end", func() bool {
+		us := one[*int64](t, look, `SELECT (extract(epoch FROM max(clock_timestamp() - query_start)) * 1000000)::bigint `+underWay, "acquire_leases")
+		if us != nil {
+			age = time.Duration(*us) * time.Microsecond
+		}
+		return us == nil
+	})
+	if age < protocol.Patience/2 || age > protocol.Patience+3*time.Second { // a busy machine is late
+		t.Errorf("the statement ended after %v, want %v", age, protocol.Patience)
+	}
 	for _, a := range calls[openers:] {
 		if a.wait(t); !errors.Is(a.err, context.Canceled) {
 			t.Errorf("%q: %v", a.name, a.err)

@@ -207,6 +207,9 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 				if !errors.Is(err, pglock.ErrOutcomeUnknown) || !errors.As(err, &unknown) {
 					t.Fatalf("I17: %s answered %v", how, err)
 				}
+				if errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v is taken for a timeout of the caller's, whose context lives", err)
+				}
 				syncStandby(t, look, "")
 				// Later writes leave the receipt alone.
 				for range 3 {

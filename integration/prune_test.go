@@ -117,6 +117,52 @@ func TestI21_PruneWaitsForAnInsertUnderWay(t *testing.T) {
 	}
 }
 
+// Two that prune at once come one after the other: the second waits for the table and gives up, and neither ends in a
+// deadlock. Both would write before they lock the table, if prune wrote anything there: this holds them up at that point.
+func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look, gate := newPeer(t, db.URL()), newPeer(t, db.URL())
+	for _, name := range []string{"a", "b"} {
+		look.mustAcquire(t, name, time.Minute)
+		look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp(), ended_at = NULL WHERE name = $1`, name)
+	}
+	look.exec(t, `CREATE FUNCTION public.held_up() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END $$;
+		CREATE TRIGGER held_up BEFORE UPDATE ON pglock.locks FOR EACH ROW EXECUTE FUNCTION public.held_up();
+		ALTER FUNCTION pglock.prune_locks SET lock_timeout = '1min'`)
+	gate.exec(t, `SELECT pg_advisory_lock(1)`)
+	pruners, done := []*peer{newPeer(t, db.URL()), newPeer(t, db.URL())}, make(chan error, 2)
+	for n, p := range pruners {
+		go func() {
+			_, err := p.Exec(t.Context(), `SELECT pglock.prune_locks('0', 1, $1)`, []string{"", "a"}[n]) // each has a name to itself
+			done <- err
+		}()
+	}
+	eventually(t, "both to be held up, or to be done", func() bool {
+		return len(done)+one[int](t, look, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (
+			SELECT oid FROM pg_database WHERE datname = current_database())`) == 2
+	})
+	gate.exec(t, `SELECT pg_advisory_unlock(1)`)
+	for range pruners {
+		if err := <-done; err != nil {
+			t.Errorf("I25: %v", err)
+		}
+	}
+	if n := one[int](t, look, `SELECT count(*) FROM pglock.locks`); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+	// With its usual patience the second gives up, and has done nothing.
+	look.exec(t, `ALTER FUNCTION pglock.prune_locks SET lock_timeout = '1ms'`)
+	pruners[0].exec(t, `BEGIN`)
+	look.mustAcquire(t, "c", time.Minute)
+	look.exec(t, `ALTER TABLE pglock.locks DISABLE TRIGGER held_up; UPDATE pglock.locks SET expires_at = clock_timestamp()`)
+	pruners[0].exec(t, `SELECT pglock.prune_locks('0')`)
+	if _, err := pruners[1].Exec(t.Context(), `SELECT pglock.prune_locks('0')`); state(err) != "55P03" {
+		t.Errorf("I25: beside another one: %v; want 55P03", err)
+	}
+	pruners[0].exec(t, `COMMIT`)
+}
+
 // Held locks and locks that were free for a shorter time stay.
 func TestPruneLeavesHeldAndRecentLocks(t *testing.T) {
 	t.Parallel()
@@ -284,7 +330,8 @@ func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 }
 
 // Prune leaves a lock that somebody queues for, one that a reader holds or has just released, and one with a grant ID that was
-// given up and may yet arrive.
+// given up and may yet arrive; one that somebody watches, who would not hear of its next grant; and one of which a reader's
+// COMMIT is under way.
 func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -295,10 +342,24 @@ func TestI21_PruneLeavesWhatIsStillNeeded(t *testing.T) {
 	p.mustAsk(t, "read", "shared")
 	freed(t, p, "given up")
 	p.exec(t, `SELECT pglock.give_up(gen_random_uuid(), '{given up}', ARRAY[gen_random_uuid()], true)`)
+	for range 2 {
+		p.mustAsk(t, "under way", "shared")
+	}
+	p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'under way' AND slot > 0`)
+	waits.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'under way' AND slot = 1 FOR KEY SHARE`) // as the check inside COMMIT
+	freed(t, p, "watched")
+	p.exec(t, `SELECT pglock.watch('watched', '1 h')`)
+	freed(t, p, "no longer watched")
+	p.exec(t, `SELECT pglock.watch('no longer watched', '1 h')`)
+	p.exec(t, `UPDATE pglock.locks SET watched_until = clock_timestamp() WHERE name = 'no longer watched'`)
 	freed(t, p, "free")
 	p.exec(t, `SELECT pglock.prune_locks('0')`)
-	if got := one[string](t, p, `SELECT string_agg(DISTINCT name, ', ' ORDER BY name) FROM pglock.locks`); got != "given up, queued for, read" {
+	if got := one[string](t, p, `SELECT string_agg(DISTINCT name, ', ' ORDER BY name) FROM pglock.locks`); got != "given up, queued for, read, under way, watched" {
 		t.Errorf("I21: prune has left %s", got)
+	}
+	waits.exec(t, `COMMIT`)
+	if !one[bool](t, p, `SELECT more ->> 'watched' = 'true' FROM pglock.acquire_lease('watched', gen_random_uuid(), gen_random_uuid(), 'p', '1 min')`) {
+		t.Error("nobody tells those who watch of the next grant")
 	}
 	p.exec(t, `SELECT pglock.release_lease(name, token, grant_id, slot) FROM pglock.locks WHERE name = 'read' AND slot > 0`)
 	p.exec(t, `SELECT pglock.prune_locks('1 h')`)

@@ -209,9 +209,6 @@ func scaleWaiters(b *testing.B, lines *tabwriter.Writer, whole bool) {
 				FROM generate_series(1, $4::int) n`, prefix, key, queues, n); err != nil {
 				b.Fatal(err)
 			}
-			if _, err := pool.Exec(b.Context(), `UPDATE pglock.locks SET queued = true WHERE name LIKE $1`, prefix+"%"); err != nil {
-				b.Fatal(err)
-			}
 			if _, err := pool.Exec(b.Context(), `ANALYZE pglock.waiters`); err != nil {
 				b.Fatal(err)
 			}

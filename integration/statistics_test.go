@@ -17,8 +17,8 @@ func crowded(t *testing.T, look *peer, n int) {
 	t.Helper()
 	look.exec(t, strings.ReplaceAll(`
 		INSERT INTO pglock.sessions SELECT ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 'crowd', clock_timestamp() + interval '1 day' FROM generate_series(1, $N) n;
-		INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at, queued)
-			SELECT CASE n WHEN 1 THEN 'dominant' ELSE 'lock ' || n END, n, gen_random_uuid(), gen_random_uuid(), 'crowd', '1 day', now(), now(), now() + interval '1 day', n = 1 FROM generate_series(1, $N) n;
+		INSERT INTO pglock.locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+			SELECT CASE n WHEN 1 THEN 'dominant' ELSE 'lock ' || n END, n, gen_random_uuid(), gen_random_uuid(), 'crowd', '1 day', now(), now(), now() + interval '1 day' FROM generate_series(1, $N) n;
 		INSERT INTO pglock.waiters SELECT 'dominant', n, 'exclusive', NULL, gen_random_uuid(), ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, NULL, false, 'crowd', '1 min', NULL, 1, now()
 			FROM generate_series(1, $N) n;
 		INSERT INTO pglock.spent_grants SELECT gen_random_uuid(), now() FROM generate_series(1, $N);
@@ -174,7 +174,6 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 	}
 	look.exec(t, `INSERT INTO pglock.waiters SELECT 'x', 1000000 + n, 'shared', NULL, ($1::uuid[])[n], '00000000-0000-4000-8000-000000000001', NULL, false, 'r', '1 min', NULL, 1, now()
 		FROM generate_series(1, $2::int) n`, ids, readers)
-	look.exec(t, `UPDATE pglock.locks SET queued = true WHERE name = 'x'`)
 	for what, c := range map[string]struct {
 		sql  string
 		args []any
@@ -184,6 +183,7 @@ func TestTheWorkGrowsWithWhatIsAskedFor(t *testing.T) {
 		"1,000 readers are handed the lock": {`SELECT pglock.release_lease('x', $1, $2, 0)`, []any{held.token, held.id.String()}, 20, readers},
 		"2,000 of 10,000 leave":             {`SELECT pglock.give_up(gen_random_uuid(), array_fill('dominant'::text, ARRAY[2000]), ARRAY(SELECT grant_id FROM pglock.waiters WHERE name = 'dominant' AND ticket > 8000 ORDER BY ticket LIMIT 2000))`, nil, 120, 2000},
 		"1,000 readers give up":             {`SELECT pglock.give_up(gen_random_uuid(), array_fill('x'::text, ARRAY[$2::int]), $1)`, []any{ids, readers}, 120, readers},
+		"one more behind 10,000":            {`SELECT pglock.acquire_lease('dominant', gen_random_uuid(), '00000000-0000-4000-8000-000000000009', 'p', '1 min', p_wait => true)`, nil, 150, 1},
 		"a session is extended":             {`SELECT pglock.look('00000000-0000-4000-8000-000000000009', 'p', '20 s')`, nil, 20, 1},
 		"a session ends":                    {`SELECT pglock.end_session('00000000-0000-4000-8000-000000000009')`, nil, 20, 1},
 	} {

@@ -14,10 +14,10 @@ import (
 // which is not what it gets.
 func (p *peer) wait(ctx context.Context, name string, id uuid.UUID, turns int, again bool) (g grant, first int64, err error) {
 	g = grant{name: name, id: id}
-	var token, firstToken *int64
-	err = p.QueryRow(ctx, `SELECT granted, token, coalesce((more ->> 'first_token')::bigint, token) FROM pglock.acquire_lease($1, $2, $3, 'peer', CASE WHEN $4 THEN '5 min'::interval ELSE '1 min' END,
-		p_retry => $4, p_wait => true, p_session_ttl => '1 min', p_turns => $5)`, name, id.String(), p.key.String(), again, turns).Scan(&g.granted, &token, &firstToken)
-	g.token = orZero(token)
+	var token, firstToken, us *int64
+	err = p.QueryRow(ctx, `SELECT granted, token, coalesce((more ->> 'first_token')::bigint, token), (more ->> 'remaining_us')::bigint FROM pglock.acquire_lease($1, $2, $3, 'peer', CASE WHEN $4 THEN '5 min'::interval ELSE '1 min' END,
+		p_retry => $4, p_wait => true, p_session_ttl => '1 min', p_turns => $5)`, name, id.String(), p.key.String(), again, turns).Scan(&g.granted, &token, &firstToken, &us)
+	g.token, g.remaining = orZero(token), time.Duration(orZero(us))*time.Microsecond
 	return g, orZero(firstToken), err
 }
 
@@ -33,7 +33,7 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 		db := pgtest.Database(t)
 		look, a, b := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 		held := look.mustAcquire(t, "x", time.Minute)
-		look.exec(t, `UPDATE pglock.installation SET epoch = 3`)
+		look.exec(t, `UPDATE pglock.installation SET epoch = 3 << 8`)
 		held.token = 3<<44 + 1_000_000 // as after a restore: the sequence is behind
 		look.exec(t, `UPDATE pglock.locks SET token = $1`, held.token)
 		ids := [2]uuid.UUID{uuid.New(), uuid.New()}
@@ -61,7 +61,7 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 			}
 		}
 		g, first := ask(0, true)
-		if !g.granted || first <= held.token || g.token>>44 != 4 || g.token != first+int64(turns)-1 {
+		if !g.granted || first <= held.token || g.token>>36 != 3<<8+1 || g.token != first+int64(turns)-1 {
 			t.Errorf("I2, I22: with %d turns the head of the queue got %+v from %d, after %d", turns, g, first, held.token)
 		}
 		if n := one[int](t, look, `SELECT count(*) FROM pglock.events WHERE kind = 'takeover' AND lock_name = 'x' AND token = $1 AND new_token = $2 AND holder = 'peer'`, held.token, g.token); n != 1 {
@@ -79,8 +79,9 @@ func TestI1_I9_TakeOverIsForTheHeadOfTheQueueAfterTheExpiry(t *testing.T) {
 	}
 }
 
-// A renewal that is under way when the lease would end is waited for, and then the lock is held.
-func TestI1_TakeOverWaitsForARenewalUnderWay(t *testing.T) {
+// A renewal that is under way when the lease would end keeps the lock held. Nobody waits for it: the first in the queue is told
+// to ask again.
+func TestI1_NoTakeOverBesideARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	look, holder, a := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
@@ -101,17 +102,11 @@ func TestI1_TakeOverWaitsForARenewalUnderWay(t *testing.T) {
 		}
 	}
 	awaitExpiry(t, look, "x") // as everybody else sees it
-	got := make(chan grant, 1)
-	go func() {
-		g, _, err := a.wait(t.Context(), "x", id, 1, true)
-		if err != nil {
-			t.Error(err)
-		}
-		got <- g
-	}()
-	a.awaitBlocked(t, look)
+	if g, _, err := a.wait(t.Context(), "x", id, 1, true); err != nil || g.granted || g.remaining > 0 {
+		t.Errorf("I1: beside the renewal: %+v, %v; want to ask again soon", g, err)
+	}
 	holder.exec(t, "COMMIT")
-	if g := <-got; g.granted {
-		t.Errorf("I1: %+v was granted beside a lease that was renewed in time", g)
+	if g, _, err := a.wait(t.Context(), "x", id, 1, true); err != nil || g.granted || g.remaining <= 0 {
+		t.Errorf("I1: after the renewal: %+v, %v; want to ask again when it ends", g, err)
 	}
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"hash/fnv"
 	"testing"
 	"time"
 )
@@ -29,13 +28,6 @@ func lasting(d time.Duration) time.Duration {
 		return d
 	}
 	return d / 2
-}
-
-// inTurn chooses the cases of a product of two: outside the long tier each of the first comes with one of the second.
-func inTurn(first string, second bool) bool {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(first))
-	return long || (h.Sum32()%2 == 0) == second
 }
 
 // underLoad ends when there was load for so long, half as long outside the long tier, and p's query says that it was enough

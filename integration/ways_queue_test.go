@@ -3,6 +3,8 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -68,7 +70,8 @@ func TestI8_ReleaseSeesATicketThatIsBeingWritten(t *testing.T) {
 	}
 }
 
-// The other order: whoever would write a ticket while the holder releases waits for that, and is granted the lock.
+// The other order: whoever would write a ticket while the holder releases waits for that, and is told to ask again, because
+// nobody queues for a lock that is free.
 func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -83,19 +86,23 @@ func TestI8_NoTicketForALockThatIsBeingReleased(t *testing.T) {
 			err error
 		}
 		answered := make(chan answer, 1)
+		id := uuid.New()
 		go func() {
-			q, err := waiter.enqueue(t.Context(), way, uuid.New(), "exclusive", nil)
+			q, err := waiter.enqueue(t.Context(), way, id, "exclusive", nil)
 			answered <- answer{q, err}
 		}()
 		waiter.awaitBlocked(t, look)
 		holder.exec(t, `COMMIT`)
-		if a := <-answered; a.err != nil || !a.granted || a.ticket != 0 || a.token <= g.token {
-			t.Errorf("I8: %s: %+v; want the lock, which is free", way, a)
+		if a := <-answered; a.err != nil || a.granted || a.ticket != 0 {
+			t.Errorf("I8: %s: %+v; want to ask again for a lock that is free", way, a)
+		}
+		if a, err := waiter.enqueue(t.Context(), way, id, "exclusive", nil); err != nil || !a.granted || a.token <= g.token {
+			t.Errorf("I8: %s, asked again: %+v, %v; want the lock, which is free", way, a, err)
 		}
 	}
 }
 
-// Nobody overtakes the queue in any way when the lock is free; whoever waits and asks again has its turn.
+// Nobody overtakes the queue in any way when the lease has run out; whoever waits and asks again has its turn.
 func TestI9_NoWayOvertakesTheQueue(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
@@ -103,7 +110,7 @@ func TestI9_NoWayOvertakesTheQueue(t *testing.T) {
 		p, waiter := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
 		g := p.mustAcquire(t, way, time.Minute)
 		q := waiter.mustEnqueue(t, way, "exclusive", nil)
-		p.exec(t, `UPDATE pglock.locks SET expires_at = '-infinity' WHERE name = $1`, way)
+		endNow(t, p, way)
 		if other, err := p.grantBy(t.Context(), way, way, uuid.New()); err != nil || other.granted {
 			t.Errorf("I9: %s: %+v, %v", way, other, err)
 		}
@@ -437,7 +444,7 @@ func TestI13_CallsForManyDoNotWaitForLong(t *testing.T) {
 	for what, c := range map[string]struct{ held, call string }{
 		"acquire_leases": {`SELECT pglock.acquire_lease('new', gen_random_uuid(), gen_random_uuid(), 'other', '1 min')`, fmt.Sprintf(acquire, "c,new")},
 		"release_leases": {lockB, `SELECT pglock.release_leases(array_agg(name ORDER BY name), array_agg(token ORDER BY name), array_agg(grant_id ORDER BY name), '{0,0}') FROM pglock.locks WHERE name IN ('a', 'b')`},
-		"give_up":        {lockB, `SELECT pglock.give_up('` + p.key.String() + `', '{a,b}', ARRAY[gen_random_uuid(), gen_random_uuid()])`},
+		"give_up":        {lockB, `SELECT pglock.give_up('` + p.key.String() + `', '{a,b}', ARRAY[gen_random_uuid(), gen_random_uuid()], true)`},
 	} {
 		p.exec(t, `BEGIN`) // the first call of a session takes its time
 		p.exec(t, c.call)
@@ -464,7 +471,7 @@ func TestI22_GrantsInAnyWayCarryTheEpoch(t *testing.T) {
 	for round := range 2 {
 		held := p.mustAcquire(t, fmt.Sprint("held over ", round), time.Minute) // of the epoch before
 		heir := waiter.mustEnqueue(t, held.name, "exclusive", nil)
-		floor := one[int64](t, p, `SELECT pglock.advance_epoch('test', 'test')`) << 44
+		floor := one[int64](t, p, `SELECT pglock.advance_epoch('test', 'test')`)
 		p.mustReleaseBy(t, "release_lease", held)
 		if token := grantOf(t, p, held.name, heir.id); token <= floor {
 			t.Errorf("I22: handed over with token %d, want above %d", token, floor)
@@ -494,11 +501,11 @@ func TestI22_FirstGrantOnANewTimelineBeginsAnEpoch(t *testing.T) {
 	}
 	want := func(what string, token, after, epoch int64) {
 		t.Helper()
-		if token>>44 != epoch+1 || token <= after {
-			t.Errorf("I22: %s: token %d of epoch %d, want epoch %d", what, token, token>>44, epoch+1)
+		if token>>44 != epoch>>8+1 || token <= after {
+			t.Errorf("I22: %s: token %d of line %d, want line %d", what, token, token>>44, epoch>>8+1)
 		}
-		if got := one[int64](t, p, `SELECT epoch FROM pglock.installation`); got != epoch+1 {
-			t.Errorf("I22: %s: the record has epoch %d, want %d", what, got, epoch+1)
+		if got := one[int64](t, p, `SELECT epoch FROM pglock.installation`); got != (epoch>>8+1)<<8 {
+			t.Errorf("I22: %s: the record has epoch %d after %d", what, got, epoch)
 		}
 	}
 	for way := range grantWays {
@@ -611,7 +618,11 @@ func oppositeOrders(t *testing.T, url string) {
 			}
 			// B comes first by bytes, and between the others by many a collation. Whoever comes first is held up there.
 			gate.exec(t, `BEGIN`)
-			gate.exec(t, acquire(true), []string{name("B")})
+			if tc.held {
+				gate.exec(t, `SELECT FROM pglock.locks WHERE name = $1 FOR UPDATE`, name("B"))
+			} else {
+				gate.exec(t, acquire(true), []string{name("B")})
+			}
 			done := make(chan error, 2)
 			go func() {
 				_, err := a.Exec(t.Context(), tc.first, []string{name("z"), name("B"), name("a")})
@@ -690,27 +701,40 @@ func TestI23_StandbyAnswersNoCallForMany(t *testing.T) {
 }
 
 // The same grant ID in the hands of a caller that has it from an answer that was lost is granted once, by whichever way it
-// asks again.
+// asks again, for the whole TTL from then on; and not at all when its lease has run out meanwhile.
 func TestI6_AGrantOfAnyWayIsAnsweredAgain(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newHastyPeer(t, db.URL())
+	askAgain := func(how string, g grant) (grant, error) {
+		if how == "as a retry" {
+			return p.acquire(t.Context(), g.name, g.id, time.Minute, true)
+		}
+		return p.grantBy(t.Context(), how, g.name, g.id)
+	}
 	for way := range grantWays {
 		for _, name := range []string{way + ", known", way + ", new"} {
 			if strings.HasSuffix(name, "known") {
 				freed(t, p, name)
 			}
 			g := p.mustGrantBy(t, way, name)
-			for range 2 {
-				again, err := p.acquire(t.Context(), name, g.id, time.Minute, true)
-				if err != nil || !again.granted || again.token != g.token {
-					t.Errorf("I6: %s: %+v again: %+v, %v", name, g, again, err)
+			hows := append(slices.Sorted(maps.Keys(grantWays)), "as a retry", "as a retry")
+			for _, how := range hows {
+				p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() + interval '20 s' WHERE name = $1`, name) // so much was left
+				again, err := askAgain(how, g)
+				left, leftErr := p.left(t.Context(), g)
+				if err != nil || leftErr != nil || !again.granted || again.token != g.token || left < 30*time.Second {
+					t.Errorf("I6: %s: %+v again, %s: %+v, %v; it lasts for %v, %v", name, g, how, again, err, left, leftErr)
 				}
 			}
-			for other := range grantWays {
-				if again, err := p.grantBy(t.Context(), other, name, g.id); err != nil || !again.granted || again.token != g.token {
-					t.Errorf("I6: %s: %+v by %s again: %+v, %v", name, g, other, again, err)
+			endNow(t, p, name)
+			for _, how := range hows {
+				if again, err := askAgain(how, g); state(err) != "LK008" || again.granted {
+					t.Errorf("I6: %s: %s, when the lease has run out: %+v, %v; want LK008", name, how, again, err)
 				}
+			}
+			if isHeld(t, p, g) {
+				t.Errorf("I6: %s: a lease that had run out is held again", name)
 			}
 		}
 	}

@@ -3,12 +3,12 @@ package leader
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -101,7 +101,7 @@ func (c *Candidate) Run(ctx context.Context, fn func(ctx context.Context, lease 
 		return err
 	}
 	if !c.begin() {
-		return fmt.Errorf("campaign for %q: %w", c.name, ErrRunning)
+		return failure.Told(ErrRunning, "leader: run for lock %q", c.name)
 	}
 	defer c.end()
 	for {
@@ -151,9 +151,9 @@ func (c *Candidate) campaign(ctx context.Context) (*pglock.Lease, error) {
 			c.fail(nil)
 			return lease, nil
 		case ctx.Err() != nil:
-			return nil, ctx.Err()
+			return nil, failure.At(ctx, ctx.Err(), "leader: run for lock %q", c.name)
 		case lasting(err):
-			return nil, fmt.Errorf("leader: campaign for %q: %w", c.name, err)
+			return nil, failure.At(ctx, err, "leader: run for lock %q", c.name)
 		}
 		c.fail(err)
 		select {
@@ -217,12 +217,12 @@ func (c *Candidate) lead(ctx context.Context, lease *pglock.Lease, fn work) (ove
 			w.done <- end
 		}
 		if ctx.Err() != nil {
-			return true, joined(ctx.Err(), err, end)
+			return true, failure.At(ctx, joined(ctx.Err(), err, end), "leader: run for lock %q", c.name)
 		}
 		c.fail(joined(end, err))
 		return false, nil
 	}
-	return true, joined(ctx.Err(), release())
+	return true, failure.At(ctx, joined(ctx.Err(), release()), "leader: run for lock %q", c.name)
 }
 
 // joined is errors.Join, but returns a single error as it is.

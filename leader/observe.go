@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -66,5 +67,5 @@ func Current(ctx context.Context, client *pglock.Client, name string) (Info, err
 	for info, err := range Observe(ctx, client, name) {
 		return info, err
 	}
-	return Info{}, ctx.Err()
+	return Info{}, failure.At(ctx, ctx.Err(), "leader: look who leads by %q", name)
 }

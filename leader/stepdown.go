@@ -3,8 +3,8 @@ package leader
 import (
 	"context"
 	"errors"
-	"fmt"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -44,13 +44,13 @@ func (c *Candidate) stepDown(ctx context.Context, to string, why error, may func
 	lease := c.lease
 	c.mu.Unlock()
 	if lease == nil {
-		return fmt.Errorf("lock %q: %w", c.name, ErrNotLeading)
+		return c.notLeading()
 	}
 	if own, found := pglock.LeaseFromContext(ctx); found && own == lease {
 		return &pglock.ArgumentError{Field: "ctx", Value: "the context of fn", Rule: "be another one: fn has to return first"}
 	}
-	if err := may(lease); errors.Is(err, pglock.ErrReleased) { // somebody else asked first
-		return fmt.Errorf("lock %q: %w", c.name, ErrNotLeading)
+	if err := may(lease); ctx.Err() == nil && errors.Is(err, pglock.ErrReleased) { // somebody else asked first
+		return c.notLeading()
 	} else if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (c *Candidate) stepDown(ctx context.Context, to string, why error, may func
 	c.mu.Lock()
 	if c.lease != lease || c.wish != nil {
 		c.mu.Unlock()
-		return fmt.Errorf("lock %q: %w", c.name, ErrNotLeading)
+		return c.notLeading()
 	}
 	c.wish = w
 	c.stop(why)
@@ -67,6 +67,8 @@ func (c *Candidate) stepDown(ctx context.Context, to string, why error, may func
 	case err := <-w.done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("leader: wait for the leader of %q to step down: %w", c.name, ctx.Err())
+		return failure.At(ctx, ctx.Err(), "leader: wait for the leader of %q to step down", c.name)
 	}
 }
+
+func (c *Candidate) notLeading() error { return failure.Told(ErrNotLeading, "leader: lock %q", c.name) }

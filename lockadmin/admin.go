@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -80,7 +81,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Admin, error
 	a := &Admin{pool: pool, schema: c.schema, db: server.NewPlain(pool, c.schema)}
 	_, err = hooks.Start(ctx, a.db.Queries, a.db.Query, c.schema)
 	if err != nil && (!errors.Is(err, pglock.ErrReadOnly) || !a.onPrimary(ctx)) {
-		return nil, err
+		return nil, failure.At(ctx, err, "lockadmin: look at the schema")
 	}
 	return a, nil
 }
@@ -92,11 +93,13 @@ func (a *Admin) onPrimary(ctx context.Context) (primary bool) {
 }
 
 // failed says what was not done, and why.
-func failed(what string, err error) error {
+func failed(ctx context.Context, what string, err error) error {
 	if protocol.State(err) == protocol.StateNotHeld {
-		return fmt.Errorf("lockadmin: %s: %w: %s", what, ErrNotHeld, protocol.Message(err))
+		err = fmt.Errorf("%w: %s", ErrNotHeld, protocol.Message(err))
+	} else {
+		err = hooks.ErrorFromSQL(err, "", 0)
 	}
-	return fmt.Errorf("lockadmin: %s: %w", what, hooks.ErrorFromSQL(err, "", 0))
+	return failure.At(ctx, err, "lockadmin: %s", what)
 }
 
 // checkText refuses a text that is empty, longer than most bytes, not UTF-8, or that PostgreSQL cannot store.

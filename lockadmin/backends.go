@@ -73,7 +73,7 @@ func (a *Admin) Backends(ctx context.Context, name string) ([]Backend, error) {
 	}
 	backends, err := server.Rows(ctx, a.db, a.db.Queries.Backends, []any{name}, scanBackend)
 	if err != nil {
-		return nil, failed(fmt.Sprintf("find the backends of lock %q", name), err)
+		return nil, failed(ctx, fmt.Sprintf("find the backends of lock %q", name), err)
 	}
 	return backends, nil
 }

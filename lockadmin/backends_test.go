@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -289,6 +290,57 @@ func TestMayEndIsTheRightThatTheServerAsksFor(t *testing.T) {
 		if b.MayEnd != granted || (err == nil) != granted {
 			t.Errorf("may end: %v, and the server answers %v; want %v", b.MayEnd, err, granted)
 		}
+	}
+}
+
+// Only who has the key of a session can say which connection is its heartbeat's. To take the same advisory locks misleads
+// nobody: neither before the session marks its connection nor while it does nor when that connection has ended.
+func TestI5_NobodyPosesAsTheHeartbeatOfAnother(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	admin, owner := newAdmin(t, db.Pool(t)), db.Conn(t)
+	key, grant := uuid.NewString(), uuid.NewString()
+	execute(t, owner, `SELECT pglock.acquire_lease('report', $1::text::uuid, $2::text::uuid, 'holder', '1 h')`, grant, key)
+	mallory := db.Conn(t)
+	poses := func(exclusive string) { // takes what can be made of the session's ID, and whatever others have taken
+		t.Helper()
+		execute(t, mallory, `SELECT pg_try_advisory_lock`+exclusive+`(('x' || left(replace(session_id::text, '-', ''), 16))::bit(64)::bigint) FROM pglock.get_lock('report')`)
+		execute(t, mallory, `SELECT pg_try_advisory_lock`+exclusive+`(classid::bigint << 32 | objid::bigint) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND pid <> pg_backend_pid()`)
+	}
+	shows := func(when string, pids ...int) {
+		t.Helper()
+		all, err := admin.Backends(t.Context(), "report")
+		var got []int
+		for _, b := range all {
+			got = append(got, b.PID)
+		}
+		if err != nil || !slices.Equal(got, pids) {
+			t.Errorf("%s: processes %v, %v; want %v", when, got, err, pids)
+		}
+		sessions := texts(t, admin.Sessions(t.Context()), func(s lockadmin.Session) string { return fmt.Sprint(s.PID) })
+		if want := fmt.Sprint(append(pids, 0)[0]); len(sessions) != 1 || sessions[0] != want {
+			t.Errorf("%s: the session has the process %v, want %s", when, sessions, want)
+		}
+	}
+	poses("")
+	shows("before the session has marked a connection")
+	heart := db.Conn(t)
+	pid := int(heart.PgConn().PID())
+	var marked bool
+	if err := heart.QueryRow(t.Context(), `SELECT pglock.mark_connection($1::text::uuid, $2, 'holder', 'v1.0.0')`, key, pid).Scan(&marked); err != nil || !marked {
+		t.Fatalf("marked: %v, %v", marked, err)
+	}
+	shows("marked", pid)
+	poses("_shared")
+	shows("while somebody has taken the same locks", pid)
+	execute(t, owner, `SELECT pg_terminate_backend($1, 10000)`, pid)
+	shows("when the connection has ended")
+	if err := mallory.QueryRow(t.Context(), `SELECT pglock.mark_connection(session_id, $1, 'holder', 'v1.0.0') FROM pglock.get_lock('report')`, mallory.PgConn().PID()).Scan(&marked); err != nil {
+		t.Fatal(err)
+	}
+	found, err := admin.Backends(t.Context(), "report") // the ID is no key
+	if err != nil || len(found) != 0 {
+		t.Errorf("marked with the ID of the session: %+v, %v", found, err)
 	}
 }
 

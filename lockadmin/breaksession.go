@@ -49,7 +49,7 @@ func (a *Admin) BreakSession(ctx context.Context, id, reason string, opts ...Bre
 			return b, err
 		})
 		if err != nil {
-			return all, failed(fmt.Sprintf("break session %s", id), err)
+			return all, failed(ctx, fmt.Sprintf("break session %s", id), err)
 		}
 		a.tell(ctx, news)
 		for _, b := range rows {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -49,7 +50,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	version, err := hooks.Start(ctx, db.Queries, db.Query, c.schema)
 	findings := foundAtStart(c.schema, version, err)
 	if findings == nil {
-		return nil, err
+		return nil, failure.At(ctx, err, "lockadmin: diagnose")
 	}
 	var other *pglock.SchemaError
 	if errors.As(err, &other) && other.Have == 0 {
@@ -61,7 +62,7 @@ func Diagnose(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Findin
 	case other != nil && (err == nil || protocol.State(err) != ""): // another version may have another diagnosis, or none
 		return findings, other
 	case err != nil:
-		return nil, failed("diagnose", err)
+		return nil, failed(ctx, "diagnose", err)
 	}
 	return findings, nil
 }

@@ -43,7 +43,7 @@ func (a *Admin) Explain(ctx context.Context, name string) (Explanation, error) {
 		l.closed, l.State = true, LockHidden
 	}
 	if err != nil {
-		return Explanation{}, failed(fmt.Sprintf("explain lock %q", name), err)
+		return Explanation{}, failed(ctx, fmt.Sprintf("explain lock %q", name), err)
 	}
 	l.conclude()
 	return l.Explanation, nil
@@ -73,6 +73,9 @@ func (l *look) read(r reader, a *Admin) error {
 	if len(infos) == 0 {
 		l.State = LockUnknown
 		return l.readNeighbours(r, a)
+	}
+	if l.Guards, err = rows(r, q.BrokenGuards, []any{l.name}, scanBrokenGuard); err != nil {
+		return err
 	}
 	if l.processes, err = rows(r, q.Backends, []any{l.name}, scanBackend); err != nil {
 		return err
@@ -224,6 +227,10 @@ func rows[T any](r reader, sql string, args []any, scan func(pgx.Rows) (T, error
 		return nil, err
 	}
 	return pgx.CollectRows(answer, func(row pgx.CollectableRow) (T, error) { return scan(answer) })
+}
+
+func scanBrokenGuard(r pgx.Rows) (g BrokenGuard, err error) {
+	return g, r.Scan(&g.Table, &g.Resource, &g.Key, &g.Problem)
 }
 
 func scanWait(r pgx.Rows) (w Wait, err error) {

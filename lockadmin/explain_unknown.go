@@ -32,7 +32,7 @@ func Places(ctx context.Context, pool *pgxpool.Pool, opts ...Option) ([]Elsewher
 		return err
 	})
 	if err != nil {
-		return nil, failed("find places", err)
+		return nil, failed(ctx, "find places", err)
 	}
 	return places, nil
 }

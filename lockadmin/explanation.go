@@ -20,10 +20,11 @@ type Explanation struct {
 	Holders   []HolderFacts  `json:"holders"`        // held leases, by slot
 	Last      *HolderFacts   `json:"last,omitempty"` // of a lock that nobody holds: its last lease
 	Queue     QueueFacts     `json:"queue"`
-	Waits     []Wait         `json:"waits"`            // what the holders' programs wait for, and what its holders wait for
-	Circle    []Wait         `json:"circle,omitempty"` // the first of them that lead back to this lock
-	Processes []ProcessFacts `json:"processes"`        // of the server, and prepared transactions, that have to do with the lock
-	Events    []Event        `json:"events"`           // the last takeovers and breaks, newest first; null without the right
+	Waits     []Wait         `json:"waits"`                   // what the holders' programs wait for, and what its holders wait for
+	Circle    []Wait         `json:"circle,omitempty"`        // the first of them that lead back to this lock
+	Processes []ProcessFacts `json:"processes"`               // of the server, and prepared transactions, that have to do with the lock
+	Guards    []BrokenGuard  `json:"broken_guards,omitempty"` // of tables that this lock protects
+	Events    []Event        `json:"events"`                  // the last takeovers and breaks, newest first; null without the right
 	Similar   []string       `json:"similar,omitempty"`
 	Elsewhere []Elsewhere    `json:"elsewhere,omitempty"` // of a lock that is unknown here: where clients of pglock are
 	Unseen    []string       `json:"unseen,omitempty"`    // what this user may not see, and which right it takes
@@ -106,6 +107,7 @@ const (
 	WhyDeadWaiters     VerdictKind = "dead waiters"     // some that wait are dead
 	WhyGap             VerdictKind = "gap"              // the lease has nearly run out before
 	WhyLosses          VerdictKind = "losses"           // holders lose the lock again and again
+	WhyGuard           VerdictKind = "guard"            // a table that this lock protects has a guard that is not whole
 	WhyFree            VerdictKind = "free"             // nobody holds it, and nobody waits
 	WhyBroken          VerdictKind = "broken"           // somebody broke it a moment ago
 	WhyBetween         VerdictKind = "between"          // nobody holds it, and somebody waits
@@ -114,6 +116,14 @@ const (
 	WhyAnotherSchema   VerdictKind = "another schema"   // another schema has this lock
 	WhyTable           VerdictKind = "table"            // somebody has locked a whole table of pglock
 )
+
+// BrokenGuard is a guarded table whose guard is not as it was made: a write without a fence may reach it.
+type BrokenGuard struct {
+	Table    string `json:"table"` // with its schema
+	Resource string `json:"resource"`
+	Key      string `json:"key,omitempty"` // the key column, if each row has its own resource
+	Problem  string `json:"problem"`
+}
 
 // HolderFacts is a lease, and how its holder renews it.
 type HolderFacts struct {

@@ -140,7 +140,7 @@ func (a *Admin) History(ctx context.Context, name string, opts ...ListOption) it
 		events, err := server.List(ctx, a.db, a.db.Queries.History,
 			[]any{name, size, nullID(before), l.events.kinds, nullTime(l.events.since), nullTime(l.events.until)}, scanEvent)
 		if err != nil {
-			return nil, failed("list the history", err)
+			return nil, failed(ctx, "list the history", err)
 		}
 		return events, nil
 	})

@@ -83,7 +83,7 @@ func WithChanger(who string) HistoryOption {
 func (a *Admin) HistorySettings(ctx context.Context) (HistorySettings, error) {
 	s, err := a.historySettings(ctx)
 	if err != nil {
-		return HistorySettings{}, failed("read the settings of the history", err)
+		return HistorySettings{}, failed(ctx, "read the settings of the history", err)
 	}
 	return s, nil
 }
@@ -113,7 +113,7 @@ func (a *Admin) SetHistory(ctx context.Context, opts ...HistoryOption) (HistoryS
 		if inUse {
 			err = fmt.Errorf("%w: %w", ErrInUse, errors.Join(err, ctx.Err()))
 		}
-		return HistorySettings{}, failed("set the history", err)
+		return HistorySettings{}, failed(ctx, "set the history", err)
 	}
 }
 

@@ -57,7 +57,7 @@ func (a *Admin) Locks(ctx context.Context, opts ...ListOption) iter.Seq2[pglock.
 		args = append(args, l.match, l.holder, l.session, string(l.mode), l.queued, l.older)
 		infos, err := server.List(ctx, a.db, statement, args, scanLock)
 		if err != nil {
-			return nil, failed("list locks", err)
+			return nil, failed(ctx, "list locks", err)
 		}
 		return infos, nil
 	})
@@ -82,7 +82,7 @@ func (a *Admin) Waiters(ctx context.Context, name string, opts ...ListOption) it
 		args = append(args, l.prefix, l.match, l.holder, l.session, string(l.mode), l.older)
 		waiters, err := server.List(ctx, a.db, statement, args, scanWaiter)
 		if err != nil {
-			return nil, failed("list waiters", err)
+			return nil, failed(ctx, "list waiters", err)
 		}
 		return waiters, nil
 	})
@@ -99,7 +99,7 @@ func (a *Admin) Fences(ctx context.Context, name string, opts ...ListOption) ite
 		}
 		fences, err := server.List(ctx, a.db, statement, append(args, l.prefix, l.match, l.older), scanFence)
 		if err != nil {
-			return nil, failed("list fences", err)
+			return nil, failed(ctx, "list fences", err)
 		}
 		return fences, nil
 	})

@@ -38,7 +38,7 @@ func (a *Admin) Holders(ctx context.Context, name string) ([]pglock.LockInfo, er
 	}
 	infos, err := server.Rows(ctx, a.db, a.db.Queries.Get, []any{name}, scanLock)
 	if err != nil {
-		return nil, failed(fmt.Sprintf("get lock %q", name), err)
+		return nil, failed(ctx, fmt.Sprintf("get lock %q", name), err)
 	}
 	if len(infos) == 0 {
 		return nil, fmt.Errorf("%w: %q", ErrNotFound, name)
@@ -113,7 +113,7 @@ func (a *Admin) Break(ctx context.Context, name, reason string, opts ...BreakOpt
 		err = fmt.Errorf("the server answered with %d rows", len(rows))
 	}
 	if err != nil {
-		return Broken{}, failed(fmt.Sprintf("break lock %q", name), err)
+		return Broken{}, failed(ctx, fmt.Sprintf("break lock %q", name), err)
 	}
 	var news news
 	news.add(name, granted, watched)

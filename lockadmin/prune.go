@@ -97,7 +97,7 @@ func (a *Admin) Prune(ctx context.Context, opts ...PruneOption) (Pruned, error) 
 		if isInUse(err) || p.inUse && outOfTime(ctx) {
 			err = fmt.Errorf("%w: %w", ErrInUse, err)
 		}
-		return p.done, failed("prune", err)
+		return p.done, failed(ctx, "prune", err)
 	}
 	return p.done, nil
 }

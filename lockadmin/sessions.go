@@ -55,7 +55,7 @@ func (a *Admin) Sessions(ctx context.Context, opts ...ListOption) iter.Seq2[Sess
 		args := []any{size, l.match, l.holder, l.session, l.older, string(l.order), after}
 		sessions, err := server.List(ctx, a.db, a.db.Queries.Sessions, args, scanSession)
 		if err != nil {
-			return nil, failed("list sessions", err)
+			return nil, failed(ctx, "list sessions", err)
 		}
 		return sessions, nil
 	})

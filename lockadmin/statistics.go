@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -62,7 +63,7 @@ func (a *Admin) Statistics(ctx context.Context, top int) (Statistics, error) {
 		return n, rows.Scan(&n.item, &n.lock, &n.value)
 	})
 	if err != nil {
-		return Statistics{}, failed("count", err)
+		return Statistics{}, failed(ctx, "count", err)
 	}
 	var s Statistics
 	single := map[string]*LockStatistics{"": &s.Others}
@@ -144,7 +145,7 @@ func (a *Admin) RecentEvents(ctx context.Context, after int64) (events []RecentE
 		return e, err
 	})
 	if err != nil {
-		return nil, 0, failed("list recent events", err)
+		return nil, 0, failed(ctx, "list recent events", err)
 	}
 	for _, e := range rows {
 		if e.Kind == "" {
@@ -164,5 +165,5 @@ func (a *Admin) Diagnose(ctx context.Context) ([]Finding, error) {
 // Ping asks the server whether the schema exists and fits, as New does. Errors are those of New.
 func (a *Admin) Ping(ctx context.Context) error {
 	_, err := hooks.Start(ctx, a.db.Queries, a.db.Query, a.schema)
-	return err
+	return failure.At(ctx, err, "lockadmin: look at the schema")
 }

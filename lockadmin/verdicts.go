@@ -37,6 +37,7 @@ func (l *look) conclude() {
 		l.deadVerdict()
 		l.pastVerdicts()
 	}
+	l.guardVerdict()
 	slices.SortStableFunc(l.Verdicts, func(a, b Verdict) int {
 		return cmp.Or(cmp.Compare(boolean(besides[a.Kind]), boolean(besides[b.Kind])), cmp.Compare(rank[b.Severity], rank[a.Severity]))
 	})

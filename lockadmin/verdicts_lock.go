@@ -227,6 +227,35 @@ func (l *look) deadVerdict() {
 	l.add(v)
 }
 
+// guardVerdict is about tables that the lock protects and whose guards are not whole.
+func (l *look) guardVerdict() {
+	if len(l.Guards) == 0 {
+		return
+	}
+	g := l.Guards[0]
+	v := Verdict{Kind: WhyGuard, Severity: SeverityWarning}
+	v.Text = fmt.Sprintf("The guard of table %s is broken: %s.", shown.Text(g.Table), shown.Text(g.Problem))
+	if n := len(l.Guards) - 1; n > 0 {
+		v.Text += fmt.Sprintf(" So %s of this lock.", map[bool]string{true: "is that of 1 more table", false: fmt.Sprintf("are those of %d more tables", n)}[n == 1])
+	}
+	v.Because = "Sure: the catalog has it. Somebody has changed the table, its triggers or its rights since it was put under guard."
+	v.IfNothing = "Programs without the lock, and holders that have lost it, may write to the table."
+	if strings.Contains(g.Problem, "REVOKE TRIGGER ") {
+		v.Steps = append(v.Steps, Step{Do: "As the table's owner run the REVOKE that stands above. Ask who was given the right, and why.",
+			Effect: "Nobody else can make triggers on the table any more. Those that are there stay."})
+	}
+	command := fmt.Sprintf("guard add %s --resource %s", shown.Argument(g.Table), shown.Argument(g.Resource))
+	if g.Key != "" {
+		command += " --key " + shown.Argument(g.Key)
+	}
+	step := Step{Do: "Put the table under guard again, as its owner.", Effect: "Adds what is missing and replaces what is not as it was made. It waits for open writes."}
+	if shown.AllPrint(command) {
+		step.Run, step.Command = RunAdmin, command
+	}
+	v.Steps = append(v.Steps, step)
+	l.add(v)
+}
+
 // pastVerdicts are about what has happened before.
 func (l *look) pastVerdicts() {
 	for _, h := range l.Holders {

@@ -128,7 +128,7 @@ func (a *Admin) Verify(ctx context.Context, name string) (Verification, error) {
 	}
 	v, err := a.verify(ctx, name)
 	if err != nil {
-		return Verification{}, failed("verify the history", err)
+		return Verification{}, failed(ctx, "verify the history", err)
 	}
 	return v, nil
 }

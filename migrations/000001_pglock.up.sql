@@ -7,34 +7,62 @@
 -- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary
 -- table would shadow ours.
 
+-- The functions find the server's functions and operators by their names and the types of their operands, and a better
+-- match in this schema would run with the rights of the functions' owner. So whoever can make objects here, or has made
+-- a function or an operator, must be able to act as that owner anyway. Until that is sure, nothing is looked up here.
 DO $do$
+DECLARE
+  path   text := pg_catalog.current_setting('search_path');
+  schema name := pg_catalog.current_schema();
+  here   record;
+  r      record;
 BEGIN
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   IF current_setting('server_version_num')::int < 140000 THEN
     RAISE EXCEPTION 'pglock needs PostgreSQL 14 or newer; this server is %', current_setting('server_version')
       USING ERRCODE = 'feature_not_supported';
   END IF;
-  IF current_schema() IS NULL
-     OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
-        <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp',
-      current_setting('search_path')
+  IF schema IS NULL
+     OR regexp_replace(path, '[" ]', '', 'g') <> regexp_replace(schema, '[" ]', '', 'g') || ',pg_temp' THEN
+    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp', path
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
-  -- Existing functions in the schema, such as an application's, keep their rights.
-  PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
-                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n
-                                              WHERE n.nspname = current_schema()))::text, true);
+  SELECT n.oid, n.nspowner, n.nspacl, d.datdba INTO here
+    FROM pg_namespace n JOIN pg_database d ON d.datname = current_database() WHERE n.nspname = schema;
+  SELECT o.n, o.what, w.who, p.rolname INTO r
+    FROM (
+        SELECT 1 AS n, here.nspowner AS role, '' AS what
+        UNION ALL SELECT 2, a.grantee, '' FROM aclexplode(here.nspacl) a WHERE a.privilege_type = 'CREATE'
+        UNION ALL SELECT 3, f.proowner, f.oid::regprocedure::text FROM pg_proc f WHERE f.pronamespace = here.oid
+        UNION ALL SELECT 4, f.oprowner, f.oid::regoperator::text FROM pg_operator f WHERE f.oprnamespace = here.oid) o
+      CROSS JOIN LATERAL (SELECT CASE o.role WHEN 0 THEN 'PUBLIC' ELSE o.role::regrole::text END AS who) w
+      LEFT JOIN pg_roles p ON p.oid = CASE w.who WHEN 'pg_database_owner' THEN here.datdba ELSE o.role END
+    WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n, w.who LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'schema % %: that would give % the rights of %, who would own the functions', quote_ident(schema),
+        CASE r.n WHEN 1 THEN 'belongs to ' || r.who WHEN 2 THEN 'lets ' || r.who || ' make objects'
+                 ELSE 'has ' || r.what || ', which belongs to ' || r.who END, r.who, quote_ident(current_user)
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = CASE r.n
+        WHEN 1 THEN pg_catalog.format('SET ROLE %I; or ALTER SCHEMA %I OWNER TO %I;', r.rolname, schema, current_user)
+        WHEN 2 THEN pg_catalog.format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE;', schema, r.who)
+        ELSE pg_catalog.format('DROP %s %s;', CASE r.n WHEN 3 THEN 'ROUTINE' ELSE 'OPERATOR' END, r.what) END;
+  END IF;
+  -- What is in the schema already, such as an application's functions, keeps its rights.
+  PERFORM set_config('pglock.before', ARRAY(
+    SELECT 'f' || p.oid FROM pg_proc p WHERE p.pronamespace = here.oid
+    UNION ALL SELECT 'c' || c.oid FROM pg_class c WHERE c.relnamespace = here.oid)::text, true);
+  PERFORM set_config('search_path', path, true);
 END $do$;
 
--- CACHE 1: a greater cache hands out numbers in the wrong order.
-CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 NO CYCLE CACHE 1;
+-- CACHE 1: a greater cache hands out numbers in the wrong order. MAXVALUE: the bits of a token below 2^43.
+CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
 -- Distinguishes this installation from every other, and holds what tokens are computed from.
 CREATE TABLE installation (
   one            boolean PRIMARY KEY DEFAULT true CONSTRAINT installation_one_row CHECK (one),
   id             uuid   NOT NULL DEFAULT gen_random_uuid(),
-  epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
+  epoch          bigint NOT NULL DEFAULT 0,  -- what tokens have from 2^36 up, besides the sequence: see 02_token
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
   timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
@@ -76,8 +104,7 @@ CREATE TABLE locks (
   slowest       interval,                           -- the longest time between two renewals; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
-  queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
-  served        bigint      NOT NULL DEFAULT 0,     -- the last ticket that was served in its turn
+  served        bigint      NOT NULL DEFAULT 0,     -- tickets up to this one count no more
   limit_named   int,                                -- by the latest lease or ticket of mode limit
   spent_until   timestamptz,                        -- until then given-up grant IDs may still arrive
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
@@ -91,11 +118,14 @@ CREATE TABLE sessions (
   holder      text        NOT NULL,
   alive_until timestamptz NOT NULL,
   seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
-  version     text                                  -- of the library; NULL until its heartbeat has told it
+  version     text,                                 -- of the library; NULL until its heartbeat has told it
+  pid         int,                                  -- of the server process of its heartbeat, as long as that holds the
+  mark        bigint                                -- advisory lock with this key
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
--- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
--- every ticket that is lower than any later one, and a head that is not queued has no tickets.
+-- The queue. A ticket is drawn and written by whoever has joined the head or taken it. So whoever takes the head sees
+-- every ticket that is lower than any later one. Whoever ends a lease serves the queue, and nobody queues for a free
+-- lock: so a lock whose head was released, and that has no slots, has no tickets that count.
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
   ticket      bigint      NOT NULL,
@@ -211,9 +241,9 @@ CREATE INDEX events_xact ON events (xact) WHERE xact IS NOT NULL;
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
--- operator. acquire_lease, release_lease and fence_commit qualify, because fixing the path would cost a tenth of
--- their time. Only these functions call the others, which use the path that is set. Rules return true or raise, so
--- that a caller evaluates them without a query.
+-- operator. acquire_lease, release_lease, fence_commit and guard_write qualify, because fixing the path would cost a
+-- tenth of their time and more. Only these functions call the others, which use the path that is set. Rules return
+-- true or raise, so that a caller evaluates them without a query.
 
 -- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
@@ -256,16 +286,37 @@ AS $$
     ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours, in hours and less') END
 $$;
 
+-- is_count refuses a number out of range, such as the length of a list.
+CREATE FUNCTION is_count(p_argument text, p_value bigint, p_least bigint, p_most bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN p_value BETWEEN p_least AND p_most THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from ' || p_least || ' to ' || p_most) END
+$$;
+
+-- is_length refuses what cannot be the length of a list; NULL is all of it.
+CREATE FUNCTION is_length(p_value bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$ SELECT p_value IS NULL OR is_count('limit', p_value, 1, 1000000) $$;
+
+-- is_age refuses what cannot be a time that has passed: the clock less an age must be a time.
+CREATE FUNCTION is_age(p_argument text, p_value interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 0 to 1000 years') END
+$$;
+
 -- is_operator refuses an act that the history could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE WHEN p_reason ~ '[^[:space:]]' AND octet_length(p_reason) <= 1024 THEN has_bytes('actor', p_actor, 256)
-    ELSE refuse('reason', quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
+    ELSE refuse('reason', pg_catalog.quote_literal(left(p_reason, 40)), 'have 1 to 1024 bytes, not all of them blank') END
 $$;
 
 -- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
-CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
+CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -274,7 +325,7 @@ BEGIN
   FOREACH n IN ARRAY p_lengths LOOP
     IF n IS DISTINCT FROM p_lengths[1] OR n IS NULL OR n NOT BETWEEN 1 AND 10000 THEN
       RAISE EXCEPTION 'the arrays have % elements: they must have the same number, from 1 to 10000',
-          array_to_string(p_lengths, ', ', '0') USING ERRCODE = 'invalid_parameter_value';
+          pg_catalog.array_to_string(p_lengths, ', ', '0') USING ERRCODE = 'invalid_parameter_value';
     END IF;
   END LOOP;
   RETURN true;
@@ -286,7 +337,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RAISE EXCEPTION 'the transaction is %: this function needs READ COMMITTED',
-    upper(current_setting('transaction_isolation'))
+    pg_catalog.upper(current_setting('transaction_isolation'))
     USING ERRCODE = 'LK005', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED';
 END $$;
 
@@ -318,7 +369,7 @@ AS $$
 $$;
 
 -- is_over says that nothing of a lease can be under way any more: it was released or broken, or its expiry is
--- settled. Grants depend on this alone, for rows that they have read under the head's lock.
+-- settled. Grants depend on this alone, for rows that they have read when they had taken the head.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;
@@ -332,9 +383,13 @@ AS $$ SELECT CASE WHEN p_at > '-infinity' THEN GREATEST(0, extract(epoch
 
 -- ==== 02_token
 
--- Tokens. A token is a number of one sequence plus an epoch, the bits from 2^44 up. The epoch grows with each change
--- of the server's timeline, because a promoted standby may have lost the sequence's last values along with grants. It
--- also grows when the sequence is found behind a granted token, as after a restore.
+-- Tokens. A token is the epoch, times 2^36, plus a number of one sequence. The epoch has two parts:
+--   the line, the bits of a token from 2^44 up, grows with each change of the server's timeline, because a promoted
+--   standby may have lost the sequence's last values along with grants;
+--   the step, the bits from 2^36 to 2^42, grows when the sequence is found behind a granted token, as after a restore,
+--   and by hand. It begins with 0 on each line.
+-- A failover may lose steps. It cannot lose its own promotion, which outweighs all steps before it. That needs steps to
+-- stay below the line: there are 127, the sequence ends below 2^43, and both raise an error when they are used up.
 
 -- current_timeline is the timeline that the server writes; every promotion of a standby changes it at once. NULL if
 -- the schema's owner may not see it.
@@ -350,10 +405,22 @@ END $$;
 
 UPDATE installation SET timeline = current_timeline(), started = pg_postmaster_start_time();
 
+-- epoch_of puts an epoch together.
+CREATE FUNCTION epoch_of(p_line bigint, p_step bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+  IF p_line > 524287 THEN
+    RAISE EXCEPTION 'no greater token is left: tokens have room for 524287 changes of the timeline'
+      USING ERRCODE = 'program_limit_exceeded';
+  END IF;
+  RETURN (p_line << 8) + p_step;
+END $$;
+
 -- epoch_now compares the timeline with the recorded one, records a change, and returns the epoch. Until the record is
--- committed all others compute the same from the old record, and wait for nobody. The epoch grows by as much as the
--- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So the epoch is greater
--- on a later timeline, even if the record of one in between was lost.
+-- committed all others compute the same from the old record, and wait for nobody. The line grows by as much as the
+-- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So it is greater on a
+-- later timeline, even if the record of one in between was lost.
 CREATE FUNCTION epoch_now() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -363,13 +430,34 @@ DECLARE
 BEGIN
   SELECT i.timeline, i.epoch INTO was FROM installation i;
   IF line <> coalesce(was.timeline, 0) THEN
-    was.epoch := LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287);
+    was.epoch := epoch_of(
+      (was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);
   END IF;
   UPDATE installation i SET timeline = line, epoch = GREATEST(i.epoch, was.epoch), started = pg_postmaster_start_time(),
       timeline_since = CASE WHEN line = i.timeline OR line IS NULL THEN i.timeline_since ELSE clock_timestamp() END
     FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
     WHERE i.one = mine.one AND i.started IS DISTINCT FROM pg_postmaster_start_time();
   RETURN was.epoch;
+END $$;
+
+-- next_epoch returns an epoch after p_epoch in which tokens are greater than p_above, where p_drawn is a number that
+-- the sequence has reached. That is one step on, or if p_above is of a greater line, one step after it. It never begins
+-- a greater line by itself: a failover that loses that would begin the same line, with a lower number.
+CREATE FUNCTION next_epoch(p_epoch bigint, p_above bigint, p_drawn bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+  last bigint := GREATEST(p_epoch, (p_above - p_drawn) >> 36);
+BEGIN
+  IF (last & 255) < 127 THEN
+    RETURN last + 1;
+  ELSIF last >> 8 = p_epoch >> 8 AND p_above >> 44 <= p_epoch >> 8 THEN
+    RAISE EXCEPTION 'no greater token is left on this timeline: its 127 steps are used up'
+      USING ERRCODE = 'program_limit_exceeded',
+            HINT = 'A promotion begins with new steps. Or begin a line by hand, which a later failover may lose: '
+                   || pg_catalog.format('advance_epoch(reason, actor, %s).', ((p_epoch >> 8) + 1) << 44);
+  END IF;
+  RETURN epoch_of((last >> 8) + 1, 0);
 END $$;
 
 -- draw_tokens draws the tokens of a grant, at most p_turns. They are consecutive, and the first is greater than
@@ -388,16 +476,16 @@ BEGIN
   IF NOT FOUND THEN
     base := epoch_now();
   END IF;
-  first := (base << 44) + nextval('fencing_token_seq');
+  first := (base << 36) + nextval('fencing_token_seq');
   IF first <= p_above THEN
-    base := LEAST((p_above >> 44) + 1, 524287);
+    base := next_epoch(base, p_above, first - (base << 36));
     UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
       WHERE i.one = mine.one AND i.epoch < base;
-    first := (base << 44) + nextval('fencing_token_seq');
+    first := (base << 36) + nextval('fencing_token_seq');
   END IF;
   last := first;
   FOR n IN 1..p_turns - 1 LOOP
-    EXIT WHEN (base << 44) + nextval('fencing_token_seq') <> last + 1;
+    EXIT WHEN (base << 36) + nextval('fencing_token_seq') <> last + 1;
     last := last + 1;
   END LOOP;
 END $$;
@@ -435,25 +523,24 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
          pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
-         (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1
+         (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1 AND s.seqmax <= 8796093022207
           FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
          serves_from()
 $$;
 
 -- advance_epoch makes every later token greater than any that this database knows of, and than p_above: after a
--- restore, or when a standby was promoted beside another.
+-- restore, or when a standby was promoted beside another. It returns a token that all later ones exceed.
 CREATE FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint DEFAULT 0) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  ok boolean := is_operator(p_reason, p_actor) AND require_durable_commit();
+  ok boolean := is_operator(p_reason, p_actor) AND require_durable_commit()
+    AND (p_above >= 0 IS TRUE OR refuse('above', p_above::text, 'be a token, or 0'));
   e  bigint;
 BEGIN
-  IF p_above IS NULL OR p_above NOT BETWEEN 0 AND (524286::bigint << 44) THEN
-    RETURN refuse('above', p_above::text, 'be a token, or 0');
-  END IF;
-  UPDATE installation i SET epoch = LEAST(GREATEST(i.epoch, p_above >> 44) + 1, 524287) RETURNING i.epoch INTO e;
-  INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e << 44, p_actor, p_reason);
+  UPDATE installation i SET epoch = next_epoch(i.epoch, p_above, (SELECT s.last_value FROM fencing_token_seq s))
+    RETURNING i.epoch << 36 INTO e;
+  INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e, p_actor, p_reason);
   RETURN e;
 END $$;
 
@@ -468,41 +555,46 @@ CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 
--- session_mark is the key of the advisory lock by which people find the server process of a session's heartbeat. It
--- reads nothing.
-CREATE FUNCTION session_mark(p_session_id uuid) RETURNS bigint
-LANGUAGE sql IMMUTABLE
-AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::bigint $$;
-
--- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
--- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
--- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
--- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from
--- anything. A session that is new here is not alive by that: its tickets make it so.
+-- mark_connection notes that this connection is the heartbeat's, for list_backends: it takes an advisory lock with a
+-- key that nobody can know before, and the session's row has the key and the process. The server drops the lock with
+-- the connection. So a process counts only if the session's key has named it and the connection is still the same; who
+-- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
+-- pooler: p_backend_pid is the process that the client was told when it connected; and while somebody else has locked
+-- the session's row. It also notes the version of the client's library, for list_sessions, if p_version is given.
+-- Nothing depends on either, and neither keeps anybody from anything. A session that is new here is not alive by that:
+-- its tickets make it so.
 CREATE FUNCTION mark_connection(
   p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  me uuid := session_of(p_session_key);
+  me   uuid := session_of(p_session_key);
+  ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
+    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+  key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
+  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
+    AND pg_try_advisory_lock_shared(key);
 BEGIN
-  IF p_version IS NOT NULL THEN
-    PERFORM has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
-      AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
-    INSERT INTO sessions (session_id, holder, alive_until, version)
-      VALUES (me, p_holder, clock_timestamp(), p_version) ON CONFLICT (session_id) DO NOTHING;
+  IF mine OR p_version IS NOT NULL THEN
+    INSERT INTO sessions (session_id, holder, alive_until, version, pid, mark)
+      VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, CASE WHEN mine THEN p_backend_pid END,
+        CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
     IF NOT FOUND THEN
-      UPDATE sessions s SET version = p_version FROM (
-          SELECT o.session_id FROM sessions o WHERE o.session_id = me AND o.version IS DISTINCT FROM p_version
-          FOR NO KEY UPDATE SKIP LOCKED) mine
-        WHERE s.session_id = mine.session_id;
+      UPDATE sessions s SET version = coalesce(p_version, s.version),
+          pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
+        FROM (SELECT o.session_id FROM sessions o
+              WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
+              FOR NO KEY UPDATE SKIP LOCKED) o
+        WHERE s.session_id = o.session_id;
+      IF mine AND NOT FOUND THEN
+        mine := NOT pg_advisory_unlock_shared(key);
+      END IF;
     END IF;
   END IF;
-  RETURN p_session_key IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(session_mark(me));
+  RETURN mine;
 END $$;
 
--- marked_pids tells the server processes of this database whose connections are marked.
+-- marked_pids tells the server processes of this database that hold advisory locks, by which connections are marked.
 CREATE FUNCTION marked_pids() RETURNS TABLE (mark bigint, pid int)
 LANGUAGE sql VOLATILE
 AS $$
@@ -541,7 +633,7 @@ END $$;
 
 -- end_session ends the session and its tickets at once, instead of letting them run out, and returns whether there
 -- was one. It locks the session, then its tickets (I25), and no lock's head: first give up its waits, so that the
--- waiters behind them are served.
+-- waiters behind them are served. Whoever serves the queue passes over tickets that it has locked.
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -556,30 +648,33 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
--- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
--- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
--- for nobody (I25).
+-- sessions that have been dead for a minute and have no marked connection, tickets that count no more, notes of grant
+-- IDs given up an hour ago, receipts a week old, keys of work done once that are no longer kept (a day longer than they
+-- are accepted, in case the clock is set back), and with p_history the old end of the history. It skips what somebody
+-- has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok    boolean := require_read_committed()
-    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+    AND is_count('limit', p_limit, 1, 100000);
   dead  record;
   n     bigint;
   total bigint := 0;
 BEGIN
   FOR dead IN SELECT * FROM (VALUES
-    ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND NOT EXISTS (SELECT FROM sessions s
-                       WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') $of$),
+    ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND (
+                       NOT EXISTS (SELECT FROM sessions s
+                         WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute')
+                       OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$),
     ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
-                       AND session_mark(o.session_id) NOT IN (SELECT m.mark FROM marked_pids() m) $of$),
+                       AND (coalesce(o.mark, 0), coalesce(o.pid, 0)) NOT IN (SELECT m.mark, m.pid FROM marked_pids() m)
+                       $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
     ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
     ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)
   LOOP
-    EXECUTE format('DELETE FROM %1$I WHERE ctid = ANY (ARRAY(
+    EXECUTE pg_catalog.format('DELETE FROM %1$I WHERE ctid = ANY (ARRAY(
                       SELECT o.ctid FROM %1$I o WHERE %2$s LIMIT $2 FOR UPDATE SKIP LOCKED))', dead.kind, dead.which)
       USING clock_timestamp(), p_limit;
     GET DIAGNOSTICS n = ROW_COUNT;
@@ -619,11 +714,11 @@ END $$;
 -- 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement is the
 -- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
--- I1, I2. This statement grants a released lock without queue and slots, of which no grant ID was given up lately. It
--- checks all this on the version of the row that it locks. acquire_otherwise handles all other cases, and unusual
--- settings of the session. The statement searches from the end of the index, where the newest version of a row lies,
--- however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a
--- fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
+-- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
+-- ID was given up lately. It checks all this on the version of the row that it locks. acquire_otherwise handles all
+-- other cases, and unusual settings of the session. The statement searches from the end of the index, where the newest
+-- version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key
+-- whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -641,7 +736,7 @@ DECLARE
   watched boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
-    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
+    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
@@ -653,11 +748,11 @@ BEGIN
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND NOT h.queued AND h.top_slot OPERATOR(pg_catalog.=) 0
+      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0
       AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
       AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
       AND h.token OPERATOR(pg_catalog.<=) (
-        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44)
+        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
       AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
@@ -699,9 +794,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed()
-    AND is_batch(cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders), cardinality(p_ttls),
-                 cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes), cardinality(p_capacities),
-                 cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested), cardinality(p_turns));
+    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_holders), pg_catalog.cardinality(p_ttls),
+                 pg_catalog.cardinality(p_metadata), pg_catalog.cardinality(p_retries), pg_catalog.cardinality(p_modes), pg_catalog.cardinality(p_capacities),
+                 pg_catalog.cardinality(p_waits), pg_catalog.cardinality(p_owner_ids), pg_catalog.cardinality(p_nested), pg_catalog.cardinality(p_turns)]);
   a     record;
   given record;
   sync  text := current_setting('synchronous_commit');
@@ -731,6 +826,7 @@ BEGIN
   IF p_alone AND ok THEN
     sync := set_config('synchronous_commit', 'off', true);
   END IF;
+  ok := p_alone OR bound_rest(false);
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -744,7 +840,7 @@ AS $$
     AND (w.grant_id IS NOT NULL OR refuse('grant_id', NULL, 'be a UUID'))
     AND (w.session_id IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'))
     AND CASE WHEN w.mode IN ('exclusive', 'shared', 'limit') THEN true
-             ELSE refuse('mode', quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
+             ELSE refuse('mode', pg_catalog.quote_literal(left(w.mode, 40)), 'be exclusive, shared or limit') END
     AND CASE WHEN w.mode = 'limit' AND w.capacity BETWEEN 1 AND 1000 OR w.mode <> 'limit' AND w.capacity IS NULL
       THEN true
              ELSE refuse('limit', coalesce(w.capacity::text, 'NULL') || ' with mode ' || w.mode,
@@ -756,8 +852,12 @@ $$;
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
 -- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
 -- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
--- For any other lock it first looks, without locking, whether locking is worthwhile, so that a refused try writes
--- nothing (I13). If the request may wait, or the look says so, it locks the head and decides.
+-- For any other lock it first looks, without locking. A try that is refused ends there, and has written nothing (I13).
+-- If it cannot take the head of a lock that looks free, it looks again for some milliseconds: whoever joins, or has
+-- taken it, is soon done.
+-- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
+-- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
+-- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
     p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
@@ -765,19 +865,17 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
-  head locks;
-  a    record;
-  ok   boolean;
+  head  locks;
+  a     record;
+  stays boolean;  ok boolean;
+  since timestamptz;
 BEGIN
   w.session_id := session_of(p_session_key);
   ok := require_read_committed() AND check_request(w, p_session_ttl)
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until the function ends
     AND (NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl));
-  IF p_wait OR p_retry THEN
-    head := lock_head(w.name, true, w.mode <> 'exclusive');
-  ELSE
-    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-  END IF;
+  stays := p_wait OR p_retry;
+  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
@@ -787,24 +885,36 @@ BEGIN
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, CASE WHEN l.first_token < l.token
-        THEN json_build_object('first_token', l.first_token) END
-      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more;
+        THEN pg_catalog.json_build_object('first_token', l.first_token) END, l.acquired_at
+      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more, since;
     IF FOUND THEN
+      IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
+        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl
+          WHERE l.name = w.name AND l.slot = 0;
+      END IF;
       RETURN;
     END IF;
+    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   END IF;
-  IF p_wait OR p_retry OR NOT is_taken(w, head) THEN
-    IF head.name IS NULL OR NOT (p_wait OR p_retry) THEN
-      head := lock_head(w.name, p_wait OR p_retry, true);
-    END IF;
-    a := decide(w, head, p_wait);
-  ELSE
+  IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
+  ELSE
+    FOR look IN 1..20 LOOP
+      a := decide(w, CASE WHEN NOT (stays AND is_held(w, head)) THEN take_head(w.name, false, true) END, p_wait, true);
+      EXIT WHEN a.granted IS NOT NULL OR stays;
+      ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
+      SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+      EXIT WHEN is_taken(w, head);
+    END LOOP;
+    IF a.granted IS NULL AND stays THEN
+      a := decide(w, join_head(w.name), p_wait, false);
+    ELSIF a.granted IS NULL THEN
+      a := refusal(w, head, NULL, NULL, NULL);
+    END IF;
+    ok := bound_rest(p_alone OR p_many);                 -- after all waiting
   END IF;
-  acquire_otherwise.granted := a.granted;
-  acquire_otherwise.token := a.token;
-  acquire_otherwise.more := a.more;
-  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
+  granted := a.granted; token := a.token; more := a.more;
+  IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
 END $$;
@@ -812,35 +922,68 @@ END $$;
 
 -- ==== 05_queue
 
--- The queue, and who is granted what. Every function that grants in turn, ends or queues locks the head first. So
--- between two of them only a lock's holders change anything: they renew, and commit fenced writes.
+-- The queue, and who is granted what. Whoever grants in turn, ends a lease or takes a request back locks the head FOR
+-- UPDATE: it takes the head. Whoever queues locks it FOR KEY SHARE: it joins. So while somebody has taken the head,
+-- nobody queues, and only the lock's holders change anything: they renew, and commit fenced writes. Those who join are
+-- in nobody's way but of those who take: many join at once, and the holder renews beside them.
 
--- lock_head locks the head of a lock for its queue. If there is none, p_make makes it create one. FOR NO KEY UPDATE
--- does not block a COMMIT that checks the lease. NULL: there is no head, or it is locked and p_wait is false. The
--- holder cannot renew meanwhile, so a transaction that locks the head and then stays idle is ended after a second.
-CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
+-- bound_rest bounds the rest of this transaction, which has locked what others need: it is ended if it is idle for a
+-- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. p_alone: no other
+-- statement comes. A lower limit that the user has set stays.
+CREATE FUNCTION bound_rest(p_alone boolean) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)
+    AND (p_alone OR bound_timeout('statement_timeout', 1000)
+      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
+$$;
+
+-- take_head locks the head of a lock FOR UPDATE. If there is none, p_make makes it create one. NULL: there is no head,
+-- or it is locked and p_wait is false.
+CREATE FUNCTION take_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   head locks;
-  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);
 BEGIN
   LOOP
     IF p_wait THEN
-      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
-        FOR NO KEY UPDATE;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
     ELSE
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
-        FOR NO KEY UPDATE SKIP LOCKED;
+        FOR UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
-    INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
-        clock_timestamp(), '-infinity'
-      FROM draw_tokens(0, 1) t
-      ON CONFLICT (name, slot) DO NOTHING;
+    PERFORM make_head(p_name);
   END LOOP;
   RETURN head;
+END $$;
+
+-- join_head locks the head of a lock FOR KEY SHARE, and creates it if there is none. It waits for whoever has taken it.
+CREATE FUNCTION join_head(p_name text) RETURNS locks
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  head locks;
+BEGIN
+  LOOP
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR KEY SHARE;
+    EXIT WHEN FOUND;
+    PERFORM make_head(p_name);
+  END LOOP;
+  RETURN head;
+END $$;
+
+-- make_head creates the head of a lock that nobody holds, unless there is one.
+CREATE FUNCTION make_head(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+    SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
+      clock_timestamp(), '-infinity'
+    FROM draw_tokens(0, 1) t
+    ON CONFLICT (name, slot) DO NOTHING;
 END $$;
 
 -- next_waiter returns the lowest ticket above p_served whose session is alive; those between are dead. All tickets up
@@ -869,12 +1012,30 @@ AS $$
 BEGIN
   RETURN (
     SELECT CASE p_mode
-             WHEN 'exclusive' THEN max(l.expires_at)
-             WHEN 'shared' THEN max(l.expires_at) FILTER (WHERE l.mode <> 'shared')
-             ELSE coalesce(max(l.expires_at) FILTER (WHERE l.mode <> 'limit'),
-                           CASE WHEN count(*) >= p_capacity THEN min(l.expires_at) END)
+             WHEN 'exclusive' THEN pg_catalog.max(l.expires_at)
+             WHEN 'shared' THEN pg_catalog.max(l.expires_at) FILTER (WHERE l.mode <> 'shared')
+             ELSE coalesce(pg_catalog.max(l.expires_at) FILTER (WHERE l.mode <> 'limit'),
+                           CASE WHEN pg_catalog.count(*) >= p_capacity THEN pg_catalog.min(l.expires_at) END)
            END
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
+END $$;
+
+-- is_held says, without locking, that a lease is in the way of the next in the queue, or of w if nobody queues.
+CREATE FUNCTION is_held(w waiters, p_head locks) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  nxt waiters;
+BEGIN
+  IF p_head.expires_at > clock_timestamp() THEN
+    RETURN true;
+  END IF;
+  IF p_head.top_slot > 0 THEN
+    nxt := next_waiter(w.name, p_head.served);
+    nxt := CASE WHEN nxt.ticket IS NULL THEN w ELSE nxt END;
+    RETURN free_at(w.name, nxt.mode, nxt.capacity) IS NOT NULL;
+  END IF;
+  RETURN false;
 END $$;
 
 -- is_taken says, without locking, that a request would have to wait: for somebody else's lease, or for somebody who
@@ -884,18 +1045,19 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   held boolean := coalesce(p_head.expires_at > clock_timestamp(), false);
-  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);
+  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot
 BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL
+  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last.
+-- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last. The place
+-- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
     OUT more json)
@@ -914,9 +1076,10 @@ BEGIN
       WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
     left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
   END IF;
-  more := json_strip_nulls(json_build_object(
+  more := json_strip_nulls(pg_catalog.json_build_object(
     'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
-    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched',
+    'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
+    'handed', p_handed, 'watched',
       nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
@@ -930,10 +1093,23 @@ BEGIN
   SELECT l.token INTO t FROM locks l
     WHERE l.name = p_name AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'lock % is held by the one who asks for it, with token %', quote_literal(p_name), t
+    RAISE EXCEPTION 'lock % is held by the one who asks for it, with token %', pg_catalog.quote_literal(p_name), t
       USING ERRCODE = 'LK004', DETAIL = 'circle=self', HINT = 'Use the lease that is held, or release it first.';
   END IF;
   RETURN true;
+END $$;
+
+-- name_limit notes in the head which limit a request names, so that the next need not look, unless it is refused. The
+-- caller has taken the head or joined. Of those who have joined with another limit, one after the other names it: who
+-- comes later sees the ticket of who came before.
+CREATE FUNCTION name_limit(w waiters) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM locks l WHERE l.name = w.name AND l.slot = 0 FOR NO KEY UPDATE;
+  IF refuse_limit(w.name, w.capacity, true) THEN
+    UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
+  END IF;
 END $$;
 
 -- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
@@ -952,10 +1128,12 @@ BEGIN
       WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
         OR p_locked AND NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
-      SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
+      SELECT q.capacity FROM waiters q
+      WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id) AND q.ticket > (
+        SELECT h.served FROM locks h WHERE h.name = p_name AND h.slot = 0)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
   IF FOUND THEN
-    RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', quote_literal(p_name), p_capacity, other
+    RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', pg_catalog.quote_literal(p_name), p_capacity, other
       USING ERRCODE = 'LK010', HINT = 'Every user of a lock must name the same limit.';
   END IF;
   RETURN true;
@@ -982,24 +1160,26 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   PERFORM settle(p_name);
-  SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
-         count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
+  SELECT pg_catalog.count(*) FILTER (WHERE held AND mode = 'exclusive'),
+         pg_catalog.count(*) FILTER (WHERE held AND mode = 'shared'), pg_catalog.count(*) FILTER (WHERE held AND mode = 'limit'), pg_catalog.max(token)
     INTO exclusive, shared, limited, above
     FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
       WHERE l.name = p_name) s;
 END $$;
 
 -- What a statement has granted. token (of a block the last), first_token and slot belong to the request that it
--- answers; hints and handed to others, as described for acquire_lease. queued: somebody may still queue. slots,
--- tokens, firsts: of the latest batch.
+-- answers; hints and handed to others, as described for acquire_lease. slots, tokens, firsts: of the latest batch.
 CREATE TYPE grants AS (
-  token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
+  token bigint, first_token bigint, slot int, hints text[], handed int[],
   slots int[], tokens bigint[], firsts bigint[]);
 
 -- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
--- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. Tickets of dead
--- sessions are deleted on the way. The caller has locked the head; p_at: FOR UPDATE, at that place. The answer itself
--- informs the waiters of p_session_id; p_grant_id is the request that is being answered.
+-- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. The caller has
+-- taken the head; p_at is its place, if it knows it. The answer itself informs the waiters of p_session_id; p_grant_id
+-- is the request that is being answered.
+--
+-- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
+-- taking it back. serve never waits for a ticket's row.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -1007,14 +1187,13 @@ AS $$
 DECLARE
   g         grants;
   nxt       waiters;
-  batch     waiters[];
-  slots     int[];
+  batch     waiters[];  slots int[];
+  upto      bigint := p_head.served;                     -- tickets that count no more
   exclusive int := 0;                                    -- leases that are not over, by mode
   shared    int := 0;
   limited   int := 0;
   above     bigint := p_head.token;
 BEGIN
-  g.queued := p_head.queued;
   IF p_head.expires_at > clock_timestamp() THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
@@ -1022,64 +1201,81 @@ BEGIN
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.served) END;
+    nxt := next_waiter(p_head.name, upto);
     IF nxt.ticket IS NULL THEN
-      g.queued := false;                                 -- all that is left of it is dead
+      IF (SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0 THEN
+        upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s));   -- nobody is drawing one
+      END IF;
       EXIT WHEN w.ticket IS NULL;
-      nxt := w;
-      w := NULL;
+      nxt := w; w := NULL;
     END IF;
-    batch := ARRAY[nxt];
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0;
-      p_at := coalesce(p_at, lock_to_grant(p_head.name));
-      EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity', nxt.ticket);
-      exclusive := 1;
+      batch := claim(ARRAY[nxt], upto);
+      IF batch IS NOT NULL THEN
+        g := grant_head(g, nxt, coalesce(p_at, place_of(p_head.name)), above, p_head.expires_at > '-infinity',
+          GREATEST(upto, nxt.ticket));
+        exclusive := 1;
+      END IF;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
       slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000
         ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
-      IF nxt.ticket > 0 THEN
-        batch := next_batch(nxt, cardinality(slots));
+      batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, pg_catalog.cardinality(slots)) ELSE ARRAY[nxt] END, upto);
+      IF batch IS NOT NULL THEN
+        g := grant_slots(g, batch, slots[1:pg_catalog.cardinality(batch)], above);
+        above := g.tokens[pg_catalog.cardinality(batch)];
+        shared := shared + CASE nxt.mode WHEN 'shared' THEN pg_catalog.cardinality(batch) ELSE 0 END;
+        limited := limited + CASE nxt.mode WHEN 'limit' THEN pg_catalog.cardinality(batch) ELSE 0 END;
       END IF;
-      g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
-      above := g.tokens[cardinality(batch)];
-      shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
-      limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
     END IF;
-    IF nxt.ticket > 0 THEN                               -- theirs, and those before them, which are dead
-      DELETE FROM waiters q WHERE q.name = p_head.name AND q.ticket <= batch[cardinality(batch)].ticket;
+    upto := GREATEST(upto, nxt.ticket, batch[pg_catalog.cardinality(batch)].ticket);
+    IF batch IS NOT NULL THEN
+      g := tell(g, batch, p_session_id, p_grant_id);
     END IF;
-    g := tell(g, batch, p_session_id, p_grant_id);
   END LOOP;
-  IF p_head.queued AND NOT g.queued THEN
-    DELETE FROM waiters q WHERE q.name = p_head.name;
-    UPDATE locks l SET queued = false WHERE exclusive = 0 AND l.name = p_head.name AND l.slot = 0;
+  IF exclusive = 0 AND upto > p_head.served THEN       -- else grant_head has done it
+    UPDATE locks l SET served = upto WHERE l.name = p_head.name AND l.slot = 0;
   END IF;
   RETURN g;
 END $$;
 
--- lock_to_grant locks the head FOR UPDATE and returns its place; NULL if a COMMIT that is about to fail checks its
--- lease, which is over.
-CREATE FUNCTION lock_to_grant(p_name text) RETURNS tid
+-- claim takes requests out of the queue that are to be granted, with the dead ones before them above p_served, and
+-- returns those that it got; NULL: none. A request whose ticket somebody has locked is being taken back. A request
+-- without a ticket is got.
+CREATE FUNCTION claim(p_batch waiters[], p_served bigint) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  place tid;
+  top bigint := p_batch[pg_catalog.cardinality(p_batch)].ticket;
+  got bigint[];
 BEGIN
-  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
-    FOR UPDATE SKIP LOCKED;
-  RETURN place;
+  IF top IS NULL OR top = 0 THEN
+    RETURN p_batch;
+  END IF;
+  WITH gone AS (
+    DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
+      SELECT o.ctid FROM waiters o WHERE o.name = p_batch[1].name AND o.ticket > p_served AND o.ticket <= top
+      ORDER BY o.ticket DESC LIMIT pg_catalog.cardinality(p_batch) + 1000 FOR UPDATE SKIP LOCKED)) RETURNING q.ticket)
+    SELECT pg_catalog.array_agg(n.ticket) INTO got FROM gone n;
+  RETURN (SELECT pg_catalog.array_agg(b ORDER BY b.ticket) FROM pg_catalog.unnest(p_batch) b WHERE b.ticket = ANY (got));
 END $$;
 
--- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
--- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
--- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
--- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
--- change, by which note_tenure tells it from a grant over somebody's lease.
+-- place_of is where the present version of a head lies, for whoever has taken it.
+CREATE FUNCTION place_of(p_name text) RETURNS tid
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN (SELECT l.ctid FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
+END $$;
+
+-- grant_head gives the head to a request. The caller has taken it, and it lies at that place; this is an update of the
+-- key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is over, that
+-- nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history has as a
+-- takeover. p_served is the last ticket that counts no more; 0 if one is granted before its turn. p_handed: the holder
+-- of the present lease ends it by this grant. Only then does ended_at change, by which note_tenure tells it from a
+-- grant over somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
@@ -1102,7 +1298,7 @@ BEGIN
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
-    metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
+    metadata = w.metadata, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -1117,7 +1313,7 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   RETURN (
-    SELECT array_agg(b.q ORDER BY b.ticket) FROM (
+    SELECT pg_catalog.array_agg(b.q ORDER BY b.ticket) FROM (
       SELECT n.q, n.ticket, bool_and((n.q).mode = w.mode AND (n.q).capacity IS NOT DISTINCT FROM w.capacity)
                               OVER (ORDER BY n.ticket) AS fits
       FROM (SELECT o AS q, o.ticket FROM waiters o WHERE o.name = w.name AND o.ticket >= w.ticket
@@ -1134,13 +1330,13 @@ DECLARE
   slots int[];
   top   int;
 BEGIN
-  SELECT array_agg(f.slot ORDER BY f.slot) INTO slots FROM (
+  SELECT pg_catalog.array_agg(f.slot ORDER BY f.slot) INTO slots FROM (
     SELECT l.slot FROM locks l
     WHERE l.name = p_name AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot)
       AND is_over(l.expires_at, l.ended_at)
     ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;
   SELECT l.top_slot INTO top FROM locks l WHERE l.name = p_name AND l.slot = 0;
-  slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(cardinality(slots), 0),
+  slots := slots || ARRAY(SELECT generate_series(top + 1, LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0),
     p_capacity)));
   RETURN nullif(slots, '{}');
 END $$;
@@ -1155,19 +1351,19 @@ DECLARE
   ok   boolean := require_durable_commit();
 BEGIN
   g.slots := p_slots;
-  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM generate_subscripts(p_slots, 1));
+  g.tokens := ARRAY(SELECT (draw_tokens(p_above, 1)).last FROM pg_catalog.generate_subscripts(p_slots, 1));
   g.firsts := NULL;
   INSERT INTO events (kind, lock_name, token, new_token, holder, actor, session_id, slot, mode, capacity, granted_at,
       ended_at, number)
     SELECT 'takeover', lock, l.token, g.tokens[i], l.holder, p_batch[i].holder, l.session_id, l.slot, l.mode,
       l.capacity, l.acquired_at, l.expires_at, l.grants
-    FROM generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
+    FROM pg_catalog.generate_subscripts(p_slots, 1) i JOIN locks l ON l.name = lock AND l.slot = p_slots[i]
     WHERE l.expires_at > '-infinity';
   INSERT INTO locks AS l (name, slot, token, grant_id, session_id, owner_id, holder, mode, capacity, ticket, ttl,
     acquired_at, renewed_at, expires_at, metadata, grants)
     SELECT w.name, p_slots[w.i], g.tokens[w.i], w.grant_id, w.session_id, w.owner_id, w.holder, w.mode, w.capacity,
       w.ticket, w.ttl, clock_timestamp(), clock_timestamp(), clock_timestamp() + w.ttl, w.metadata, 1
-    FROM unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
+    FROM pg_catalog.unnest(p_batch) WITH ORDINALITY AS w (name, ticket, mode, capacity, grant_id, session_id, owner_id, nested,
       holder, ttl, metadata, turns, enqueued_at, i)
     ON CONFLICT (name, slot) DO UPDATE SET
       token = EXCLUDED.token, grant_id = EXCLUDED.grant_id, session_id = EXCLUDED.session_id,
@@ -1176,8 +1372,8 @@ BEGIN
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
       slowest = NULL;
-  UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
-    WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
+  UPDATE locks l SET top_slot = p_slots[pg_catalog.cardinality(p_slots)]
+    WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[pg_catalog.cardinality(p_slots)];
   RETURN g;
 END $$;
 
@@ -1188,7 +1384,7 @@ AS $$
 DECLARE
   w waiters;
 BEGIN
-  FOR i IN 1..cardinality(p_batch) LOOP
+  FOR i IN 1..pg_catalog.cardinality(p_batch) LOOP
     w := p_batch[i];
     IF w.grant_id = p_grant_id THEN
       g.token := g.tokens[i];
@@ -1210,12 +1406,14 @@ CREATE FUNCTION handed_by(g grants) RETURNS json
 LANGUAGE sql VOLATILE
 AS $$
   SELECT CASE WHEN g.hints IS NOT NULL OR g.handed IS NOT NULL
-    THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
+    THEN json_strip_nulls(pg_catalog.json_build_object('hints', g.hints, 'slots', g.handed)) END
 $$;
 
--- decide decides about a request under the head's lock, and answers as acquire_lease does. Nobody else is granted,
--- ends or queues for this lock meanwhile. Without a head: it is being granted to somebody.
-CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
+-- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
+-- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
+-- Without a head it answers nothing.
+CREATE FUNCTION decide(
+  w waiters, p_head locks, p_wait boolean, p_taken boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -1227,40 +1425,32 @@ DECLARE
   ok     boolean;
 BEGIN
   IF p_head.name IS NULL THEN
-    granted := false;
-    more := '{"remaining_us": 0}';
     RETURN;
   ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
     mine := lease_of(p_head, w.grant_id);
   END IF;
   IF mine.name IS NOT NULL THEN
     PERFORM grant_again(mine);
-    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
+    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL);
   ELSE
     IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
-      RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING
+      RAISE EXCEPTION 'grant ID of lock % was given up', pg_catalog.quote_literal(w.name) USING
         ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
-    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity
-      AND refuse_limit(w.name, w.capacity, true) THEN
-      -- so that the next need not look
-      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN
+      PERFORM name_limit(w);
     END IF;
-    g.queued := p_head.queued;
-    IF p_head.expires_at <= clock_timestamp() THEN
-      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q
-        WHERE q.grant_id = w.grant_id)
-                                    THEN w END,          -- who has a ticket is served by it, and once
-                 w.session_id, w.grant_id);
-      IF g.slots IS NOT NULL THEN
-        SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
-      END IF;
+    IF p_taken AND p_head.expires_at <= clock_timestamp() THEN
+      g := serve(p_head, NULL, CASE WHEN NOT EXISTS (SELECT FROM waiters q
+          WHERE q.grant_id = w.grant_id AND q.ticket > p_head.served) THEN w END,
+        w.session_id, w.grant_id);                       -- who has a ticket is served by it, and once
+      SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait THEN
-      r := enqueue(w, p_head.served, g.queued);
+    IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN
+      r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
@@ -1271,7 +1461,7 @@ BEGIN
   token := g.token;
   IF g.first_token IS NOT NULL OR g.slot IS NOT NULL OR g.hints IS NOT NULL OR g.handed IS NOT NULL
      OR p_head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
+    more := json_strip_nulls(pg_catalog.json_build_object('first_token', g.first_token, 'slot', g.slot, 'handed', handed_by(g),
                                                'watched', nullif(p_head.watched_until > clock_timestamp(), false)));
   END IF;
 END $$;
@@ -1293,50 +1483,49 @@ BEGIN
 END $$;
 
 -- grant_again answers a request whose earlier attempt was granted (I6). It renews the lease instead of only reading
--- it, so that this commit waits for the disk and the standby, as the lost answer's commit may not have done.
+-- it, so that this commit waits for the disk and the standby, as the lost answer's commit may not have done. It waits
+-- for the lease's row for as long as its caller does for rows.
 CREATE FUNCTION grant_again(p_row locks) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ok boolean := require_durable_commit();
 BEGIN
-  PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl,
-    slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at)
-    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
-      AND l.expires_at > clock_timestamp();
+  PERFORM FROM renew_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot],
+    current_setting('lock_timeout')::interval) r WHERE r.outcome = 'renewed';
   IF NOT FOUND THEN
-    RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
+    RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', pg_catalog.quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
 END $$;
 
--- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, even after a
--- failover that set the sequence back. place is counted up to 100, and includes tickets of dead sessions until a look
--- corrects it. p_queued: the head says that there may be others.
-CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
+-- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
+-- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. Tickets are
+-- greater than every ticket that was served, even after a failover that set the sequence back. place is counted up to
+-- 100, and includes tickets of dead sessions until a look corrects it.
+CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
+DECLARE
+  r record;
 BEGIN
   w.ticket := nextval('ticket_seq');
-  w.ticket := CASE WHEN w.ticket > p_served THEN w.ticket ELSE p_served + w.ticket END;
+  w.ticket := CASE WHEN w.ticket > p_head.served THEN w.ticket ELSE p_head.served + w.ticket END;
   w.enqueued_at := clock_timestamp();
-  INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
-  IF NOT FOUND THEN
-    SELECT q.ticket INTO enqueue.ticket FROM waiters q WHERE q.grant_id = w.grant_id AND q.name = w.name;
-    IF NOT FOUND THEN
+  LOOP
+    INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
+    EXIT WHEN FOUND;
+    SELECT q.ticket, q.name INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
+    IF r.name <> w.name THEN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
+    ELSIF r.ticket > p_head.served THEN
+      enqueue.ticket := r.ticket;
+      EXIT;
     END IF;
-  END IF;
-  IF p_queued THEN
-    SELECT count(*) + 1 INTO enqueue.place FROM (
-      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_served AND q.ticket < enqueue.ticket
-      ORDER BY q.ticket LIMIT 99) ahead;
-  ELSE
-    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
-    enqueue.place := 1;
-  END IF;
+    DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
+  END LOOP;
+  SELECT pg_catalog.count(*) + 1 INTO enqueue.place FROM (
+    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
+    ORDER BY q.ticket LIMIT 99) ahead;
 END $$;
 
 -- Telling.
@@ -1349,7 +1538,7 @@ CREATE FUNCTION hint(p_ticket bigint, p_token bigint, p_slot int, p_left_us bigi
 LANGUAGE plpgsql STABLE
 AS $$
 DECLARE
-  said text := concat_ws(' ', p_ticket, p_token, p_slot, p_left_us, coalesce(p_first, p_token));
+  said text := pg_catalog.concat_ws(' ', p_ticket, p_token, p_slot, p_left_us, coalesce(p_first, p_token));
 BEGIN
   RETURN encode(sha256(convert_to(said, 'UTF8') || uuid_send(p_grant_id)), 'hex') || ' ' || said;
 END $$;
@@ -1366,19 +1555,20 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
+  a record;
   r record;
   n bigint := 0;
 BEGIN
-  FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+  FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
     SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
-      FROM locks l WHERE l.name = p_names[i] AND l.slot = coalesce(p_slots[i], 0);
-    IF p_slots[i] >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
+      FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, 0);
+    IF a.slot >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
       n := n + 1;
       PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
                         hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
     END IF;
     IF r.slot > 0 THEN
-      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i]
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name
         AND l.slot = 0;
     END IF;
     IF r.watched THEN
@@ -1401,8 +1591,8 @@ END $$;
 -- p_alone and p_many are as there. It waits for a COMMIT under way that has checked the lease, at most a second:
 -- 55P03.
 --
--- This statement ends an exclusive lease. release_otherwise continues if somebody may queue for the lock, and handles
--- any other lease.
+-- This statement ends an exclusive lease; after it nobody else queues for the lock. release_otherwise continues if
+-- somebody has queued, and handles any other lease.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -1414,8 +1604,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   at      pg_catalog.tid;
-  queued  boolean;
+  served  pg_catalog.int8;
   watched boolean;
+  ok      boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -1426,17 +1617,23 @@ BEGIN
         AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.ctid, l.queued, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO release_lease.released, at, queued, watched;
+  RETURNING true, l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO release_lease.released, at, served, watched;
   IF watched THEN
     more := '{"watched": true}';
   END IF;
-  IF queued IS NOT FALSE THEN
+  IF at IS NULL OR (
+      SELECT q.ticket FROM {{schema}}.waiters q
+      WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1
+    ) IS NOT NULL THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
     FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
   END IF;
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+  END IF;
+  IF NOT p_alone AND NOT p_many THEN
+    ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
@@ -1453,7 +1650,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed()
-    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
+    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)]);
   a     record;
   ended record;
 BEGIN
@@ -1471,11 +1668,12 @@ BEGIN
   IF p_alone AND ok THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
+  ok := bound_rest(p_alone);
 END $$;
 
 -- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
--- the lease itself, and may wait for its row. For an exclusive lease it locks only that row; for another it locks the
--- head first, so that nobody queues meanwhile.
+-- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
+-- another it takes the head first.
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
     OUT more json)
@@ -1495,7 +1693,7 @@ BEGIN
         AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
     IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
-      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+      head := take_head(p_name, true, false);
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
     END IF;
@@ -1510,7 +1708,7 @@ BEGIN
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   g := serve(head, p_at, NULL, coalesce(mine.session_id, head.session_id), NULL);
   IF g.hints IS NOT NULL OR g.handed IS NOT NULL OR head.watched_until > clock_timestamp() THEN
-    more := json_strip_nulls(json_build_object('handed', handed_by(g),
+    more := json_strip_nulls(pg_catalog.json_build_object('handed', handed_by(g),
                                                'watched', nullif(head.watched_until > clock_timestamp(), false)));
   END IF;
 END $$;
@@ -1537,25 +1735,25 @@ DECLARE
                   AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  ok := bound_rest(false);
   hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
   IF hand_over.outcome IS NOT NULL THEN
     RETURN;
   END IF;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-  SELECT * INTO w FROM waiters q
-    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
-      AND session_alive(q.session_id)
-    ORDER BY q.ticket LIMIT 1;
-  IF FOUND AND NOT p_look THEN
-    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
-  END IF;
-  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  LOOP
+    SELECT * INTO w FROM waiters q
+      WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
+        AND q.mode = 'exclusive' AND session_alive(q.session_id)
+      ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN w.ticket IS NULL OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+  END LOOP;
+  hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
     RETURN;
   END IF;
-  g.queued := head.queued;
-  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
-  more := json_strip_nulls(json_build_object('handed', handed_by(g),
+  g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
+  more := json_strip_nulls(pg_catalog.json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
@@ -1563,8 +1761,8 @@ END $$;
 -- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
 -- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
 -- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
--- the place that the ticket had, more is as in acquire_lease. One request waits for whoever is deciding about its
--- lock, at most a second; several wait only for a moment: 55P03, and nothing was done.
+-- the place that the ticket had, more is as in acquire_lease. One request waits for whoever has taken its lock's head,
+-- at most a second; several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -1572,38 +1770,41 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND is_batch(cardinality(p_names), cardinality(p_grant_ids));
+  ok boolean := require_read_committed() AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_grant_ids)]);
   a  record;
   u  record;
 BEGIN
-  IF p_session_key IS NULL OR array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
+  IF p_session_key IS NULL OR p_spend IS NULL OR (SELECT bool_or(g IS NULL) FROM pg_catalog.unnest(p_grant_ids) g) THEN
     ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
-  ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
+  ok := pg_catalog.cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
   FOR a IN
-    SELECT g.name COLLATE "C" AS name, array_agg(g.grant_id ORDER BY g.n) AS grant_ids, array_agg(g.n
+    SELECT g.name COLLATE "C" AS name, pg_catalog.array_agg(g.grant_id ORDER BY g.n) AS grant_ids, pg_catalog.array_agg(g.n
       ORDER BY g.n) AS ns
     FROM unnest(p_names, p_grant_ids) WITH ORDINALITY AS g (name, grant_id, n)
     WHERE has_bytes('name', g.name, 512) GROUP BY 1 ORDER BY 1
   LOOP
     u := give_up_all(a.name, a.grant_ids, session_of(p_session_key), p_spend);
     ok := ok AND u.more -> 'handed' IS NULL;
-    FOR i IN 1..cardinality(a.ns) LOOP                          -- the first answer has what is to be told
+    FOR i IN 1..pg_catalog.cardinality(a.ns) LOOP                          -- the first answer has what is to be told
       give_up.n := a.ns[i];
       give_up.ended := u.ended[i];
       give_up.place := u.places[i];
       give_up.token := u.token;
       give_up.more := CASE WHEN i = 1 THEN u.more
-        ELSE json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
+        ELSE pg_catalog.json_build_object('holder', u.more ->> 'holder', 'expires_at', u.more ->> 'expires_at') END;
       RETURN NEXT;
     END LOOP;
   END LOOP;
   IF p_alone AND ok THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
+  ok := bound_rest(p_alone);
 END $$;
 
--- give_up_all is give_up for requests of one lock.
+-- give_up_all is give_up for requests of one lock. The tickets go first, without the head: a ticket that is locked is
+-- passed over by whoever serves the queue, and one that they are serving is waited for. So who leaves the queue of a
+-- held lock is in nobody's way. It takes the head to spend, and where the lock may be free for those behind.
 CREATE FUNCTION give_up_all(
   p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean,
   OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json)
@@ -1615,36 +1816,76 @@ DECLARE
   g    grants;
   t    bigint;
   r    record;
-  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
+  mine boolean := false;                                 -- a grant had come
 BEGIN
   IF p_spend THEN
-    head := lock_head(p_name, true, true);
+    head := take_to_spend(p_name, p_grant_ids);
     INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp()
-      FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
+      FROM pg_catalog.unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   END IF;
-  FOR i IN 1..cardinality(p_grant_ids) LOOP
+  FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
     places[i] := CASE WHEN FOUND THEN (
-      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket
-        LIMIT 99) ahead) END;
+      SELECT pg_catalog.count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
+        AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+  END LOOP;
+  IF NOT p_spend THEN
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    mine := pg_catalog.array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT FROM locks l
+      WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND l.expires_at > clock_timestamp());
+    head := CASE WHEN mine OR head.expires_at <= clock_timestamp()
+      THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;
+  END IF;
+  FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
     ended[i] := end_grant(head, p_grant_ids[i]);
   END LOOP;
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF head.name IS NOT NULL THEN
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
   token := r.token;
-  more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
+  more := json_strip_nulls(pg_catalog.json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- end_grant ends the lease with a grant ID, if there is one. The caller has locked the head, and serves the queue
--- afterwards.
+-- await_row waits until a lease's row can be locked FOR UPDATE, and says whether it can. It locks nothing: what is
+-- locked in a subtransaction, as an EXCEPTION makes one, and changed outside it, is no change of the key for a COMMIT
+-- that follows the row's versions (I4).
+CREATE FUNCTION await_row(p_name text, p_slot int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot FOR UPDATE;
+  RAISE SQLSTATE 'LK000';
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN true;
+  WHEN lock_not_available THEN RETURN false;
+END $$;
+
+-- take_to_spend takes the head for those who spend grant IDs. A fenced transaction that is at its COMMIT, or prepared,
+-- may keep it for long. Then it locks the head only against grants, and returns no head, so that nothing is granted.
+-- By then whoever had joined with one of these grant IDs has had a second; a ticket that is still being written shows
+-- in the looks of its session.
+CREATE FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]) RETURNS locks
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
+    PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+    IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
+      RETURN NULL;
+    END IF;                                              -- a grant has come and is to end
+  END IF;
+  RETURN take_head(p_name, true, true);
+END $$;
+
+-- end_grant ends the lease with a grant ID, if there is one. The caller has taken the head, and serves the queue
+-- afterwards. Without a head there is none.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1660,14 +1901,41 @@ BEGIN
   RETURN FOUND;
 END $$;
 
+-- take_to_break takes the head, or with p_slot another row of the lock, for an operator: 55P03 says who has locked it.
+CREATE FUNCTION take_to_break(p_name text, p_slot int) RETURNS locks
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  r   locks;
+  who record;
+BEGIN
+  IF await_row(p_name, coalesce(p_slot, 0)) THEN
+    SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE;
+    RETURN r;
+  END IF;
+  SELECT string_agg(b.who, ' and ') AS names, string_agg(b.ends, ' ') AS ends INTO who FROM (
+    SELECT DISTINCT
+      CASE WHEN p.pid IS NULL THEN 'prepared transaction ' || pg_catalog.quote_literal(p.gid)
+           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') END AS who,
+      CASE WHEN p.pid IS NULL THEN pg_catalog.format('ROLLBACK PREPARED %L;', p.gid)
+           ELSE pg_catalog.format('SELECT pg_terminate_backend(%s);', p.pid) END AS ends
+    FROM backend_pids(p_name) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid
+    WHERE p.use = 'row' AND p.pid IS DISTINCT FROM pg_backend_pid() LIMIT 5) b;
+  RAISE EXCEPTION 'lock % cannot be broken now: its row is locked by %; nothing was changed', pg_catalog.quote_literal(p_name),
+      coalesce(who.names, 'another transaction')
+    USING ERRCODE = 'lock_not_available',
+      HINT = 'Try again' || coalesce(', or end that transaction: ' || who.ends, '.');
+END $$;
+
 -- break_lock ends somebody else's lease and draws a new token. Without one, a fenced transaction of the old holder at
 -- REPEATABLE READ would not notice the break, and would commit. Then it serves the queue. p_token, if given, must be
--- the holder's; with several holders it must be given. It waits for a COMMIT of the holder that is under way.
+-- the holder's; with several holders it must be given. It waits for a COMMIT of the holder that is under way, and for
+-- whoever else has locked the row, at most five seconds: 55P03, which names them, and nothing was done.
 CREATE FUNCTION break_lock(
   p_name text, p_reason text, p_actor text, p_token bigint DEFAULT NULL,
   OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
     OUT watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -1678,25 +1946,27 @@ DECLARE
   tokens bigint[];
   over   timestamptz;
 BEGIN
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
-  SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
+  head := take_to_break(p_name, NULL);
+  SELECT pg_catalog.array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
     AND l.expires_at > clock_timestamp();
-  IF cardinality(tokens) > 1 AND p_token IS NULL THEN
-    RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', quote_literal(p_name),
-        cardinality(tokens), array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
+  IF pg_catalog.cardinality(tokens) > 1 AND p_token IS NULL THEN
+    RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', pg_catalog.quote_literal(p_name),
+        pg_catalog.cardinality(tokens), pg_catalog.array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l
     WHERE l.name = p_name AND l.expires_at > clock_timestamp()
-      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true)
-    FOR UPDATE;
-  IF NOT FOUND OR r.expires_at <= clock_timestamp() THEN
-    IF tokens IS NULL OR r.name IS NOT NULL THEN
-      RAISE EXCEPTION 'lock % is not held: there is nothing to break', quote_literal(p_name) USING ERRCODE = 'LK006';
-    END IF;
-    RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', quote_literal(p_name),
-        array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
+      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true);
+  IF r.slot > 0 THEN
+    r := take_to_break(p_name, r.slot);
   END IF;
-  new_token := (draw_tokens((SELECT max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
+  IF r.name IS NULL OR r.expires_at <= clock_timestamp() THEN
+    IF tokens IS NULL OR r.name IS NOT NULL THEN
+      RAISE EXCEPTION 'lock % is not held: there is nothing to break', pg_catalog.quote_literal(p_name) USING ERRCODE = 'LK006';
+    END IF;
+    RAISE EXCEPTION 'lock % is held with token %, not %: nothing was broken', pg_catalog.quote_literal(p_name),
+        pg_catalog.array_to_string(tokens, ', '), p_token USING ERRCODE = 'LK006';
+  END IF;
+  new_token := (draw_tokens((SELECT pg_catalog.max(l.token) FROM locks l WHERE l.name = p_name), 1)).last;
   UPDATE locks l SET token = break_lock.new_token, first_token = NULL, expires_at = '-infinity',
     ended_at = clock_timestamp()
     WHERE l.name = p_name AND l.slot = r.slot RETURNING l.ended_at INTO over;
@@ -1724,8 +1994,8 @@ LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
   -- Two of the error's fields are for programs: the constraint is the lock's name, the column is the token.
-  RAISE EXCEPTION 'the lease of lock % with token % is lost: %', quote_literal(p_name), p_token,
-      CASE p_reason WHEN 'unknown' THEN format('schema %I of database %I has no such grant', current_schema(),
+  RAISE EXCEPTION 'the lease of lock % with token % is lost: %', pg_catalog.quote_literal(p_name), p_token,
+      CASE p_reason WHEN 'unknown' THEN pg_catalog.format('schema %I of database %I has no such grant', current_schema(),
         current_database())
                     ELSE p_reason END
     USING ERRCODE = CASE p_reason WHEN 'expired' THEN 'LK001' ELSE 'LK003' END,
@@ -1779,13 +2049,13 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
-    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
-    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'))
+    AND is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids), pg_catalog.cardinality(p_slots)])
+    AND ((SELECT bool_and(s IS NOT NULL) FROM pg_catalog.unnest(p_slots) s) OR refuse('slot', NULL, 'be that of the lease'))
     AND (p_lasting IS NULL AND p_no_longer IS NULL
-         OR is_batch(cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
-              ARRAY[cardinality(p_names)]))), cardinality(coalesce(p_no_longer, array_fill(NULL::timestamptz,
-              ARRAY[cardinality(p_names)]))))
-            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);
+         OR is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(coalesce(p_lasting, pg_catalog.array_fill(NULL::interval,
+              ARRAY[pg_catalog.cardinality(p_names)]))), pg_catalog.cardinality(coalesce(p_no_longer, pg_catalog.array_fill(NULL::timestamptz,
+              ARRAY[pg_catalog.cardinality(p_names)])))])
+            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM pg_catalog.unnest(p_lasting) g) IS NOT FALSE);
 BEGIN
   IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
     ok := refuse('wait', p_wait::text, 'be from 0 to 24 hours');
@@ -1816,7 +2086,7 @@ BEGIN
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
     SELECT a.n, coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'busy'), NULL::timestamptz, 0::bigint
-    FROM asked a WHERE (SELECT count(*) FROM renewed) < cardinality(p_names) AND NOT EXISTS (SELECT
+    FROM asked a WHERE (SELECT pg_catalog.count(*) FROM renewed) < pg_catalog.cardinality(p_names) AND NOT EXISTS (SELECT
       FROM renewed r WHERE r.n = a.n);
 END $$;
 
@@ -1828,7 +2098,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
+  ok boolean := is_batch(ARRAY[pg_catalog.cardinality(p_names), pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids),
+                               pg_catalog.cardinality(p_slots)]);
   a  record;
 BEGIN
   IF pg_is_in_recovery() THEN
@@ -1867,7 +2138,7 @@ END $$;
 
 -- Looks: the state of a session's waits, and circles of owners that wait for each other.
 
--- look keeps the session alive and returns every ticket that is still queued. For first tickets it adds the time
+-- look keeps the session alive and returns every ticket that still counts. For first tickets it adds the time
 -- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
 -- newest. It locks the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
@@ -1881,12 +2152,17 @@ DECLARE
     AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
-    WITH mine AS MATERIALIZED (
+    WITH every AS MATERIALIZED (
       SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = me),
+    served AS MATERIALIZED (
+      SELECT n.name, coalesce((SELECT l.served FROM locks l WHERE l.name = n.name AND l.slot = 0), 0) AS upto
+      FROM (SELECT DISTINCT e.name FROM every e) n),
+    mine AS MATERIALIZED (
+      SELECT e.*, s.upto FROM every e JOIN served s ON s.name = e.name WHERE e.ticket > s.upto),
     firsts AS MATERIALIZED (   -- the next of each lock, as serve sees it
-      SELECT f.ticket FROM (SELECT m.name, min(m.ticket) AS ticket FROM mine m GROUP BY m.name) n
+      SELECT f.ticket FROM (SELECT m.name, m.upto, pg_catalog.min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n
         CROSS JOIN LATERAL (
-          SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket <= n.ticket
+          SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket > n.upto AND q.ticket <= n.ticket
             AND (q.ticket = n.ticket OR EXISTS (
               SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp()))
           ORDER BY q.ticket LIMIT 1) f
@@ -1906,28 +2182,35 @@ AS $$
   WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
 $$;
 
+-- The tickets that count: a ticket up to the last one that was served is a remnant.
+CREATE VIEW queue AS
+  SELECT q.*, h.served FROM waiters q JOIN locks h ON h.name = q.name AND h.slot = 0 AND q.ticket > h.served;
+
 -- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
   SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
-  FROM waiters q CROSS JOIN LATERAL (
+  FROM queue q CROSS JOIN LATERAL (
     SELECT l.owner_id AS for_owner, l.holder, q.mode = 'limit' AND l.mode = 'limit' AND NOT b.behind AS any_of,
            false AS queued
     FROM locks l, (SELECT EXISTS (
-        SELECT FROM waiters o WHERE o.name = q.name AND o.ticket < q.ticket AND o.mode <> q.mode
+        SELECT FROM waiters o
+        WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> q.mode
           AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
     WHERE l.name = q.name AND l.expires_at > clock_timestamp()
       AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
     UNION ALL
     SELECT w.owner_id, w.holder, false, true FROM waiters w
-    WHERE w.name = q.name AND w.ticket < q.ticket AND w.nested AND NOT (q.mode = 'shared' AND w.mode = 'shared')
+    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND w.nested
+      AND NOT (q.mode = 'shared' AND w.mode = 'shared')
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
 -- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
--- waits, one after the other; NULL if there is none. It locks nothing. It is STABLE, so that it reads everything in
--- its caller's one snapshot: steps from different moments could close a circle that never existed.
+-- waits, one after the other, without the IDs of the owners, which are secrets; NULL if there is none. It locks
+-- nothing. It is STABLE, so that it reads everything in its caller's one snapshot: steps from different moments could
+-- close a circle that never existed.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
@@ -1939,41 +2222,42 @@ DECLARE
   front   uuid[] := reached;
   stuck   uuid[];
   before  uuid[];
-  way     jsonb := jsonb_build_array(jsonb_build_object('at', start, 'path', '[]'::jsonb));
+  way     jsonb := pg_catalog.jsonb_build_array(pg_catalog.jsonb_build_object('at', start, 'path', '[]'::jsonb));
   seen    uuid[] := '{}';
   circle  text;
 BEGIN
   -- Every wait that can be reached from here, owner by owner: OFFSET 0 keeps the planner to that order.
   WHILE front IS NOT NULL LOOP
-    SELECT array_agg(k.w), array_agg(DISTINCT (k.w).for_owner) FILTER (WHERE NOT (k.w).for_owner = ANY (reached))
-      INTO more, front FROM unnest(front) f (owner_id)
+    SELECT pg_catalog.array_agg(k.w), pg_catalog.array_agg(DISTINCT (k.w).for_owner) FILTER (WHERE NOT (k.w).for_owner = ANY (reached))
+      INTO more, front FROM pg_catalog.unnest(front) f (owner_id)
         CROSS JOIN LATERAL (SELECT w FROM waits w WHERE w.owner_id = f.owner_id OFFSET 0) k;
     edges := edges || more;
     reached := reached || front;
-    IF cardinality(reached) > 10000 THEN
+    IF pg_catalog.cardinality(reached) > 10000 THEN
       RETURN NULL;
     END IF;
   END LOOP;
   -- Who is stuck: everybody, until all that they wait for proves able to continue.
-  SELECT array_agg(DISTINCT e.owner_id) INTO stuck FROM unnest(edges) e;
+  SELECT pg_catalog.array_agg(DISTINCT e.owner_id) INTO stuck FROM pg_catalog.unnest(edges) e;
   LOOP
     before := stuck;
-    SELECT array_agg(DISTINCT s.owner_id) INTO stuck FROM (
-      SELECT e.owner_id FROM unnest(edges) e GROUP BY e.owner_id, e.ticket
+    SELECT pg_catalog.array_agg(DISTINCT s.owner_id) INTO stuck FROM (
+      SELECT e.owner_id FROM pg_catalog.unnest(edges) e GROUP BY e.owner_id, e.ticket
       HAVING bool_or(e.for_owner = ANY (before)) FILTER (WHERE NOT e.any_of)
           OR bool_and(coalesce(e.for_owner = ANY (before), false)) FILTER (WHERE e.any_of)) s;
     IF (start = ANY (stuck)) IS NOT TRUE THEN
       RETURN NULL;
     END IF;
-    EXIT WHEN cardinality(stuck) = cardinality(before);
+    EXIT WHEN pg_catalog.cardinality(stuck) = pg_catalog.cardinality(before);
   END LOOP;
   -- The shortest way from the ticket back to its owner over older tickets, breadth first.
   WHILE way IS NOT NULL AND circle IS NULL LOOP
-    SELECT jsonb_agg(jsonb_build_object('at', n.at, 'path', n.path)), seen || array_agg(n.at),
-           max(n.path::text) FILTER (WHERE n.at = start)
+    SELECT pg_catalog.jsonb_agg(pg_catalog.jsonb_build_object('at', n.at, 'path', n.path)), seen || pg_catalog.array_agg(n.at),
+           pg_catalog.max(n.path::text) FILTER (WHERE n.at = start)
       INTO way, seen, circle FROM (
-        SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || to_jsonb(e) AS path
-        FROM jsonb_array_elements(way) w JOIN unnest(edges) e ON e.owner_id = (w ->> 'at')::uuid
+        SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',
+                 e.waiter, 'holder', e.holder, 'queued', e.queued, 'ticket', e.ticket) AS path
+        FROM jsonb_array_elements(way) w JOIN pg_catalog.unnest(edges) e ON e.owner_id = (w ->> 'at')::uuid
         WHERE e.for_owner = ANY (stuck) AND NOT e.for_owner = ANY (seen)
           AND CASE WHEN e.owner_id = start THEN e.ticket = p_ticket ELSE e.ticket < p_ticket END
         ORDER BY e.for_owner, e.queued) n;
@@ -1991,7 +2275,7 @@ CREATE FUNCTION raise_stale(p_resource text, p_token bigint, p_last bigint) RETU
 LANGUAGE plpgsql STABLE
 AS $$
 BEGIN
-  RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, quote_literal(p_resource)
+  RAISE EXCEPTION 'token % is stale: token % has passed the fence of %', p_token, p_last, pg_catalog.quote_literal(p_resource)
     USING ERRCODE = 'LK002', DETAIL = 'last_token=' || p_last, CONSTRAINT = p_resource,
       COLUMN = coalesce(p_token::text, ''),
           HINT = CASE WHEN p_last = p_token
@@ -2009,9 +2293,15 @@ BEGIN
   EXCEPTION WHEN invalid_parameter_value THEN
     can := false;
   END;
-  EXECUTE format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L',
+  EXECUTE pg_catalog.format('CREATE FUNCTION can_check_connection() RETURNS boolean LANGUAGE sql IMMUTABLE AS %L',
     'SELECT ' || can);
 END $do$;
+
+-- sooner is by how many milliseconds a wait for a lock ends before the statement that waits would, so that the error
+-- says that it was a lock.
+CREATE FUNCTION sooner(p_ms bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT LEAST(GREATEST(20, p_ms / 20), p_ms / 4, 1000) $$;
 
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
 -- next one at the fence for longer. A lower limit that the user has set stays. It uses few and large expressions,
@@ -2024,14 +2314,15 @@ AS $$
          || current_setting('idle_in_transaction_session_timeout') || current_setting('tcp_user_timeout')
          || current_setting('client_connection_check_interval')
          || coalesce(current_setting('transaction_timeout', true), '0') = '000000'       -- the commonest: none is set
-    THEN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
+    THEN set_config('lock_timeout', (p_ms - sooner(p_ms))::text, true)
+         || set_config('statement_timeout', p_ms::text, true)
          || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout',
            p_ms::text, true)
          || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true)
            ELSE '' END
          || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
                  THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END IS NOT NULL
-    ELSE bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
+    ELSE bound_timeout('lock_timeout', p_ms - sooner(p_ms)) AND bound_timeout('statement_timeout', p_ms)
          AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
          AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
          AND (current_setting('transaction_timeout', true) IS NULL
@@ -2053,14 +2344,14 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  res text;
   r   record;
-  ms  bigint;
-  ok  boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
+  res text;  ms bigint;
+  ok  boolean := has_bytes(CASE WHEN p_resource IS NULL THEN 'name' ELSE 'resource' END,
+                           coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
-        coalesce(quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
+        coalesce(pg_catalog.quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
         CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
@@ -2115,7 +2406,7 @@ DECLARE
 BEGIN
   IF p_database_id <> database_id() THEN
     RAISE EXCEPTION 'the lease of lock % belongs to another database: not to schema % of database %',
-        quote_literal(p_name), current_schema(), current_database()
+        pg_catalog.quote_literal(p_name), current_schema(), current_database()
       USING ERRCODE = 'LK007', HINT = 'Write through the database that granted the lock.';
   END IF;
   SELECT f.last_token INTO last FROM fences f WHERE f.resource = p_resource AND f.last_token > p_token;
@@ -2135,8 +2426,8 @@ END $$;
 
 -- The check inside COMMIT (I4). It holds the lease until the transaction's end: FOR KEY SHARE makes a grant, a
 -- release and a break come after it, lets renewals pass, and fails with 40001 if an older snapshot hides one of the
--- three. It reads the clock after the row is locked. A row from a restore or a replica carries another transaction's
--- ID and is left alone.
+-- three. It reads the clock in an expression of its own, after the row is locked: a query computes what it selects
+-- before it waits for the row. A row from a restore or a replica carries another transaction's ID and is left alone.
 DO $qualified$
 BEGIN
   EXECUTE replace(replace($create$
@@ -2145,14 +2436,14 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 DECLARE
   held boolean;
+  ends pg_catalog.timestamptz;
 BEGIN
   IF NEW.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id() THEN
     SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token
-           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)
-           AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      INTO held FROM {{schema}}.locks l
+           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token), l.expires_at
+      INTO held, ends FROM {{schema}}.locks l
       WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
-    IF held IS NOT TRUE THEN
+    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE THEN
       PERFORM {{schema}}.refuse_lease(NEW.lock_name, NEW.last_token, NEW.grant_id);
     END IF;
   END IF;
@@ -2177,12 +2468,13 @@ DECLARE
   res  text;
   f    record;
   held boolean;
-  ok   boolean := cardinality(p_resources) BETWEEN 1 AND 10000 IS TRUE
-    OR refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
+  ends timestamptz;
+  ok   boolean := pg_catalog.cardinality(p_resources) BETWEEN 1 AND 10000 IS TRUE
+    OR refuse('resources', coalesce(pg_catalog.cardinality(p_resources), 0) || ' of them',
               'be 1 to 10000 that the transaction has passed the fences of');
 BEGIN
-  IF cardinality(p_resources) > 1 THEN
-    p_resources := ARRAY(SELECT r FROM unnest(p_resources) r LEFT JOIN fences o ON o.resource = r
+  IF pg_catalog.cardinality(p_resources) > 1 THEN
+    p_resources := ARRAY(SELECT r FROM pg_catalog.unnest(p_resources) r LEFT JOIN fences o ON o.resource = r
                          ORDER BY o.lock_name NULLS FIRST, o.slot);
   END IF;
   FOREACH res IN ARRAY p_resources LOOP
@@ -2190,14 +2482,13 @@ BEGIN
       WHERE o.resource = res AND o.fenced_xact = pg_current_xact_id_if_assigned()
         AND o.advanced_at >= transaction_timestamp();
     IF NOT FOUND THEN
-      RAISE EXCEPTION 'the transaction is not under the fence of %: %', coalesce(quote_literal(res), 'NULL'),
+      RAISE EXCEPTION 'the transaction is not under the fence of %: %', coalesce(pg_catalog.quote_literal(res), 'NULL'),
           'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
         USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
-    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
-           AND l.expires_at > clock_timestamp()
-      INTO held FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
-    IF held IS NOT TRUE THEN
+    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token, l.expires_at
+      INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
+    IF (held AND ends > clock_timestamp()) IS NOT TRUE THEN
       PERFORM refuse_lease(f.lock_name, f.last_token, f.grant_id);
     END IF;
   END LOOP;
@@ -2214,10 +2505,10 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  n    int := cardinality(p_names);
-  none text[] := array_fill(NULL::text, ARRAY[coalesce(n, 0)]);
-  ok   boolean := is_batch(n, cardinality(p_tokens), cardinality(p_grant_ids), cardinality(coalesce(p_resources, none)),
-                           cardinality(coalesce(p_slots, none::int[])));
+  n    int := pg_catalog.cardinality(p_names);
+  none text[] := pg_catalog.array_fill(NULL::text, ARRAY[coalesce(n, 0)]);
+  ok   boolean := is_batch(ARRAY[n, pg_catalog.cardinality(p_tokens), pg_catalog.cardinality(p_grant_ids),
+    pg_catalog.cardinality(coalesce(p_resources, none)), pg_catalog.cardinality(coalesce(p_slots, none::int[]))]);
   a    record;
   f    record;
   last text;
@@ -2232,7 +2523,7 @@ BEGIN
     ORDER BY 6
   LOOP
     IF a.resource = last THEN
-      RAISE EXCEPTION 'resource % is named twice: one lease passes the fence of a resource', quote_literal(last)
+      RAISE EXCEPTION 'resource % is named twice: one lease passes the fence of a resource', pg_catalog.quote_literal(last)
         USING ERRCODE = 'invalid_parameter_value';
     END IF;
     last := a.resource;
@@ -2289,7 +2580,7 @@ END $$;
 -- without one, in which case it notes the table. Otherwise it raises (I3). p_column: the row has no key there, and so
 -- no fence. It locks nothing but the operator's event, which is this transaction's own.
 CREATE FUNCTION require_fence(p_resource text, p_schema text, p_table text, p_column text DEFAULT NULL) RETURNS boolean
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
 DECLARE
   mine xid8 := pg_current_xact_id_if_assigned();
@@ -2306,7 +2597,7 @@ BEGIN
     WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();
   IF FOUND THEN
     IF position(' ' || name || ' ' IN ' ' || e.tables || ' ') = 0 AND octet_length(e.tables) < 4096 THEN
-      UPDATE events b SET resource = concat_ws(' ', b.resource, name) WHERE b.id = e.id;
+      UPDATE events b SET resource = pg_catalog.concat_ws(' ', b.resource, name) WHERE b.id = e.id;
     END IF;
     RETURN true;
   END IF;
@@ -2314,145 +2605,218 @@ BEGIN
     DETAIL = 'resource=' || left(p_resource, 512),
     MESSAGE = CASE
       WHEN p_column IS NOT NULL
-      THEN format('key column %I of guarded table %I.%I is NULL or missing, or of a type that cannot be a key: '
+      THEN pg_catalog.format('key column %I of guarded table %I.%I is NULL or missing, or of a type that cannot be a key: '
                   'a row without a key has no fence', p_column, p_schema, p_table)
       WHEN octet_length(p_resource) > 512
-      THEN format('table %I.%I is guarded, and the resource of this row has %s bytes: fences have at most 512, '
+      THEN pg_catalog.format('table %I.%I is guarded, and the resource of this row has %s bytes: fences have at most 512, '
                   'so nobody can write it without a bypass', p_schema, p_table, octet_length(p_resource))
-      ELSE format('table %I.%I is guarded: this transaction has not passed the fence of %L',
+      ELSE pg_catalog.format('table %I.%I is guarded: this transaction has not passed the fence of %L',
                   p_schema, p_table, p_resource) END,
     HINT = CASE WHEN p_column IS NULL AND octet_length(p_resource) <= 512
-      THEN format('Acquire the lock that protects it and pass its fence first, in the same transaction: '
+      THEN pg_catalog.format('Acquire the lock that protects it and pass its fence first, in the same transaction: '
                   'SELECT %I.fence(..., p_resource => %L). ', current_schema(), p_resource) ELSE '' END
-      || format('Operators: SELECT %I.bypass_guards(reason, actor).', current_schema());
+      || pg_catalog.format('Operators: SELECT %I.bypass_guards(reason, actor).', current_schema());
 END $$;
 
--- guard_write(resource) is the trigger of a table with one resource. It fires per statement, which costs the same for
--- any number of rows. guard_write(resource, key column) fires per row, and so does either on partitioned tables,
--- whose partitions inherit only row triggers. For rows it runs AFTER the write, on the row as the other triggers have
--- left it. It runs with the rights of the schema's owner, so it must run no code of the table's owner (I5). It asks
--- for the fences of the key that a row had and of the key that it has (I3). It locks nothing, and its result means
--- nothing.
+-- guard_write is the trigger of guarded tables: guard_write(resource), or guard_write(resource, key column), where each
+-- row has its own fence. For rows it runs AFTER the write, on the row as the other triggers have left it. TRUNCATE
+-- needs the fence of the resource. It locks nothing, and its result means nothing. It qualifies all names: to fix the
+-- search_path for each row would cost a quarter of its time.
+DO $qualified$
+BEGIN
+  EXECUTE replace(replace($create$
 CREATE FUNCTION guard_write() RETURNS trigger
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 DECLARE
-  ok      boolean;
-  reading text;
+  passed pg_catalog.xid8;
+  since  pg_catalog.timestamptz;
+BEGIN
+  IF TG_NARGS OPERATOR(pg_catalog.>) 1 AND TG_LEVEL OPERATOR(pg_catalog.=) 'ROW' THEN
+    PERFORM {{schema}}.guard_row(TG_RELID, TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_OP, TG_ARGV[0], TG_ARGV[1], OLD, NEW);
+    RETURN NULL;
+  END IF;
+  SELECT f.fenced_xact, f.advanced_at INTO passed, since FROM {{schema}}.fences f       -- require_fence, written out
+    WHERE f.resource OPERATOR(pg_catalog.=) TG_ARGV[0];
+  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()
+      AND since OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp()) IS NOT TRUE THEN
+    PERFORM {{schema}}.require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
+  END IF;
+  RETURN NULL;
+END $$;
+$create$, '{{schema}}', quote_ident(current_schema())),
+    '{{sequence}}', quote_literal(quote_ident(current_schema()) || '.fencing_token_seq') || '::pg_catalog.regclass');
+END $qualified$;
+
+-- guard_row asks for the fences of the key that a row had and of the key that it has (I3). It runs with the rights of
+-- the schema's owner, so it must run no code of the table's owner (I5).
+CREATE FUNCTION guard_row(
+  p_table oid, p_schema text, p_name text, p_op text, p_resource text, p_key text, p_old record, p_new record)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
+AS $$
+DECLARE
+  reading text := (key_column(p_table, p_key)).reading;
   before  text;
   after   text;
 BEGIN
-  IF TG_NARGS < 2 OR TG_LEVEL = 'STATEMENT' THEN
-    ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME);
-    RETURN NULL;
-  END IF;
-  reading := (key_column(TG_RELID, TG_ARGV[1])).reading;
   IF reading IS NOT NULL THEN
-    IF TG_OP <> 'INSERT' THEN EXECUTE reading INTO before USING OLD; END IF;
-    IF TG_OP <> 'DELETE' THEN EXECUTE reading INTO after USING NEW; END IF;
+    IF p_op <> 'INSERT' THEN EXECUTE reading INTO before USING p_old; END IF;
+    IF p_op <> 'DELETE' THEN EXECUTE reading INTO after USING p_new; END IF;
   END IF;
-  IF TG_OP <> 'INSERT' AND before IS NULL OR TG_OP <> 'DELETE' AND after IS NULL THEN
-    ok := require_fence(TG_ARGV[0], TG_TABLE_SCHEMA, TG_TABLE_NAME, TG_ARGV[1]);
-  END IF;
-  ok := (before IS NULL OR before = after OR require_fence(TG_ARGV[0] || '/' || before, TG_TABLE_SCHEMA, TG_TABLE_NAME))
-    AND (after IS NULL OR require_fence(TG_ARGV[0] || '/' || after, TG_TABLE_SCHEMA, TG_TABLE_NAME));
-  RETURN NULL;
+  RETURN CASE WHEN p_op <> 'INSERT' AND before IS NULL OR p_op <> 'DELETE' AND after IS NULL
+      THEN require_fence(p_resource, p_schema, p_name, p_key) ELSE true END
+    AND (before IS NULL OR before = after OR require_fence(p_resource || '/' || before, p_schema, p_name))
+    AND (after IS NULL OR require_fence(p_resource || '/' || after, p_schema, p_name));
 END $$;
 
--- key_column returns the type of a table's column (NULL if there is no such column), and the statement that reads a
--- row's key as text (NULL if the type cannot be a key). A value must have one text, whatever the session's settings,
--- and no code of the table's owner may run (I5). So the column must be in the catalog for this table, where no
--- function can stand in for it; its type, or the domain's base type, must be the server's own or an enum; and nothing
--- goes through a cast.
-CREATE FUNCTION key_column(p_table oid, p_column text, OUT of_type oid, OUT reading text)
+-- key_column says what a table's column is (NULL if there is no such column), and returns the statement that reads a
+-- row's key as text (NULL if it cannot be a key). Triggers do not see a virtual column. A value must have one text,
+-- whatever the session's settings, and no code of the table's owner may run (I5). So the column must be in the catalog
+-- for this table, where no function can stand in for it; its type, or the domain's base type, must be the server's own
+-- or an enum; and nothing goes through a cast.
+CREATE FUNCTION key_column(p_table oid, p_column text, OUT kind text, OUT reading text)
 LANGUAGE plpgsql STABLE SET search_path FROM CURRENT
 AS $$
 BEGIN
-  SELECT t.oid, format(CASE
-      WHEN b.oid IN ('bool'::regtype, 'date'::regtype) THEN 'SELECT to_jsonb(($1).%1$I) #>> ''{}'''
+  SELECT CASE a.attgenerated WHEN 'v' THEN 'a virtual generated column'
+           ELSE 'of type ' || format_type(t.oid, NULL) END,
+    pg_catalog.format(CASE
+      WHEN a.attgenerated = 'v' THEN NULL
+      WHEN b.oid IN ('bool'::regtype, 'date'::regtype) THEN 'SELECT pg_catalog.to_jsonb(($1).%1$I) #>> ''{}'''
       WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])
-      THEN 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN format(''%%s'', ($1).%1$I) END' END, a.attname)
-    INTO of_type, reading FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+      THEN 'SELECT CASE WHEN ($1).%1$I IS NOT NULL THEN pg_catalog.format(''%%s'', ($1).%1$I) END' END, a.attname)
+    INTO kind, reading FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
       JOIN pg_type b ON b.oid = coalesce(nullif(t.typbasetype, 0), t.oid)
     WHERE a.attrelid = p_table AND a.attname = p_column AND a.attnum > 0 AND NOT a.attisdropped;
 END $$;
 
--- guard_triggers returns the triggers of guards, of one table or of all, with their arguments from the catalog's
--- bytes, each of which ends with a zero. Given a resource and a key it also returns the triggers that the table lacks
--- for it, which have no arguments yet. problem says what is wrong with each, and mend corrects it, in this order. A
--- sound one is as guard_table makes it. A write through a parent fires only row triggers; session_replication_role
--- bypasses triggers that are not ENABLE ALWAYS (I3).
-CREATE FUNCTION guard_triggers(p_table oid DEFAULT NULL, p_resource text DEFAULT NULL, p_key text DEFAULT NULL)
-RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], problem text, mend text)
-LANGUAGE sql STABLE SET search_path FROM CURRENT
+-- made_triggers returns the triggers of guards, of some tables or of all, with their arguments from the catalog's
+-- bytes, each of which ends with a zero. A sound one is as guard_table makes it. Where there is a trigger of a guard,
+-- one that has a guard's name but calls something else has taken the place of another.
+--
+-- The guard of rows is a constraint trigger: nobody can replace one, while the right TRIGGER is enough to replace any
+-- other. That of TRUNCATE cannot be one, so it is sound only with the arguments of that of rows.
+CREATE FUNCTION made_triggers(p_tables oid[] DEFAULT NULL)
+RETURNS TABLE (on_table oid, name name, inherited boolean, args text[], sound boolean, always boolean)
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET jit = off
 AS $$
-  WITH there AS MATERIALIZED (
-    SELECT t.tgrelid, t.tgname, t.tgparentid <> 0 AS inherited, t.tgenabled = 'A' AS always,
-           t.tgqual IS NULL AND t.tgattr = '' AND t.tgtype = CASE t.tgname WHEN 'pglock_guard' THEN 62
-             WHEN 'pglock_guard_row' THEN 29 WHEN 'pglock_guard_truncate' THEN 34 ELSE 0 END AS sound,
+  WITH guard AS MATERIALIZED (
+    SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+    WHERE n.nspname = current_schema() AND p.proname = 'guard_write' AND p.pronargs = 0),
+  made AS MATERIALIZED (
+    SELECT t.tgrelid, t.tgname, t.tgparentid <> 0 AS inherited, t.tgenabled = 'A' AS always, t.tgfoid = g.oid AS ours,
+           t.tgfoid = g.oid AND t.tgqual IS NULL AND t.tgattr = '' AND NOT t.tgdeferrable
+             AND t.tgnargs IN (1, 2) AND CASE t.tgname
+             WHEN 'pglock_guard' THEN t.tgtype = 29 AND t.tgconstraint <> 0
+             WHEN 'pglock_guard_truncate' THEN t.tgtype = 34 ELSE false END AS sound,
            ARRAY(SELECT convert_from(decode(replace(x.a, ' ', ''), 'hex'), getdatabaseencoding())
-                 FROM unnest(string_to_array(regexp_replace(encode(t.tgargs, 'hex'), '..', E'\\& ', 'g'), '00 '))
+                 FROM pg_catalog.unnest(string_to_array(regexp_replace(encode(t.tgargs, 'hex'), '..', E'\\& ', 'g'), '00 '))
                    WITH ORDINALITY AS x (a, n) WHERE x.n <= t.tgnargs ORDER BY x.n) AS args
-    FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE (p_table IS NULL OR t.tgrelid = p_table) AND n.nspname = current_schema() AND p.proname = 'guard_write'),
+    FROM guard g JOIN pg_trigger t ON t.tgfoid = g.oid OR t.tgname IN ('pglock_guard', 'pglock_guard_truncate')
+    WHERE t.tgrelid = ANY (coalesce(p_tables, ARRAY(
+      SELECT o.tgrelid FROM pg_trigger o JOIN guard w ON w.oid = o.tgfoid))))
+  SELECT r.tgrelid, r.tgname, r.inherited, coalesce(r.of_rows, r.args),
+         r.sound AND r.args = coalesce(r.of_rows, r.args), r.always
+  FROM (SELECT m.*, bool_or(m.ours) OVER w AS guarded,
+          pg_catalog.max(m.args) FILTER (WHERE m.sound AND m.tgname = 'pglock_guard') OVER w AS of_rows
+        FROM made m WINDOW w AS (PARTITION BY m.tgrelid)) r
+  WHERE r.guarded
+$$;
+
+-- guard_triggers returns the triggers of the n-th table as made_triggers does, and those that the table lacks for a
+-- guard with a resource and a key, which have no arguments yet. problem says what is wrong with each, and mend corrects
+-- it, in this order. First comes, without a name, the right of others to make triggers: with it they could replace the
+-- guard of TRUNCATE. session_replication_role bypasses triggers that are not ENABLE ALWAYS (I3).
+CREATE FUNCTION guard_triggers(p_tables oid[], p_resources text[], p_keys text[])
+RETURNS TABLE (n bigint, name name, args text[], problem text, mend text)
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET jit = off
+AS $$
+  WITH asked AS MATERIALIZED (
+    SELECT * FROM unnest(p_tables, p_resources, p_keys) WITH ORDINALITY AS a (rel, resource, key, n)),
+  there AS MATERIALIZED (SELECT a.n, t.* FROM asked a JOIN made_triggers(p_tables) t ON t.on_table = a.rel),
   has AS (
-    SELECT f.by_row, EXISTS (SELECT FROM there t WHERE t.sound AND t.tgname <> 'pglock_guard_row') AS truncate,
-           EXISTS (SELECT FROM there t WHERE (t.sound OR t.inherited) AND t.tgname = 'pglock_guard_row'
-                                          OR t.sound AND t.tgname = 'pglock_guard' AND NOT f.by_row) AS rows
-    FROM pg_class c CROSS JOIN LATERAL (SELECT p_key IS NOT NULL OR c.relkind <> 'r'
-      OR EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid) AS by_row) f
-    WHERE c.oid = p_table AND p_resource IS NOT NULL)
-  SELECT t.tgrelid, t.tgname, t.inherited, t.args,
-         format('trigger %s of %s is not ', t.tgname, t.tgrelid::regclass)
+    SELECT a.n, a.rel::regclass, a.resource, a.key,
+           coalesce(bool_or((t.sound OR t.inherited) AND t.name = 'pglock_guard'), false) AS rows,
+           coalesce(bool_or(t.sound AND t.name = 'pglock_guard_truncate'), false) AS truncate
+    FROM asked a LEFT JOIN there t ON t.n = a.n GROUP BY a.n, a.rel, a.resource, a.key)
+  SELECT a.n, NULL::name, NULL::text[], pg_catalog.format('%s may make triggers on %s, and switch off its guard against TRUNCATE',
+           string_agg(DISTINCT g.who, ', '), a.rel::regclass), pg_catalog.format('REVOKE TRIGGER ON %s FROM %s CASCADE',
+           (pg_identify_object('pg_class'::regclass, a.rel, 0)).identity,
+           string_agg(DISTINCT g.who, ', ') FILTER (WHERE x.grantor = c.relowner))
+  FROM asked a JOIN pg_class c ON c.oid = a.rel CROSS JOIN LATERAL aclexplode(c.relacl) x
+    CROSS JOIN LATERAL (SELECT CASE x.grantee WHEN 0 THEN 'PUBLIC' ELSE x.grantee::regrole::text END AS who) g
+  WHERE x.privilege_type = 'TRIGGER' AND x.grantee <> c.relowner GROUP BY a.n, a.rel
+  UNION ALL
+  SELECT t.n, t.name, t.args, pg_catalog.format('trigger %s of %s is not ', t.name, t.on_table::regclass)
            || CASE WHEN NOT t.sound THEN 'as guard_table makes it' WHEN NOT t.always THEN 'ENABLE ALWAYS' END,
-         format(CASE WHEN NOT t.sound AND NOT t.inherited THEN 'DROP TRIGGER %I ON %s'
+         pg_catalog.format(CASE WHEN NOT t.sound AND NOT t.inherited THEN 'DROP TRIGGER %I ON %s'
                      WHEN NOT t.always THEN 'ALTER TABLE %2$s ENABLE ALWAYS TRIGGER %1$I' END,
-                t.tgname, t.tgrelid::regclass)
+                t.name, t.on_table::regclass)
   FROM there t
   UNION ALL
-  SELECT p_table, l.name, false, NULL, format('%s has no guard for %s', p_table::regclass, l.what),
-         format('CREATE TRIGGER %1$s %2$s ON %3$s FOR EACH %4$s EXECUTE FUNCTION %5$I.guard_write(%6$s);
-                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s', l.name, l.events, p_table::regclass, l.each,
-                current_schema(), concat_ws(', ', quote_literal(p_resource), quote_literal(p_key)))
+  SELECT h.n, l.name, NULL, pg_catalog.format('%s has no guard for %s', h.rel, l.what),
+         pg_catalog.format('CREATE %2$s ON %3$s FOR EACH %4$s EXECUTE FUNCTION %5$I.guard_write(%6$s);
+                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s', l.name, l.made, h.rel, l.each,
+                current_schema(), pg_catalog.concat_ws(', ', pg_catalog.quote_literal(h.resource), pg_catalog.quote_literal(h.key)))
   FROM has h CROSS JOIN LATERAL (VALUES
-    (NOT h.rows AND h.by_row, 'pglock_guard_row', 'rows', 'AFTER INSERT OR UPDATE OR DELETE', 'ROW'),
-    (NOT h.rows AND NOT h.by_row, 'pglock_guard', 'rows', 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE', 'STATEMENT'),
-    (NOT h.truncate AND (h.by_row OR h.rows), 'pglock_guard_truncate', 'TRUNCATE', 'BEFORE TRUNCATE', 'STATEMENT'))
-      AS l (lacks, name, what, events, each)
-  WHERE l.lacks
+    (h.rows, 'pglock_guard', 'rows', 'CONSTRAINT TRIGGER pglock_guard AFTER INSERT OR UPDATE OR DELETE', 'ROW'),
+    (h.truncate, 'pglock_guard_truncate', 'TRUNCATE', 'TRIGGER pglock_guard_truncate BEFORE TRUNCATE', 'STATEMENT'))
+      AS l (there, name, what, made, each)
+  WHERE NOT l.there
 $$;
 
 -- list_guards lists the guards of the database: one row for each table that was put under guard, including its
--- partitions and children. problem says what is missing; guard_table, called again, adds it. It locks nothing.
+-- partitions and children. problem says what is wrong; guard_table, called again, mends it. It locks nothing.
 CREATE FUNCTION list_guards()
 RETURNS TABLE (table_name text, resource text, key_column text, covered int, problem text)
-LANGUAGE sql STABLE SET search_path FROM CURRENT
+LANGUAGE sql STABLE SET search_path FROM CURRENT SET jit = off
 AS $$
   WITH RECURSIVE guarded AS MATERIALIZED (
-    SELECT t.on_table AS oid, coalesce(max(t.args[1]), '') AS resource, max(t.args[2]) AS key
-    FROM guard_triggers() t GROUP BY 1),
+    SELECT t.on_table AS oid, coalesce(pg_catalog.max(t.args[1]), '') AS resource, pg_catalog.max(t.args[2]) AS key
+    FROM made_triggers() t GROUP BY 1),
   below AS (
     SELECT g.oid AS top, g.oid, g.resource, g.key FROM guarded g
-    UNION SELECT b.top, i.inhrelid, b.resource, b.key FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-  SELECT format('%I.%I', s.nspname, c.relname), g.resource, g.key,
-         (SELECT count(*)::int FROM below b WHERE b.top = g.oid),
-         (SELECT string_agg(w.problem, '; ' ORDER BY w.problem) FROM below b CROSS JOIN LATERAL (
-            SELECT t.problem FROM guard_triggers(b.oid, b.resource, b.key) t
-            UNION ALL
-            SELECT CASE WHEN k.of_type IS NULL THEN format('%s has no column %I', b.oid::regclass, b.key)
-                        WHEN k.reading IS NULL THEN format('key column %I of %s is of type %s: drop the guard', b.key,
-                                                           b.oid::regclass, format_type(k.of_type, NULL)) END
-            FROM key_column(b.oid, b.key) k WHERE b.key IS NOT NULL) w
-          WHERE b.top = g.oid)
+    UNION SELECT b.top, i.inhrelid, b.resource, b.key FROM below b JOIN pg_inherits i ON i.inhparent = b.oid),
+  asked AS MATERIALIZED (SELECT b.*, row_number() OVER () AS n FROM below b),
+  wrong AS (
+    SELECT t.n, t.problem || CASE WHEN t.name IS NULL THEN ': ' || t.mend ELSE '' END AS problem
+    FROM (SELECT pg_catalog.array_agg(a.oid ORDER BY a.n) AS tables, pg_catalog.array_agg(a.resource ORDER BY a.n) AS resources,
+            pg_catalog.array_agg(a.key ORDER BY a.n) AS keys FROM asked a) o
+      CROSS JOIN LATERAL guard_triggers(o.tables, o.resources, o.keys) t
+    UNION ALL
+    SELECT a.n, CASE WHEN k.kind IS NULL THEN pg_catalog.format('%s has no column %I', a.oid::regclass, a.key)
+                     WHEN k.reading IS NULL THEN pg_catalog.format('key column %I of %s is %s: drop the guard', a.key,
+                                                        a.oid::regclass, k.kind) END
+    FROM asked a CROSS JOIN LATERAL key_column(a.oid, a.key) k WHERE a.key IS NOT NULL)
+  SELECT pg_catalog.format('%I.%I', s.nspname, c.relname), g.resource, g.key, pg_catalog.count(DISTINCT a.n)::int,
+         string_agg(w.problem, '; ' ORDER BY w.problem)
   FROM guarded g JOIN pg_class c ON c.oid = g.oid JOIN pg_namespace s ON s.oid = c.relnamespace
-  WHERE NOT EXISTS (SELECT FROM below b WHERE b.oid = g.oid AND b.top <> g.oid
+    JOIN asked a ON a.top = g.oid LEFT JOIN wrong w ON w.n = a.n
+  WHERE NOT EXISTS (SELECT FROM asked b WHERE b.oid = g.oid AND b.top <> g.oid
                     AND b.resource = g.resource AND b.key IS NOT DISTINCT FROM g.key)
+  GROUP BY g.oid, g.resource, g.key, s.nspname, c.relname
   ORDER BY 1
 $$;
 
+-- broken_guards lists those guards with a problem that a lock's writes may meet: of a resource, or a row of one, that
+-- has the lock's name, or whose fence the lock has passed last.
+CREATE FUNCTION broken_guards(p_name text)
+RETURNS TABLE (table_name text, resource text, key_column text, problem text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+AS $$
+  SELECT g.table_name, g.resource, g.key_column, g.problem FROM list_guards() g
+  WHERE g.problem <> '' AND (p_name = g.resource OR g.key_column <> '' AND starts_with(p_name, g.resource || '/')
+    OR EXISTS (SELECT FROM fences f WHERE f.lock_name = p_name AND f.resource = g.resource)
+    OR g.key_column <> '' AND EXISTS (   -- '0' comes after '/'
+      SELECT FROM fences f WHERE f.lock_name = p_name AND f.resource > g.resource || '/'
+        AND f.resource < g.resource || '0'))
+$$;
+
 -- guard_table puts a table, its partitions and its children under guard; called again, it adds what is missing. It
--- runs with the rights of its caller, who must own the table. It locks the table of fences, so that the schema is not
--- removed meanwhile, then the guarded tables, the uppermost first. It returns how many triggers it made.
+-- runs with the rights of its caller, who must own the table, and refuses one on which others may make triggers. It
+-- locks the table of fences, so that the schema is not removed meanwhile, then the guarded tables, the uppermost first.
+-- It returns how many triggers it made.
 CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT
 AS $$
@@ -2462,7 +2826,8 @@ DECLARE
   rel regclass;
   n   int := 0;
 BEGIN
-  SELECT k.relkind, k.relname, k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
+  SELECT k.relkind, k.relname, pg_has_role(k.relowner, 'USAGE') AS owned,
+      k.relnamespace = (SELECT s.oid FROM pg_namespace s WHERE s.nspname = current_schema())
       AND k.relname IN ('locks', 'fences', 'events', 'spent_grants', 'installation', 'waiters', 'sessions', 'receipts',
                         'done_keys', 'pglock_schema_migrations') AS ours
     INTO c FROM pg_class k WHERE k.oid = p_table;
@@ -2479,12 +2844,13 @@ BEGIN
       USING ERRCODE = 'invalid_parameter_value';
   END IF;
   g := key_column(p_table, p_key);
-  IF p_key IS NOT NULL AND g.of_type IS NULL THEN
-    RAISE EXCEPTION 'key is %: table % has no such column', quote_literal(left(p_key, 63)), p_table
+  IF p_key IS NOT NULL AND g.kind IS NULL THEN
+    RAISE EXCEPTION 'key is %: table % has no such column', pg_catalog.quote_literal(left(p_key, 63)), p_table
       USING ERRCODE = 'undefined_column';
   ELSIF p_key IS NOT NULL AND g.reading IS NULL THEN
-    RAISE EXCEPTION 'key column % of % is of type %: it must be %', quote_ident(p_key), p_table,
-        format_type(g.of_type, NULL), 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
+    RAISE EXCEPTION 'key column % of % is %: it must be %', quote_ident(p_key), p_table, g.kind,
+        CASE WHEN g.kind ~ '^of type' THEN 'an integer, numeric, text, varchar, uuid, bool, date or an enum'
+             ELSE 'stored, because triggers do not see it' END
       USING ERRCODE = 'datatype_mismatch';
   END IF;
   PERFORM list_fences(p_resource);   -- whoever has read the fences keeps the schema until the transaction ends
@@ -2492,12 +2858,15 @@ BEGIN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid, 0 AS depth
       UNION SELECT i.inhrelid, b.depth + 1 FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT b.oid FROM below b GROUP BY b.oid ORDER BY min(b.depth), b.oid
+    SELECT b.oid FROM below b GROUP BY b.oid ORDER BY pg_catalog.min(b.depth), b.oid
   LOOP
-    FOR g IN SELECT * FROM guard_triggers(rel, p_resource, p_key) LOOP
-      IF g.args[1] <> p_resource OR g.args[1] = p_resource AND g.args[2] IS DISTINCT FROM p_key THEN
+    FOR g IN SELECT * FROM guard_triggers(ARRAY[rel], ARRAY[p_resource], ARRAY[p_key]) LOOP
+      IF g.name IS NULL THEN
+        CONTINUE WHEN NOT c.owned;                              -- and will be told so
+        RAISE EXCEPTION '%', g.problem USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = rel, HINT = g.mend;
+      ELSIF g.args[1] <> p_resource OR g.args[1] = p_resource AND g.args[2] IS DISTINCT FROM p_key THEN
         RAISE EXCEPTION 'table % is guarded already, by resource %', rel,
-            quote_literal(concat(g.args[1], '/<' || g.args[2] || '>'))
+            pg_catalog.quote_literal(pg_catalog.concat(g.args[1], '/<' || g.args[2] || '>'))
           USING ERRCODE = 'duplicate_object', HINT = 'Drop that guard first, or name the same resource and key.';
       ELSIF g.mend IS NOT NULL THEN
         EXECUTE g.mend;
@@ -2519,22 +2888,22 @@ DECLARE
   n     int := 0;
 BEGIN
   SELECT a.relid INTO whole
-    FROM guard_triggers(p_table) o CROSS JOIN pg_partition_ancestors(p_table) WITH ORDINALITY AS a (relid, n)
-      CROSS JOIN LATERAL guard_triggers(a.relid) g
+    FROM made_triggers(ARRAY[p_table]) o CROSS JOIN pg_partition_ancestors(p_table) WITH ORDINALITY AS a (relid, n)
+      CROSS JOIN LATERAL made_triggers(ARRAY[a.relid]) g
     WHERE o.inherited AND g.name = o.name AND NOT g.inherited ORDER BY a.n LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION USING ERRCODE = 'wrong_object_type', TABLE = whole,
-      MESSAGE = format('table %s is guarded as a part of table %s, whose guard would be left with a hole; '
+      MESSAGE = pg_catalog.format('table %s is guarded as a part of table %s, whose guard would be left with a hole; '
                        'nothing was changed', p_table, whole),
-      HINT = format('Drop the guard of %s, or detach %s from it first.', whole, p_table);
+      HINT = pg_catalog.format('Drop the guard of %s, or detach %s from it first.', whole, p_table);
   END IF;
   FOR t IN
     WITH RECURSIVE below AS (
       SELECT p_table::oid AS oid UNION SELECT i.inhrelid FROM below b JOIN pg_inherits i ON i.inhparent = b.oid)
-    SELECT g.name, g.on_table::regclass AS rel FROM below b CROSS JOIN LATERAL guard_triggers(b.oid) g
-    WHERE g.on_table = b.oid AND NOT g.inherited
+    SELECT g.name, g.on_table::regclass AS rel FROM below b CROSS JOIN LATERAL made_triggers(ARRAY[b.oid]) g
+    WHERE NOT g.inherited
   LOOP
-    EXECUTE format('DROP TRIGGER %I ON %s', t.name, t.rel);
+    EXECUTE pg_catalog.format('DROP TRIGGER %I ON %s', t.name, t.rel);
     n := n + 1;
   END LOOP;
   IF n = 0 THEN
@@ -2588,7 +2957,7 @@ BEGIN
     RETURN;
   ELSIF p_of + p_keep <= clock_timestamp() THEN
     RAISE EXCEPTION 'key % is of %, and is kept for %: whether it was done is not known any more',
-        quote_literal(p_key), p_of, p_keep
+        pg_catalog.quote_literal(p_key), p_of, p_keep
       USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
   END IF;
   SELECT f.xact INTO once.xact
@@ -2618,14 +2987,14 @@ CREATE VIEW described AS
          nullif(l.expires_at, '-infinity') AS expires_at,
          CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END AS ended_at,
          microseconds_until(l.expires_at) AS remaining_us, l.metadata, l.slot, l.mode, l.capacity,
-         CASE WHEN l.queued OR l.slot > 0 THEN (
-           SELECT count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)
-           ELSE 0 END AS waiting, watch_channel(l.name) AS channel, l.grants,
-         (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
-         CASE WHEN l.queued OR l.slot > 0 THEN (
-           SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
-           WHERE q.name = l.name ORDER BY q.ticket LIMIT 1) END AS longest_wait_us
-  FROM locks l
+         (SELECT pg_catalog.count(*) FROM (SELECT FROM waiters q WHERE q.name = l.name AND q.ticket > h.served
+                                ORDER BY q.ticket LIMIT 1000000) w) AS waiting,
+         watch_channel(l.name) AS channel, l.grants, (extract(epoch FROM l.slowest) * 1000000)::bigint AS slowest_us,
+         (SELECT GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint FROM waiters q
+          WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1) AS longest_wait_us
+  FROM locks l CROSS JOIN LATERAL (
+    SELECT CASE WHEN l.slot = 0 THEN l.served
+                ELSE (SELECT o.served FROM locks o WHERE o.name = l.name AND o.slot = 0) END AS served) h
   ORDER BY l.name, l.slot;                 -- the index's order: whoever reads a page stops after it
 
 -- get_lock returns one lock: its holders, or its last one.
@@ -2639,19 +3008,22 @@ AS $$
 $$;
 
 -- watch asks for announcements of every change of a lock on its channel, for so long, and returns its present state,
--- with every slot that there ever was. It locks the head, and makes one if there is none. Asked again in the first
--- half of p_for, it locks and writes nothing.
+-- with every slot that there ever was. It writes the head, and makes one if there is none; it waits for others who have
+-- locked the head at most a second: 55P03. Asked again in the first half of p_for, it locks and writes nothing.
 CREATE FUNCTION watch(p_name text, p_for interval) RETURNS SETOF described
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
-  ok   boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
-  head locks;
+  ok boolean := require_read_committed() AND has_bytes('name', p_name, 512) AND is_ttl('for', p_for);
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.watched_until >= clock_timestamp() + p_for / 2;
   IF NOT FOUND THEN
-    head := lock_head(p_name, true, true);
-    UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
+    LOOP
+      UPDATE locks l SET watched_until = clock_timestamp() + p_for WHERE l.name = p_name AND l.slot = 0;
+      EXIT WHEN FOUND;
+      PERFORM make_head(p_name);
+    END LOOP;
+    ok := bound_rest(false);
   END IF;
   RETURN QUERY SELECT * FROM described d WHERE d.name = p_name ORDER BY d.slot;
 END $$;
@@ -2697,14 +3069,15 @@ RETURNS SETOF described
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
+  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older));
   SELECT * FROM (
     SELECT d.* FROM described d
     WHERE d.name > p_after AND d.name >= p_prefix
-      AND d.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM locks m))
+      AND d.name <= coalesce(last_with(p_prefix), (SELECT pg_catalog.max(m.name) FROM locks m))
       AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
-      AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
+      AND (NOT p_queued OR d.waiting > 0)
       AND (d.held OR p_free AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
     ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
@@ -2723,15 +3096,15 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 DECLARE
-  ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
+  ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', pg_catalog.quote_literal(p_order),
       'be age, recent, waiting or expiry'))
-    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+    AND is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
   k  record;
 BEGIN
   FOR k IN
     SELECT l.name, l.slot FROM locks l
       LEFT JOIN (
-        SELECT q.name, min(q.enqueued_at) AS since FROM waiters q WHERE p_order = 'waiting' OR p_queued
+        SELECT q.name, pg_catalog.min(q.enqueued_at) AS since FROM queue q WHERE p_order = 'waiting' OR p_queued
         GROUP BY q.name) w ON w.name = l.name
     WHERE starts_with(l.name, p_prefix)
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
@@ -2749,6 +3122,17 @@ BEGIN
   END LOOP;
 END $$;
 
+-- first_of is where a list of waiters begins: after the given ticket, and at one lock after those that count no more,
+-- whose part of the index may be full of remains.
+CREATE FUNCTION first_of(p_name text, p_after text, p_after_ticket bigint, OUT name text, OUT ticket bigint)
+LANGUAGE sql STABLE
+AS $$
+  SELECT v.name, v.ticket FROM (
+    VALUES (p_after, p_after_ticket), (p_name, (SELECT l.served FROM locks l WHERE l.name = p_name AND l.slot = 0)))
+      AS v (name, ticket)
+  ORDER BY v.name COLLATE "C" DESC NULLS LAST, v.ticket DESC NULLS LAST LIMIT 1
+$$;
+
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
 -- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session
 -- is alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more
@@ -2763,6 +3147,8 @@ RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, 
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
+  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
+    AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
   SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
@@ -2772,20 +3158,21 @@ AS $$
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
   FROM (
     SELECT * FROM (
-      SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
-               THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0
-                                               AND e.ticket <= p_after_ticket))
+      SELECT w.*, h.served, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
+               THEN coalesce(p_after_place, (SELECT pg_catalog.count(*) FROM waiters e
+                 WHERE e.name = p_after AND e.ticket > h.served AND e.ticket <= p_after_ticket))
                ELSE 0 END AS place
-      FROM waiters w
-      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
-        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
+      FROM waiters w CROSS JOIN LATERAL (
+        SELECT o.served FROM locks o WHERE o.name = w.name AND o.slot = 0 OFFSET 0) h
+      WHERE w.ticket > h.served AND w.name >= p_prefix
+        AND w.name <= coalesce(nullif(p_name, ''), last_with(p_prefix), (SELECT pg_catalog.max(m.name) FROM waiters m))
         AND starts_with(w.name, p_prefix)
-        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+        AND (w.name, w.ticket) > (SELECT s.name, s.ticket FROM first_of(p_name, p_after, p_after_ticket) s)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.name, a.ticket LIMIT p_limit) q
   LEFT JOIN LATERAL (
-    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
   ORDER BY q.name, q.ticket
@@ -2804,7 +3191,7 @@ SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000');
+  ok boolean := is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
 BEGIN
   RETURN QUERY
     SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
@@ -2816,13 +3203,13 @@ BEGIN
              ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
     FROM (
       SELECT * FROM (
-        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM waiters w
-        WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND starts_with(w.name, p_prefix)) a
+        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM queue w
+        WHERE (p_name = '' OR w.name = p_name) AND starts_with(w.name, p_prefix)) a
       WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                       p_match, p_holder, p_session_id, p_mode, p_older)
       ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q
     LEFT JOIN LATERAL (
-      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
         AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
       ORDER BY p.ticket DESC LIMIT 1) b ON true
     ORDER BY q.enqueued_at, q.name, q.ticket;
@@ -2838,9 +3225,10 @@ RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at tim
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
+  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older));
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT pg_catalog.max(m.resource) FROM fences m))
        AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)
@@ -2850,7 +3238,7 @@ AS $$
       AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
     UNION
     (SELECT * FROM fences o WHERE p_lock_name = '' AND o.resource > p_after AND o.resource >= p_prefix
-       AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
+       AND o.resource <= coalesce(last_with(p_prefix), (SELECT pg_catalog.max(m.resource) FROM fences m))
        AND starts_with(o.resource, p_prefix)
        AND is_listed(o.resource, o.lock_name, NULL, '', o.advanced_at, p_match, '', NULL, '', p_older)
      ORDER BY o.resource LIMIT p_limit)) f
@@ -2865,6 +3253,7 @@ CREATE FUNCTION rank_fences(
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
+  SELECT is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
   SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
   WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
     AND starts_with(o.resource, p_prefix)
@@ -2886,22 +3275,22 @@ SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', quote_literal(p_order),
+  ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', pg_catalog.quote_literal(p_order),
       'be name, age, leases or waiting'))
-    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+    AND is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
-      SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
-             GREATEST(max(a.until), max(s.alive_until)) AS alive_until,
-             GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
+      SELECT a.session_id, coalesce(pg_catalog.max(s.holder), pg_catalog.max(a.holder)) COLLATE "C" AS holder, pg_catalog.max(s.version) AS version,
+             pg_catalog.max(s.pid) AS pid, pg_catalog.max(s.mark) AS mark, GREATEST(pg_catalog.max(a.until), pg_catalog.max(s.alive_until)) AS alive_until,
+             GREATEST(pg_catalog.max(a.seen), pg_catalog.max(s.seen_at)) AS seen_at,
              sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
       FROM (
-        SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
-               count(*) AS leases, 0 AS tickets
+        SELECT l.session_id, pg_catalog.max(l.holder) AS holder, pg_catalog.max(l.expires_at - l.ttl / 3) AS until, pg_catalog.max(l.renewed_at) AS seen,
+               pg_catalog.count(*) AS leases, 0 AS tickets
         FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
         UNION ALL
-        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM waiters q GROUP BY q.session_id
+        SELECT q.session_id, pg_catalog.max(q.holder), NULL, pg_catalog.max(q.enqueued_at), 0, pg_catalog.count(*) FROM queue q GROUP BY q.session_id
         UNION ALL
         SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
         LEFT JOIN sessions s ON s.session_id = a.session_id
@@ -2916,8 +3305,7 @@ BEGIN
       ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
                CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
       LIMIT p_limit) e
-      LEFT JOIN (SELECT m.mark, min(m.pid) AS pid FROM marked_pids() m GROUP BY m.mark) k
-        ON k.mark = session_mark(e.session_id)
+      LEFT JOIN (SELECT DISTINCT m.mark, m.pid FROM marked_pids() m) k ON k.mark = e.mark AND k.pid = e.pid
     ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
              CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
 END $$;
@@ -2987,9 +3375,9 @@ AS $$
       WHERE o.resource = p_name AND o.lock_name <> p_name
         AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
   SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
-  FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
-    AND k.database = (SELECT h.oid FROM here h)
-    AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
+  FROM locks l JOIN sessions s ON s.session_id = l.session_id
+    JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
+      AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND l.expires_at > clock_timestamp()
   UNION
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
@@ -3030,17 +3418,17 @@ AS $$
     chain AS (
       SELECT o.pid, pg_blocking_pids(o.pid) AS by FROM (SELECT DISTINCT s.pid FROM ours s WHERE s.pid IS NOT NULL) o
       UNION
-      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL unnest(c.by) b (pid) WHERE b.pid > 0),
+      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL pg_catalog.unnest(c.by) b (pid) WHERE b.pid > 0),
     stuck AS MATERIALIZED (SELECT DISTINCT ON (c.pid) c.pid, c.by FROM chain c ORDER BY c.pid),
     k AS MATERIALIZED (
-      SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM stuck s WHERE cardinality(s.by) > 0)),
+      SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM stuck s WHERE pg_catalog.cardinality(s.by) > 0)),
     at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
       SELECT DISTINCT ON (s.pid) s.pid, CASE
           WHEN w.locktype = 'advisory' THEN 'an advisory lock'
           WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
           WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
           ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
-            SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
             WHERE c.oid = coalesce(r.relation, w.relation)) END AS place,
         (SELECT p.gid FROM pg_prepared_xacts p JOIN k u ON u.pid IS NULL AND u.transactionid = p.transaction
            JOIN k g ON g.pid IS NULL AND g.virtualtransaction = u.virtualtransaction
@@ -3069,7 +3457,7 @@ AS $$
            ELSE (me.rolsuper OR NOT r.rolsuper)
              AND (pg_has_role(r.oid, 'USAGE') OR pg_has_role('pg_signal_backend', 'USAGE')) END,
          CASE WHEN a.backend_start IS NOT NULL THEN left(a.query, 1000) END, e.gid,
-         nullif(array_remove(ARRAY(SELECT DISTINCT b FROM unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
+         nullif(pg_catalog.array_remove(ARRAY(SELECT DISTINCT b FROM pg_catalog.unnest(s.by) b ORDER BY b), 0), '{}'), at.gid, at.place
   FROM everybody e LEFT JOIN pg_stat_activity a ON a.pid = e.pid LEFT JOIN pg_prepared_xacts p ON p.gid = e.gid
     LEFT JOIN stuck s ON s.pid = e.pid LEFT JOIN at ON at.pid = e.pid LEFT JOIN pg_roles r ON r.oid = a.usesysid
     JOIN pg_roles me ON me.rolname = current_user
@@ -3078,6 +3466,44 @@ AS $$
       OR a.backend_start IS NULL AND e.pid NOT IN (SELECT o.pid FROM ours o WHERE o.use = 'heartbeat'))
   ORDER BY CASE e.use WHEN 'heartbeat' THEN 1 WHEN 'write' THEN 2 WHEN 'at fence' THEN 3 WHEN 'row' THEN 4
              WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
+$$;
+
+-- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
+-- It also tells whose open transactions have passed the fence of one of these resources: a transaction that waits there
+-- waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
+CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
+RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
+               transaction_us bigint)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  WITH RECURSIVE chain AS (
+      SELECT p_pid AS pid, pg_blocking_pids(p_pid) AS by
+      UNION
+      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL pg_catalog.unnest(c.by) b (pid) WHERE b.pid > 0),
+    k AS MATERIALIZED (SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM chain c WHERE pg_catalog.cardinality(c.by) > 0)),
+    at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
+      SELECT w.transactionid, CASE
+          WHEN w.locktype = 'advisory' THEN 'an advisory lock'
+          WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
+          WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
+          ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
+            SELECT pg_catalog.format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = coalesce(r.relation, w.relation)) END AS place
+      FROM k w LEFT JOIN k r ON r.pid = w.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
+      WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
+  SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
+         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
+  FROM at CROSS JOIN (SELECT DISTINCT o.pid FROM chain o WHERE o.by = '{}' AND o.pid <> p_pid) c
+    JOIN pg_stat_activity a ON a.pid = c.pid
+  UNION ALL
+  SELECT at.place, NULL, p.gid, p.owner::text, NULL, 'prepared',
+         (extract(epoch FROM clock_timestamp() - p.prepared) * 1000000)::bigint
+  FROM at JOIN pg_prepared_xacts p ON p.transaction = at.transactionid
+  UNION ALL
+  SELECT 'the fence of ' || pg_catalog.quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
+         b.transaction_us
+  FROM pg_catalog.unnest(p_resources) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
+  WHERE b.use = 'write' AND b.resource = r.resource
 $$;
 
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
@@ -3089,16 +3515,17 @@ RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner b
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
+  SELECT is_length(p_limit);
   WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
-    FROM locks l JOIN waiters q ON q.session_id = l.session_id
+    FROM locks l JOIN queue q ON q.session_id = l.session_id
     WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
     FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
-      JOIN waiters q ON q.session_id = l.session_id
+      JOIN queue q ON q.session_id = l.session_id
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
@@ -3110,51 +3537,224 @@ AS $$
 $$;
 
 
+-- ==== 12_rights
+
+-- What rights there are, and what rights there must be: 99_rights says which functions the roles may call, and which
+-- objects are ours.
+
+-- rights_on_objects returns the rights on each of our objects, as they are and as they must be. Owners have all rights,
+-- the two roles may use the schema and call their functions, and nobody has any other. What shares the schema with us
+-- is not ours; then others may use the schema. of_users: every user may call this function.
+CREATE FUNCTION rights_on_objects()
+RETURNS TABLE (kind text, object text, owner oid, grantor oid, grantee oid, privilege text, grantable boolean,
+               must boolean, of_users boolean)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+  here oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
+BEGIN
+  RETURN QUERY
+    WITH own AS MATERIALIZED (SELECT * FROM own_objects()),
+    objects AS MATERIALIZED (
+      SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END AS kind, 'pg_class'::regclass AS class, c.oid,
+             c.relowner AS owner, c.relacl AS acl, CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END AS usual, NULL AS name
+      FROM own o JOIN pg_class c ON c.relnamespace = here AND c.relname = o.name AND c.relkind IN ('r', 'v', 'S')
+      WHERE o.kind = 'class'
+      UNION ALL
+      SELECT 'TYPE', 'pg_type'::regclass, t.oid, t.typowner, t.typacl, 'T', NULL
+      FROM own o JOIN pg_class c ON c.relnamespace = here AND c.relname = o.name AND c.relkind = 'c'
+        JOIN pg_type t ON t.oid = c.reltype WHERE o.kind = 'class'
+      UNION ALL
+      SELECT 'FUNCTION', 'pg_proc'::regclass, p.oid, p.proowner, p.proacl, 'f', p.proname::text
+      FROM own o JOIN pg_proc p ON p.oid = to_regprocedure(o.name) WHERE o.kind = 'function'
+      UNION ALL
+      SELECT 'SCHEMA', 'pg_namespace'::regclass, n.oid, n.nspowner, n.nspacl, 'n', NULL FROM pg_namespace n
+      WHERE n.oid = here),
+    must AS (
+      SELECT o.oid, a.grantee, a.privilege_type
+      FROM objects o CROSS JOIN LATERAL aclexplode(acldefault(o.usual::"char", o.owner)) a WHERE a.grantee = o.owner
+      UNION
+      SELECT o.oid, r.oid, 'EXECUTE' FROM objects o JOIN callable() f ON f.name = o.name
+        JOIN pg_roles r ON r.rolname = f.role
+      UNION
+      SELECT here, r.oid, 'USAGE' FROM pg_roles r WHERE r.rolname IN ('pglock_user', 'pglock_admin')
+      UNION
+      SELECT here, o.owner, 'USAGE' FROM objects o WHERE o.name = 'wrong_rights'),
+    have AS (
+      SELECT o.oid, a.*
+      FROM objects o CROSS JOIN LATERAL aclexplode(coalesce(o.acl, acldefault(o.usual::"char", o.owner))) a
+      UNION ALL
+      SELECT o.oid, a.grantor, a.grantee, pg_catalog.format('%s (%I)', a.privilege_type, c.attname), a.is_grantable
+      FROM objects o JOIN pg_attribute c ON c.attrelid = o.oid AND o.class = 'pg_class'::regclass
+        CROSS JOIN LATERAL aclexplode(c.attacl) a)
+    SELECT o.kind, (pg_identify_object(o.class, o.oid, 0)).identity, o.owner, r.grantor, r.grantee, r.privilege_type,
+           r.is_grantable, r.must,
+           coalesce(o.name IN (SELECT f.name FROM callable() f WHERE f.role = 'pglock_user'), false)
+    FROM objects o JOIN (
+      SELECT coalesce(h.oid, m.oid) AS oid, h.grantor, coalesce(h.grantee, m.grantee) AS grantee,
+             coalesce(h.privilege_type, m.privilege_type) AS privilege_type, h.is_grantable, m.oid IS NOT NULL AS must
+      FROM have h FULL JOIN must m ON m.oid = h.oid AND m.grantee = h.grantee
+        AND m.privilege_type = h.privilege_type) r ON r.oid = o.oid;
+END $$;
+
+-- role_name is a role as statements name it. One that another database has dropped a moment ago has none.
+CREATE FUNCTION role_name(p_role oid) RETURNS text
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT CASE p_role WHEN 0 THEN 'PUBLIC'
+    ELSE quote_ident(coalesce((SELECT r.rolname::text FROM pg_roles r WHERE r.oid = p_role), p_role::text)) END
+$$;
+
+-- acts_as says that a role can act as the owner of the functions anyway. 0 is everybody.
+CREATE FUNCTION acts_as(p_role oid, p_owner oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path FROM CURRENT
+AS $$
+  SELECT coalesce((SELECT pg_has_role(CASE r.rolname WHEN 'pg_database_owner' THEN d.datdba ELSE r.oid END, p_owner,
+                                      'MEMBER')
+                   FROM pg_roles r, pg_database d WHERE r.oid = p_role AND d.datname = current_database()), false)
+$$;
+
+-- wrong_owners lists who owns something of ours, or could put code in its way, without being the owner of the
+-- functions: who owns our objects or the schema, and who has functions or operators in it.
+CREATE FUNCTION wrong_owners(p_schema oid, p_owner oid) RETURNS TABLE (object text, role oid, mend text)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET jit = off
+AS $$
+BEGIN
+  RETURN QUERY
+    SELECT DISTINCT pg_catalog.lower(r.kind) || ' ' || r.object, r.owner,
+           pg_catalog.format('ALTER %s %s OWNER TO %s', r.kind, r.object, role_name(p_owner))
+    FROM rights_on_objects() r WHERE r.owner <> p_owner AND NOT (r.kind = 'SCHEMA' AND acts_as(r.owner, p_owner))
+    UNION ALL
+    SELECT o.kind || ' ' || i.identity, o.owner, pg_catalog.format('DROP %s %s', pg_catalog.upper(o.kind), i.identity)
+    FROM (SELECT 'routine' AS kind, 'pg_proc'::regclass AS class, p.oid, p.proowner AS owner FROM pg_proc p
+          WHERE p.pronamespace = p_schema AND NOT p.oid = ANY (ARRAY(
+            SELECT to_regprocedure(f.name)::oid FROM own_objects() f WHERE f.kind = 'function'))
+          UNION ALL
+          SELECT 'operator', 'pg_operator'::regclass, p.oid, p.oprowner FROM pg_operator p
+          WHERE p.oprnamespace = p_schema) o
+      CROSS JOIN LATERAL pg_identify_object(o.class, o.oid, 0) i
+    WHERE NOT acts_as(o.owner, p_owner);
+END $$;
+
+-- wrong_rights lists who has rights on our objects that they must not have, or lacks those that they must have (lacks),
+-- and the statement with which the owner mends it. What somebody has passed on goes with the right to pass it on. With
+-- p_new the objects are new, and nobody can have chosen to let a role of theirs use the schema, or call what every user
+-- may call.
+CREATE FUNCTION wrong_rights(p_new boolean DEFAULT false)
+RETURNS TABLE (object text, grantee text, privileges text, lacks boolean, mend text)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  WITH here AS MATERIALIZED (
+    SELECT n.oid, p.proowner FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = 'wrong_rights'
+    WHERE n.nspname = current_schema()),
+  shared AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM here h JOIN pg_proc p ON p.pronamespace = h.oid
+                   WHERE NOT p.oid = ANY (ARRAY(SELECT to_regprocedure(o.name)::oid FROM own_objects() o
+                                                WHERE o.kind = 'function')))
+      OR EXISTS (SELECT FROM here h JOIN pg_class c ON c.relnamespace = h.oid AND c.relkind NOT IN ('i', 't')
+                 WHERE c.relname NOT IN (SELECT o.name FROM own_objects() o WHERE o.kind = 'class')) AS yes),
+  wrong AS (
+    SELECT r.*, r.grantor IS NULL AS lacks,
+           role_name(r.grantee) AS who,
+           r.must OR r.grantor <> r.owner AS passed,
+           role_name(CASE WHEN r.grantor <> r.owner THEN r.grantor ELSE r.grantee END) AS whose
+    FROM rights_on_objects() r
+    WHERE (r.grantor IS NULL OR r.grantee <> r.owner AND (r.grantable OR NOT r.must))
+      AND NOT (r.kind = 'SCHEMA' AND NOT r.must AND CASE r.privilege
+                 WHEN 'USAGE' THEN r.grantee > 0 AND NOT p_new OR (SELECT s.yes FROM shared s)
+                 ELSE acts_as(r.grantee, (SELECT h.proowner FROM here h)) END)
+      AND (p_new OR r.grantee = 0 OR r.grantor IS NULL OR r.grantable OR NOT r.of_users))
+  SELECT pg_catalog.lower(w.kind) || ' ' || w.object, w.who, string_agg(w.privilege, ', ' ORDER BY w.privilege), w.lacks,
+         CASE WHEN w.lacks THEN pg_catalog.format('GRANT %s ON %s %s TO %s', string_agg(w.privilege, ', ' ORDER BY w.privilege),
+                                       w.kind, w.object, w.who)
+           ELSE pg_catalog.format('REVOKE %s%s ON %s %s FROM %s CASCADE', CASE WHEN w.passed THEN 'GRANT OPTION FOR ' ELSE '' END,
+                       string_agg(w.privilege, ', ' ORDER BY w.privilege), w.kind, w.object, w.whose) END
+  FROM wrong w GROUP BY w.kind, w.object, w.who, w.lacks, w.passed, w.whose
+  UNION ALL
+  SELECT o.object, role_name(o.role), 'ownership', false, o.mend
+  FROM here h CROSS JOIN LATERAL wrong_owners(h.oid, h.proowner) o
+  ORDER BY 1, 2, 3;
+END $$;
+
+
 -- ==== 13_operate
 
 -- For operators.
+
+-- diagnose_tokens is diagnose for tokens.
+CREATE FUNCTION diagnose_tokens() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE sql VOLATILE AS $$
+  WITH f AS MATERIALIZED (
+    SELECT i.epoch, i.timeline_since AT TIME ZONE 'UTC' AS since, current_timeline() AS line,
+      pg_is_in_recovery() AS standby, s.seqcache, s.seqincrement, s.seqmax,
+      CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
+      q.last_value AS number, (i.epoch << 36) + q.last_value AS drawn,
+      coalesce(GREATEST((SELECT pg_catalog.max(l.token) FROM locks l), (SELECT pg_catalog.max(f.last_token) FROM fences f)), 0) AS granted
+    FROM installation i JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass, fencing_token_seq q)
+  SELECT v.* FROM f CROSS JOIN LATERAL (VALUES
+    ('timeline', CASE WHEN NOT f.standby THEN f.line IS NOT NULL END,
+     CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.line::text, 'not visible') END, CASE
+       WHEN f.standby THEN 'Ask the primary.' WHEN f.line > 0 THEN 'Tokens ascend over a failover that loses commits.'
+       ELSE 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace does '
+         'nothing. Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).' END),
+    ('epoch', CASE WHEN (f.epoch & 255) > 100 OR f.epoch >> 8 > 500000 THEN false END, pg_catalog.format('%s.%s', f.epoch >> 8,
+       f.epoch & 255) || coalesce(to_char(f.since, '", since "YYYY-MM-DD HH24:MI:SS" UTC"'), ''),
+     'How often the timeline has changed, and how often tokens had to rise since then: 127 times at most.'),
+    ('token sequence', f.seqcache = 1 AND f.seqincrement = 1 AND f.seqmax <= 8796093022207 AND f.cycles <> 'cycles'
+       AND f.number < f.seqmax / 10 * 9,
+     pg_catalog.format('cache %s, increment %s, %s, %s %% used', f.seqcache, f.seqincrement, f.cycles, f.number * 100 / f.seqmax),
+     'Anything but cache 1, increment 1, no cycle and a maximum of 8796093022207 hands tokens out of order. At the '
+       'maximum nothing is granted any more.'),
+    ('tokens', f.granted <= f.drawn, pg_catalog.format('%s drawn, %s granted', f.drawn, f.granted), CASE
+       WHEN f.granted <= f.drawn THEN 'The sequence is ahead of every token that was granted.'
+       ELSE 'The sequence is behind tokens that were granted, as after a restore: names that are new would begin below '
+         'them, and fences refuse that. Advance the epoch.' END)) AS v
+$$;
+
+-- diagnose_rights is diagnose for rights.
+CREATE FUNCTION diagnose_rights() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE sql VOLATILE AS $$
+  WITH w AS MATERIALIZED (SELECT o.*, row_number() OVER () AS n, pg_catalog.count(*) OVER () AS all FROM wrong_rights() o)
+  SELECT 'rights', true, 'as they must be', 'Only the functions touch the tables, and only the two roles call them.'
+  WHERE NOT EXISTS (SELECT FROM w)
+  UNION ALL
+  SELECT 'rights on ' || w.object, false,
+    w.grantee || CASE WHEN w.lacks THEN ' lacks ' ELSE ' has ' END || w.privileges,
+    CASE WHEN w.lacks THEN 'What needs this right fails: ' ELSE 'Nobody may have this right: ' END || w.mend || '.'
+  FROM w WHERE w.n <= 10
+  UNION ALL
+  SELECT 'rights', false, w.all - 10 || ' more are wrong', 'See object, grantee, privileges and mend of wrong_rights().'
+  FROM w WHERE w.n = 11
+$$;
 
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
 -- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
   WITH f AS MATERIALIZED (
-    SELECT i.epoch, i.timeline_since AT TIME ZONE 'UTC' AS since, current_timeline() AS line,
-      pg_is_in_recovery() AS standby, r.rolname, r.rolsuper, s.seqcache, s.seqincrement,
-      CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
-      (i.epoch << 44) + (SELECT q.last_value FROM fencing_token_seq q) AS drawn,
-      coalesce(GREATEST((SELECT max(l.token) FROM locks l), (SELECT max(f.last_token) FROM fences f)), 0) AS granted,
+    SELECT r.rolname, r.rolsuper,
       (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database()) AS multis,
-      (SELECT count(*) FROM pg_prepared_xacts p
+      (SELECT pg_catalog.count(*) FROM pg_prepared_xacts p
        WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') AS prepared,
-      (SELECT clock_timestamp() - min(a.xact_start) FROM pg_stat_activity a
+      (SELECT clock_timestamp() - pg_catalog.min(a.xact_start) FROM pg_stat_activity a
        WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()) AS oldest,
       pg_has_role('pg_read_all_stats', 'USAGE') AS sees, pg_notification_queue_usage()::numeric AS heard,
       can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds
-    FROM installation i JOIN pg_roles r ON r.rolname = current_user   -- who is the owner here
-      JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass)
+    FROM pg_roles r WHERE r.rolname = current_user)   -- who is the owner here
+  SELECT * FROM diagnose_tokens()
+  UNION ALL
   SELECT v.* FROM f CROSS JOIN LATERAL (VALUES
     ('owner', NOT f.rolsuper, quote_ident(f.rolname) || CASE WHEN f.rolsuper THEN ', a superuser' ELSE '' END,
      'The functions run with the rights of their owner' || CASE WHEN f.rolsuper
        THEN '. One that is no superuser limits what a hole in them could do.' ELSE ', and it is no superuser.' END),
-    ('timeline', CASE WHEN NOT f.standby THEN f.line IS NOT NULL END,
-     CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.line::text, 'not visible') END, CASE
-       WHEN f.standby THEN 'Ask the primary.' WHEN f.line > 0 THEN 'Tokens ascend over a failover that loses commits.'
-       ELSE 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace does '
-         'nothing. Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).' END),
-    ('epoch', NULL, f.epoch || coalesce(to_char(f.since, '", since "YYYY-MM-DD HH24:MI:SS" UTC"'), ''),
-     'The high bits of new tokens (2^44 and up); it grows with each change of the timeline.'),
-    ('token sequence', f.seqcache = 1 AND f.seqincrement = 1 AND f.cycles <> 'cycles',
-     format('cache %s, increment %s, %s', f.seqcache, f.seqincrement, f.cycles),
-     'Anything but cache 1, increment 1 and no cycle hands tokens out of order.'),
-    ('tokens', f.granted <= f.drawn, format('%s drawn, %s granted', f.drawn, f.granted), CASE
-       WHEN f.granted <= f.drawn THEN 'The sequence is ahead of every token that was granted.'
-       ELSE 'The sequence is behind tokens that were granted, as after a restore: names that are new would begin below '
-         'them, and fences refuse that. Advance the epoch.' END),
     ('multixacts', f.multis < 1000000000, f.multis || ' of 2147483648',
      'They are used where several transactions hold a row at once. Vacuum brings the number down.'),
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,
-     format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
+     pg_catalog.format('fsync %s, full_page_writes %s', current_setting('fsync'), current_setting('full_page_writes')),
      'With either off, a crash of the machine can lose grants that were answered.'),
     ('synchronous standby', NULL, coalesce(nullif(current_setting('synchronous_standby_names'), ''), 'none'),
      'Without one, a failover may lose the last grants and writes; tokens ascend all the same.'),
@@ -3172,18 +3772,22 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('notification queue', f.heard < 0.5, round(f.heard * 100, 1) || ' % full',
      'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.')) AS v
   UNION ALL
+  SELECT * FROM diagnose_rights()
+  UNION ALL
   SELECT 'guard of ' || g.table_name, g.problem IS NULL, g.resource || coalesce('/<' || g.key_column || '>', ''),
     coalesce(g.problem || '. Guard the table again.', 'Every write needs the fence of this resource.')
   FROM list_guards() g
 $$;
 
--- prune_locks removes locks, with all their slots, that have been free for longer than p_idle and that nobody queues
--- for. A call is one step: it looks at no more than p_limit names after p_after, in order. It returns how many locks
--- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It finds the
--- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
--- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
--- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
--- the epoch takes it over. The history gets the leases that have run out.
+-- prune_locks removes locks, with all their slots, that have been free for longer than p_idle, that nobody queues for
+-- and that nobody watches. A call is one step: it looks at no more than p_limit names after p_after, in order. It
+-- returns how many locks went, and next: pass that to the following step, each in a transaction by itself, until it is
+-- NULL. It finds the locks without locking. To remove them it locks the table, before it locks or writes any row, and
+-- waits for that at most a tenth of a second: so two that prune come one after the other. Then it locks the rows,
+-- waiting for nobody: what has run out and has a renewal or a COMMIT under way stays. That keeps tokens in order
+-- (I21): an INSERT locks the table before it draws a token, so no token is drawn before the row went and used after.
+-- If the sequence does not know the greatest token of the rows, the epoch takes it over. The history gets the leases
+-- that have run out.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -3192,13 +3796,13 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 AS $$
 DECLARE
   ok    boolean := require_read_committed()
-    AND (p_idle >= interval '0' IS TRUE OR refuse('idle', p_idle::text, 'not be negative'))
-    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+    AND is_age('idle', p_idle) AND is_count('limit', p_limit, 1, 100000);
   since timestamptz := clock_timestamp() - p_idle;
   names text[];
   top   bigint;
+  drawn bigint;
 BEGIN
-  SELECT array_agg(c.name ORDER BY c.name) INTO names FROM (
+  SELECT pg_catalog.array_agg(c.name ORDER BY c.name) INTO names FROM (
     SELECT i.name FROM locks i WHERE i.name > coalesce(p_after, '') AND i.slot = 0
       AND i.expires_at <= since AND GREATEST(i.ended_at, i.expires_at) <= since
     ORDER BY i.name LIMIT p_limit) c;
@@ -3206,18 +3810,15 @@ BEGIN
   IF names IS NULL THEN
     RETURN;
   END IF;
-  PERFORM settle(n) FROM unnest(names) n;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
-  WITH idle AS MATERIALIZED (            -- whoever has locked a head waits for our table lock: never wait for them
-      SELECT f.name FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
-        SELECT i.name FROM locks i
-        WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at)
-          AND GREATEST(i.ended_at, i.expires_at) <= since
-          AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
-                          AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))
-          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
-          AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
-        FOR UPDATE OF i SKIP LOCKED) f),
+  WITH mine AS MATERIALIZED (            -- whoever has locked a row waits for our table lock: never wait for them
+      SELECT r.* FROM pg_catalog.unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
+        SELECT i.name, GREATEST(i.ended_at, i.expires_at) AS ended, GREATEST(i.spent_until, i.watched_until) AS needed
+        FROM locks i WHERE i.name = c.name FOR UPDATE OF i SKIP LOCKED) r),
+    idle AS MATERIALIZED (
+      SELECT m.name FROM mine m WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name) GROUP BY m.name
+      HAVING pg_catalog.max(m.ended) <= since AND (pg_catalog.max(m.needed) <= clock_timestamp()) IS NOT FALSE
+        AND pg_catalog.count(*) = (SELECT pg_catalog.count(*) FROM locks o WHERE o.name = m.name)),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
@@ -3225,10 +3826,10 @@ BEGIN
         SELECT 'expired', g.name, g.token, g.first_token, g.holder, g.session_id, g.slot, g.mode, g.capacity,
           g.acquired_at, g.expires_at, g.grants
         FROM gone g WHERE g.expires_at > '-infinity')
-    SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
-  UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)
-    WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);
-  IF cardinality(names) = p_limit THEN
+    SELECT pg_catalog.count(*) FILTER (WHERE slot = 0), pg_catalog.max(token) INTO removed, top FROM gone;
+  SELECT s.last_value INTO drawn FROM fencing_token_seq s;
+  UPDATE installation i SET epoch = next_epoch(i.epoch, top, drawn) WHERE top > (i.epoch << 36) + drawn;
+  IF pg_catalog.cardinality(names) = p_limit THEN
     next := names[p_limit];
   END IF;
 END $$;
@@ -3240,36 +3841,41 @@ END $$;
 
 -- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases,
 -- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
--- session's row goes first (I25), so that its other tickets do not count any more. A client that is still alive loses
--- its leases, and its waiting calls queue again, at the end. All of it is one transaction.
+-- session's row goes first (I25), so that its other tickets do not count any more; unless the session itself is writing
+-- it. A client that is still alive loses its leases, and its waiting calls queue again, at the end. All of it is one
+-- transaction. It waits for each lock as break_lock does.
 CREATE FUNCTION break_session(
   p_session_id uuid, p_reason text, p_actor text, p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
                expires_at timestamptz, handed int[], watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit() AND is_operator(p_reason, p_actor)
     AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
-    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+    AND is_count('limit', p_limit, 1, 10000);
   head locks;
   n    text;
-  r    record;
-  b    record;
+  r    record;  b record;
   left_queue boolean;
 BEGIN
-  DELETE FROM sessions s WHERE s.session_id = p_session_id;
+  DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM sessions o WHERE o.session_id = p_session_id FOR UPDATE SKIP LOCKED));
   FOR n IN
     SELECT a.name FROM (
       SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND l.expires_at > clock_timestamp()
       UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
     WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
   LOOP
-    SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0 FOR NO KEY UPDATE;
+    head := take_to_break(n, NULL);
     left_queue := false;
     name := n;
-    FOR r IN DELETE FROM waiters q WHERE q.name = n AND q.session_id = p_session_id RETURNING q.ticket, q.holder LOOP
+    FOR r IN
+      DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(         -- what is locked is being taken back
+        SELECT o.ctid FROM waiters o WHERE o.name = n AND o.session_id = p_session_id AND o.ticket > head.served
+        FOR UPDATE SKIP LOCKED)) RETURNING q.ticket, q.holder
+    LOOP
       left_queue := true;
       slot := NULL; ticket := r.ticket; holder := r.holder;
       token := NULL; new_token := NULL; expires_at := NULL; handed := NULL; watched := NULL;
@@ -3279,11 +3885,9 @@ BEGIN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND l.expires_at > clock_timestamp() ORDER BY l.slot
     LOOP
-      BEGIN
-        b := break_lock(n, p_reason, p_actor, r.token);
-      EXCEPTION WHEN SQLSTATE 'LK006' THEN
-        CONTINUE;                                               -- it has just ended by itself
-      END;
+      CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
+        WHERE l.name = n AND l.slot = r.slot AND l.expires_at > clock_timestamp());
+      b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
       left_queue := false;
       slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
       expires_at := b.expires_at; handed := b.handed; watched := b.watched;
@@ -3325,7 +3929,7 @@ BEGIN
       CASE WHEN handed THEN NEW.acquired_at WHEN granted THEN OLD.expires_at ELSE NEW.ended_at END, OLD.grants);
   RETURN NULL;
 EXCEPTION WHEN OTHERS THEN
-  RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, quote_literal(OLD.name), SQLERRM;
+  RAISE WARNING 'the history lacks the tenure of token % of lock %: %', OLD.token, pg_catalog.quote_literal(OLD.name), SQLERRM;
   RETURN NULL;
 END $$;
 
@@ -3359,7 +3963,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 DECLARE
   ok  boolean := require_read_committed() AND has_bytes('actor', p_actor, 256)
-    AND (p_level IS NULL OR p_level IN ('losses', 'all') OR refuse('level', quote_literal(left(p_level, 40)),
+    AND (p_level IS NULL OR p_level IN ('losses', 'all') OR refuse('level', pg_catalog.quote_literal(left(p_level, 40)),
       'be losses or all'))
     AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', p_keep::text,
       'be from 1 day to 36525 days'));
@@ -3394,6 +3998,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 AS $$
 #variable_conflict use_column
 DECLARE
+  ok   boolean := is_length(p_limit);
   upto bigint := coalesce(p_before, 9223372036854775807);
 BEGIN
   RETURN QUERY
@@ -3439,6 +4044,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit);
 BEGIN
   IF p_lock_name = '' THEN
     RETURN QUERY
@@ -3473,11 +4080,12 @@ CREATE FUNCTION clock_steps(p_after bigint DEFAULT 0, p_limit int DEFAULT 100000
 RETURNS TABLE (id bigint, before timestamptz, after timestamptz, last bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
+  SELECT is_length(p_limit);
   WITH page AS MATERIALIZED (
-    SELECT e.id, e.at, lag(e.at) OVER (ORDER BY e.id) AS before
+    SELECT e.id, e.at, pg_catalog.lag(e.at) OVER (ORDER BY e.id) AS before
     FROM (SELECT o.id, o.at FROM events o WHERE o.id >= p_after ORDER BY o.id LIMIT p_limit) e)
   SELECT s.id, s.before, s.at, m.last
-  FROM (SELECT nullif(max(p.id), p_after) AS last FROM page p) m
+  FROM (SELECT nullif(pg_catalog.max(p.id), p_after) AS last FROM page p) m
     LEFT JOIN page s ON s.at < s.before - interval '0.1 s'
   ORDER BY s.id
 $$;
@@ -3494,8 +4102,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 AS $$
 DECLARE
   ok   boolean := require_read_committed()
-    AND (p_older IS NULL OR p_older >= interval '0' OR refuse('older', p_older::text, 'not be negative'))
-    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+    AND (p_older IS NULL OR is_age('older', p_older)) AND is_count('limit', p_limit, 1, 100000);
   upto timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
 BEGIN
   WITH page AS MATERIALIZED (
@@ -3503,7 +4110,7 @@ BEGIN
     gone AS (
       DELETE FROM events e WHERE e.id = ANY (ARRAY(
         SELECT o.id FROM events o JOIN page p ON p.id = o.id WHERE p.old FOR UPDATE OF o SKIP LOCKED)) RETURNING e.id)
-    SELECT (SELECT count(*) FROM gone), CASE WHEN count(*) = p_limit AND bool_or(p.old) THEN max(p.id) END
+    SELECT (SELECT pg_catalog.count(*) FROM gone), CASE WHEN pg_catalog.count(*) = p_limit AND bool_or(p.old) THEN pg_catalog.max(p.id) END
       INTO removed, next FROM page p;
   IF removed > 0 THEN
     UPDATE installation i SET history_pruned = upto FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
@@ -3525,18 +4132,19 @@ AS $$
     blocked AS MATERIALIZED (
       SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
           SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
-          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
+          WHERE r.locktype = 'relation'
+            AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
             AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
       LIMIT 1000),
     blockers AS MATERIALIZED (
-      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN unnest(pg_blocking_pids(b.pid)) AS p (pid)
+      SELECT DISTINCT p.pid FROM blocked b CROSS JOIN pg_catalog.unnest(pg_blocking_pids(b.pid)) AS p (pid)
       WHERE p.pid NOT IN (SELECT o.pid FROM blocked o))
   SELECT v.item, v.value FROM (VALUES
-      ('blocked', (SELECT count(*) FROM blocked b)),
+      ('blocked', (SELECT pg_catalog.count(*) FROM blocked b)),
       ('blocked_seconds', (
-        SELECT coalesce(GREATEST(0, extract(epoch FROM clock_timestamp() - min(b.waitstart))), 0) FROM blocked b)),
-      ('blockers', (SELECT count(*) FROM blockers b)),
-      ('blocking_seconds', (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))
+        SELECT coalesce(GREATEST(0, extract(epoch FROM clock_timestamp() - pg_catalog.min(b.waitstart))), 0) FROM blocked b)),
+      ('blockers', (SELECT pg_catalog.count(*) FROM blockers b)),
+      ('blocking_seconds', (SELECT extract(epoch FROM clock_timestamp() - pg_catalog.min(a.xact_start))
                             FROM pg_stat_activity a JOIN blockers b ON b.pid = a.pid))) AS v (item, value)
   WHERE v.value IS NOT NULL
 $$;
@@ -3550,19 +4158,20 @@ CREATE FUNCTION statistics(p_top int DEFAULT 0)
 RETURNS TABLE (item text, lock_name text, value double precision)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+  SELECT is_count('top', p_top, 0, 100000);
   WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
     leases AS MATERIALIZED (
       SELECT l.name, l.session_id, l.acquired_at, l.expires_at - m.now < l.ttl / 3 AS ending,
              l.renewed_at < m.now - l.ttl / 2 OR s.alive_until <= m.now AS dead
       FROM moment m JOIN locks l ON l.expires_at > m.now LEFT JOIN sessions s ON s.session_id = l.session_id),
     held AS (
-      SELECT h.name, count(*) AS leases, count(*) FILTER (WHERE h.ending) AS ending, min(h.acquired_at) AS since
+      SELECT h.name, pg_catalog.count(*) AS leases, pg_catalog.count(*) FILTER (WHERE h.ending) AS ending, pg_catalog.min(h.acquired_at) AS since
       FROM leases h GROUP BY h.name),
     queued AS (
-      SELECT q.name, count(*) FILTER (WHERE s.alive_until > m.now) AS waiting,
-             count(*) FILTER (WHERE (s.alive_until > m.now) IS NOT TRUE) AS dead,
-             min(q.enqueued_at) FILTER (WHERE s.alive_until > m.now) AS since
-      FROM moment m JOIN waiters q ON q.ticket > 0 LEFT JOIN sessions s ON s.session_id = q.session_id GROUP BY q.name),
+      SELECT q.name, pg_catalog.count(*) FILTER (WHERE s.alive_until > m.now) AS waiting,
+             pg_catalog.count(*) FILTER (WHERE (s.alive_until > m.now) IS NOT TRUE) AS dead,
+             pg_catalog.min(q.enqueued_at) FILTER (WHERE s.alive_until > m.now) AS since
+      FROM moment m JOIN queue q ON q.ticket > 0 LEFT JOIN sessions s ON s.session_id = q.session_id GROUP BY q.name),
     known AS (
       SELECT h.name, coalesce(h.leases, 0) AS leases, coalesce(h.ending, 0) AS ending, h.since AS held_since,
              coalesce(q.waiting, 0) AS waiting, coalesce(q.dead, 0) AS dead, q.since AS waiting_since,
@@ -3577,9 +4186,9 @@ AS $$
                AS label, k.*
       FROM known k),
     sums AS (
-      SELECT r.label, count(*) FILTER (WHERE r.leases > 0) AS locks, sum(r.leases) AS leases, sum(r.ending) AS ending,
-             min(r.held_since) AS held_since, sum(r.waiting) AS waiting, sum(r.dead) AS dead,
-             min(r.waiting_since) AS waiting_since
+      SELECT r.label, pg_catalog.count(*) FILTER (WHERE r.leases > 0) AS locks, sum(r.leases) AS leases, sum(r.ending) AS ending,
+             pg_catalog.min(r.held_since) AS held_since, sum(r.waiting) AS waiting, sum(r.dead) AS dead,
+             pg_catalog.min(r.waiting_since) AS waiting_since
       FROM ranked r GROUP BY GROUPING SETS ((r.label), ()) HAVING p_top > 0 OR grouping(r.label) = 1)
   SELECT v.item, s.label, v.value FROM sums s CROSS JOIN moment m CROSS JOIN LATERAL (VALUES
       ('locks', s.locks), ('leases', coalesce(s.leases, 0)), ('ending', coalesce(s.ending, 0)),
@@ -3588,8 +4197,8 @@ AS $$
       ('waiting_seconds', coalesce(GREATEST(0, extract(epoch FROM m.now - s.waiting_since)), 0))) AS v (item, value)
   UNION ALL
   SELECT v.item, NULL, v.value FROM moment m CROSS JOIN LATERAL (VALUES
-      ('sessions', (SELECT count(*) FROM sessions s WHERE s.alive_until > m.now)),
-      ('dead_holders', (SELECT count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
+      ('sessions', (SELECT pg_catalog.count(*) FROM sessions s WHERE s.alive_until > m.now)),
+      ('dead_holders', (SELECT pg_catalog.count(DISTINCT l.session_id) FROM leases l WHERE l.dead)),
       ('tokens', (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM fencing_token_seq q)),
       ('notification_queue', pg_notification_queue_usage()::numeric)) AS v (item, value)
   UNION ALL
@@ -3612,39 +4221,53 @@ $$;
 -- ==== 99_rights
 
 -- Rights. Users call functions and own nothing. Operators are users who may also break, bypass, prune and read the
--- history. Only other functions call a function that is not named here. Roles belong to the whole cluster, so another
--- database may create or drop them at this very moment; then try again.
+-- history. Only other functions call a function that is not named here.
+
+-- callable lists the functions that a role may call: of pglock_user those of users, of pglock_admin all.
+CREATE FUNCTION callable() RETURNS TABLE (role text, name text)
+LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT
+AS $$
+  WITH users AS (
+    SELECT pg_catalog.unnest('{schema_version, database_id, start_client, timeline, diagnose, wrong_rights, sweep,
+      acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
+      own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal,
+      outcome, guard_write, key_column, made_triggers, guard_triggers, guard_table, unguard_table, list_guards,
+      broken_guards, list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences,
+      session_rows, list_sessions, list_waits, backend_pids, list_backends, list_blockers, statistics,
+      recent_events}'::text[]) AS name)
+  SELECT 'pglock_user', u.name FROM users u
+  UNION ALL SELECT 'pglock_admin', u.name FROM users u
+  UNION ALL SELECT 'pglock_admin', pg_catalog.unnest('{break_lock, break_session, bypass_guards, advance_epoch, prune_locks,
+    list_history, prune_history, set_history, history_settings, replay_history, clock_steps}'::text[])
+$$;
+
+-- own_objects, made here, lists what is ours in the schema: what was not there before. The rights are set as they must
+-- be. Roles belong to the whole cluster, so another database may create or drop them at
+-- this very moment; then try again.
 DO $do$
 DECLARE
-  ours   oid := (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema());
-  theirs oid[] := current_setting('pglock.before');
-  users  text[] := '{schema_version, database_id, start_client, timeline, diagnose, sweep,
-    acquire_lease, acquire_leases, renew_leases, check_leases, release_lease, release_leases, hand_over, give_up,
-    own_lease, look, own_tickets, announce, watch, mark_connection, end_session, fence, fence_all, once, seal, outcome,
-    guard_write, key_column, guard_triggers, guard_table, unguard_table, list_guards,
-    list_locks, rank_locks, get_lock, list_waiters, rank_waiters, list_fences, rank_fences, session_rows, list_sessions,
-    list_waits, backend_pids, list_backends, statistics, recent_events}';
-  admins text[] := '{break_lock, break_session, bypass_guards, advance_epoch, prune_locks, list_history, prune_history,
-    set_history, history_settings, replay_history, clock_steps}';
-  f      record;
+  f record;
 BEGIN
-  FOR f IN SELECT c.oid::regclass AS name FROM pg_class c WHERE c.relnamespace = ours AND c.relname = ANY (ARRAY[
-      'installation', 'locks', 'sessions', 'waiters', 'spent_grants', 'fences', 'receipts', 'done_keys', 'events']) LOOP
-    EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', f.name);
-  END LOOP;
-  FOR f IN SELECT p.oid::regprocedure AS name FROM pg_proc p
-           WHERE p.pronamespace = ours AND NOT p.oid = ANY (theirs) LOOP
-    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f.name);
-  END LOOP;
+  EXECUTE (   -- what is here and was not before, and what golang-migrate and this statement make
+    SELECT pg_catalog.format('CREATE FUNCTION own_objects() RETURNS TABLE (kind text, name text) LANGUAGE sql IMMUTABLE '
+                  'SET search_path FROM CURRENT AS %L',
+                  'VALUES ' || string_agg(pg_catalog.format('(%L, %L)', o.kind, o.name), ', '))
+    FROM (
+      SELECT 'class' AS kind, c.relname::text AS name FROM pg_class c
+      WHERE c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
+        AND c.relkind IN ('r', 'v', 'S', 'c')
+        AND NOT 'c' || c.oid = ANY (current_setting('pglock.before')::text[])
+      UNION SELECT 'class', 'pglock_schema_migrations'
+      UNION SELECT 'function', p.oid::regprocedure::text FROM pg_proc p
+      WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
+        AND NOT 'f' || p.oid = ANY (current_setting('pglock.before')::text[])
+      UNION SELECT 'function', 'own_objects()' ORDER BY 1, 2) o);
   FOR attempt IN 1..100 LOOP
     BEGIN
       IF to_regrole('pglock_user') IS NULL THEN CREATE ROLE pglock_user NOLOGIN; END IF;
       IF to_regrole('pglock_admin') IS NULL THEN CREATE ROLE pglock_admin NOLOGIN IN ROLE pglock_user; END IF;
-      EXECUTE format('GRANT USAGE ON SCHEMA %I TO pglock_user, pglock_admin', current_schema());
-      FOR f IN SELECT p.oid::regprocedure AS name,
-                 CASE WHEN p.proname = ANY (users) THEN 'pglock_user, ' ELSE '' END AS also FROM pg_proc p
-               WHERE p.pronamespace = ours AND NOT p.oid = ANY (theirs) AND p.proname = ANY (users || admins) LOOP
-        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %spglock_admin', f.name, f.also);
+      FOR f IN SELECT w.mend FROM wrong_rights(true) w LOOP
+        EXECUTE f.mend;
       END LOOP;
       EXIT;
     EXCEPTION

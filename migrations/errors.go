@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 )
 
 var (
@@ -81,7 +82,7 @@ func (e *StepError) Error() string {
 	if e.Unknown {
 		s = fmt.Sprintf("migrations: schema %q: the change from version %d to %d may or may not have been done; migrate again: ", e.Schema, e.From, e.To)
 	}
-	s += e.Err.Error()
+	s += failure.Bare(e.Err)
 	var pgErr *pgconn.PgError
 	if errors.As(e.Err, &pgErr) {
 		for _, more := range []string{pgErr.Detail, pgErr.Hint} {

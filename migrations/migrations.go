@@ -19,6 +19,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/failure"
 )
 
 //go:generate go run ../internal/migrationgen
@@ -59,7 +61,8 @@ func WithSchema(name string) Option {
 // Up brings the schema to the latest version. Every program can call it at its start: if the schema already has that
 // version, Up changes nothing, waits for nobody, and needs only the role pglock_user. Otherwise the user must own the
 // schema. If the schema is missing, the user must be allowed to create it and, once per cluster, the roles
-// pglock_user and pglock_admin.
+// pglock_user and pglock_admin. Up refuses a schema in which others may make objects or have functions: their code
+// would run with the rights of the functions' owner.
 //
 // A failed step is rolled back, and the steps before it stay. Correct the cause and call Up again. When ctx ends, the
 // current step is rolled back too.
@@ -94,7 +97,7 @@ func Version[D Database](ctx context.Context, database D, opts ...Option) (versi
 // Check returns the error with which Up would refuse to begin; nil if it would not refuse, or has nothing to do. It
 // changes nothing.
 //
-// Errors: ErrInvalid, *RightError, *DirtyError, ErrForeign, ErrNewer, or the failure to connect.
+// Errors: ErrInvalid, *RightError, *StepError, *DirtyError, ErrForeign, ErrNewer, or the failure to connect.
 func Check[D Database](ctx context.Context, database D, opts ...Option) error {
 	return run(ctx, database, opts, func(s session, ctx context.Context) error {
 		there, err := s.look(ctx, s.conn)
@@ -104,7 +107,10 @@ func Check[D Database](ctx context.Context, database D, opts ...Option) error {
 		if err := s.check(there); err != nil {
 			return err
 		}
-		return s.checkRoles(there)
+		if err := s.checkRoles(there); err != nil {
+			return err
+		}
+		return s.tryHead(ctx, there)
 	})
 }
 
@@ -148,7 +154,10 @@ func run[D Database](ctx context.Context, database D, opts []Option, f func(sess
 		err := c.connected(ctx, to, func(s session) error { return f(s, ctx) })
 		var step *StepError
 		if !errors.As(err, &step) || !step.Unknown || !c.resolve(ctx, to, step) {
-			return err
+			if errors.Is(err, ErrInvalid) { // of the caller's, whatever the schema
+				return err
+			}
+			return failure.At(ctx, err, "migrations: schema %q", c.schema)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (s session) refuseGuarded(ctx context.Context) error {
 	case errors.As(err, &pgErr) && slices.Contains([]string{"42883", "3F000"}, pgErr.Code):
 		return nil // there is no schema
 	case err != nil:
-		return fmt.Errorf("migrations: read the guards: %w", err)
+		return fmt.Errorf("read the guards: %w", err)
 	case tables != nil:
 		return &GuardedError{Tables: *tables}
 	}
@@ -32,7 +32,7 @@ func (s session) refuseGuarded(ctx context.Context) error {
 // dropRest removes golang-migrate's table, and also the schema if Up has created it and nothing else is in it.
 func (s session) dropRest(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, "DROP TABLE IF EXISTS "+s.quoted(versionTable)); err != nil {
-		return fmt.Errorf("migrations: %w", err)
+		return err
 	}
 	var ours bool
 	err := tx.QueryRow(ctx, `SELECT coalesce(obj_description(n.oid, 'pg_namespace') = $2, false)
@@ -43,8 +43,5 @@ func (s session) dropRest(ctx context.Context, tx pgx.Tx) error {
 	if err == nil && ours {
 		_, err = tx.Exec(ctx, "DROP SCHEMA "+pgx.Identifier{s.schema}.Sanitize())
 	}
-	if err != nil {
-		return fmt.Errorf("migrations: %w", err)
-	}
-	return nil
+	return err
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4/database"
@@ -11,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 )
 
 // session is a connection that migrates.
@@ -29,7 +32,7 @@ func parse[D Database](database D) (*pgx.ConnConfig, error) {
 	case string:
 		parsed, err := pgx.ParseConfig(d)
 		if err != nil {
-			return nil, fmt.Errorf("migrations: %w", err) // pgx leaves passwords out
+			return nil, failure.Told(err, "migrations: read the connection string") // pgx leaves passwords out
 		}
 		to = parsed
 	case *pgx.ConnConfig:
@@ -57,7 +60,7 @@ func made(config *pgx.ConnConfig) (ok bool) {
 func (c config) connected(ctx context.Context, to *pgx.ConnConfig, f func(session) error) error {
 	conn, err := pgx.ConnectConfig(ctx, to)
 	if err != nil {
-		return fmt.Errorf("migrations: %w", err)
+		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is lost
 	return f(session{c, conn})
@@ -175,14 +178,50 @@ func (s session) step(ctx context.Context, tx pgx.Tx, there found, by int) error
 	return err
 }
 
+// tryHead says why the next file would be refused. It runs the checks with which that begins, and undoes it.
+func (s session) tryHead(ctx context.Context, there found) error {
+	if !there.schema { // then it will be made by this user
+		return nil
+	}
+	names, err := fs.Glob(s.source, fmt.Sprintf("%06d_*.up.sql", there.version+1))
+	if err != nil || len(names) != 1 {
+		return fmt.Errorf("version %d has %d files", there.version+1, len(names))
+	}
+	file, err := fs.ReadFile(s.source, names[0])
+	if err != nil {
+		return fmt.Errorf("read %s: %w", names[0], err)
+	}
+	head, _, found := strings.Cut(string(file), "END $do$;")
+	if !found {
+		return nil
+	}
+	tx, err := s.conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) //nolint:errcheck // it has done nothing
+	if err := s.prepare(ctx, tx, there); err != nil {
+		return err
+	}
+	if _, err = tx.Exec(ctx, head+"END $do$;", pgx.QueryExecModeSimpleProtocol); err != nil {
+		return &StepError{Schema: s.schema, From: there.version, To: there.version + 1, Err: err}
+	}
+	return nil
+}
+
 // prepare makes the schema if it is missing, and makes it the one in which the files work.
 func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 	name := pgx.Identifier{s.schema}.Sanitize()
-	sql := ""
 	if !there.schema {
-		sql = "CREATE SCHEMA " + name + "; COMMENT ON SCHEMA " + name + " IS '" + ownComment + "'; "
+		sql := "CREATE SCHEMA " + name + "; COMMENT ON SCHEMA " + name + " IS '" + ownComment + "'"
+		if _, err := tx.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+		if err := dismiss(ctx, tx, "SCHEMA", name, "SELECT nspacl, nspowner FROM pg_catalog.pg_namespace WHERE oid = $1::pg_catalog.text::pg_catalog.regnamespace"); err != nil {
+			return err
+		}
 	}
-	_, err := tx.Exec(ctx, sql+"SET LOCAL search_path = "+name+", pg_temp", pgx.QueryExecModeSimpleProtocol)
+	_, err := tx.Exec(ctx, "SET LOCAL search_path = "+name+", pg_temp")
 	return err
 }
 
@@ -192,13 +231,13 @@ func (s session) prepare(ctx context.Context, tx pgx.Tx, there found) error {
 func (s session) alone(ctx context.Context, f func(pgx.Tx, found) error) (sent bool, err error) {
 	tx, err := s.conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return false, fmt.Errorf("migrations: %w", err)
+		return false, err
 	}
 	defer tx.Rollback(ctx) //nolint:errcheck // after a commit, or on a connection that is closed
 	if err := s.takeTurn(ctx, tx); err != nil && ctx.Err() != nil {
 		return false, fmt.Errorf("%w: %w", ErrBusy, err)
 	} else if err != nil {
-		return false, fmt.Errorf("migrations: %w", err)
+		return false, err
 	}
 	there, err := s.look(ctx, tx)
 	if err != nil {

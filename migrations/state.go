@@ -51,7 +51,7 @@ func (c config) look(ctx context.Context, db querier) (found, error) {
 		f, err = c.lookOnce(ctx, db)
 	}
 	if err != nil {
-		return found{}, fmt.Errorf("migrations: look at schema %q: %w", c.schema, err)
+		return found{}, err
 	}
 	return f, nil
 }

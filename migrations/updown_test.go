@@ -132,6 +132,7 @@ func TestOddSchemaNamesWork(t *testing.T) {
 		t.Run(schema, func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.EmptyDatabase(t)
+			execute(t, db.Conn(t), "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // who has it before PostgreSQL 15
 			o := migrations.WithSchema(schema)
 			if err := migrations.Up(t.Context(), db.URL(), o); err != nil {
 				t.Fatal(err)

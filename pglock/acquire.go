@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
@@ -63,6 +64,7 @@ func (c *Client) Do(ctx context.Context, name string, fn func(context.Context, *
 		if lost := lease.Release(ctx); errors.Is(lost, ErrLost) && !errors.Is(err, ErrLost) {
 			err = errors.Join(err, lost)
 		}
+		err = failure.OfContext(ctx, err)
 	}()
 	return fn(lease.Context(), lease)
 }
@@ -72,6 +74,7 @@ func (c *Client) acquire(ctx, parent context.Context, r request) (*Lease, error)
 	r.sight = c.look(ctx)
 	l, err := c.get(ctx, parent, r)
 	if err != nil {
+		err = failure.At(ctx, err, "pglock: acquire lock %q", r.Name)
 		c.failed(&r, err)
 	}
 	return l, err
@@ -111,7 +114,7 @@ func (c *Client) get(ctx, parent context.Context, r request) (*Lease, error) {
 // obtain requests a grant for this call alone, and makes a lease of it.
 func (c *Client) obtain(ctx, parent context.Context, q *pending) (*Lease, error) {
 	if !c.calls.begin(q, c.now()) {
-		return nil, closedError(q.Name)
+		return nil, ErrClosed
 	}
 	defer c.calls.end(q)
 	g, err := c.getGrant(ctx, q)
@@ -181,7 +184,7 @@ func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, e
 	if !c.adopt(l, way) {
 		l.end(ErrReleased)
 		c.takeBack(q.RequestID, q.lost, q.TTL)
-		return nil, closedError(q.Name)
+		return nil, ErrClosed
 	}
 	return l, nil
 }

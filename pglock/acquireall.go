@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
@@ -57,7 +57,7 @@ func (c *Client) AcquireAll(ctx context.Context, names []string, opts ...Acquire
 	for _, l := range leases { // the first may have been lost during the wait for the last
 		if err := l.Err(); err != nil {
 			c.giveBack(ctx, leases)
-			return nil, fmt.Errorf("pglock: acquire %d locks: %w", len(names), err)
+			return nil, err
 		}
 	}
 	return together(parent, first.owner, leases), nil
@@ -106,7 +106,7 @@ func (ls *Leases) Release(ctx context.Context) error {
 		releases.Go(func() { errs[i] = l.Release(ctx) })
 	}
 	releases.Wait()
-	return errors.Join(errs...)
+	return failure.Told(errors.Join(errs...), "pglock: release %d locks", len(ls.all))
 }
 
 // giveBack ends leases that nobody has seen. They are taken back like abandoned requests, in the background if

@@ -14,7 +14,8 @@ import (
 )
 
 // backend is what a client's loops need from the database. Package server implements it; the tests of timers
-// use a fake. Only one goroutine at a time calls the second group of methods.
+// use a fake. The second group of methods is for the heartbeat, and after it for Close. within is how long getting a
+// connection may take.
 type backend interface {
 	OnAbandoned(take func(protocol.Request, protocol.Answer, error))
 	OnTrouble(t server.Trouble)
@@ -30,10 +31,11 @@ type backend interface {
 	Watch(ctx context.Context, name string, lasting time.Duration) (infos []LockInfo, channel string, err error)
 	Listen(ctx context.Context) (listener.Conn, error)
 	Drain(ctx context.Context)
-	Close(ctx context.Context)
+	Close()
 
-	Beat(ctx context.Context, s protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error)
-	RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)
+	RenewAll(ctx context.Context, within time.Duration, s protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error)
+	Look(ctx context.Context, within time.Duration, s protocol.Session, nested []int64) (map[int64]protocol.Sighting, error)
+	RenewWaiting(ctx context.Context, within time.Duration, c protocol.Claim, wait time.Duration) (protocol.Verdict, error)
 	OwnTickets(ctx context.Context, s protocol.Session, tickets []int64) ([]protocol.RequestID, error)
 	TakeBack(ctx context.Context, s protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error)
 	ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error)
@@ -77,14 +79,14 @@ func start(
 	case state == "3F000" || state == "42883": // no such schema, no such function
 		return started{}, &SchemaError{Schema: schema, Have: 0, Need: SchemaVersion}
 	case err != nil:
-		return started{}, fmt.Errorf("pglock: start client: %w", errorFromSQL(err, "", 0))
+		return started{}, errorFromSQL(err, "", 0)
 	case found.version < SchemaVersion || servesFrom > SchemaVersion:
 		return started{}, &SchemaError{Schema: schema, Have: found.version, Need: SchemaVersion}
 	case readOnly:
 		return found, fmt.Errorf("%w: connect to the primary (target_session_attrs=read-write)", ErrReadOnly)
 	case !sequenceOK:
 		return found, fmt.Errorf("%w: sequence fencing_token_seq was altered and may hand out tokens in the wrong order: "+
-			"ALTER SEQUENCE %s INCREMENT 1 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
+			"ALTER SEQUENCE %s INCREMENT 1 MAXVALUE 8796093022207 CACHE 1 NO CYCLE", ErrSchema, pgx.Identifier{schema, "fencing_token_seq"}.Sanitize())
 	}
 	return found, nil
 }

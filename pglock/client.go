@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
@@ -46,7 +47,7 @@ type Client struct {
 
 	ctx    context.Context // ends when the client is closed
 	cancel context.CancelCauseFunc
-	beats  sync.WaitGroup // the heartbeat, whose connection Close uses after it
+	beats  sync.WaitGroup // the heartbeat
 	ended  chan struct{}  // closed when Close has ended the leases
 	gone   chan struct{}  // closed when Close has ended everything
 
@@ -55,6 +56,13 @@ type Client struct {
 	// othersWait says that the last release handed its lock to another client. The next release then expects
 	// the same, and sends the announcement in the same round trip.
 	othersWait atomic.Bool
+
+	// mayBeKnown says that the server may know the session: a request that waits, a look or a mark makes it known.
+	mayBeKnown atomic.Bool
+
+	flights    sync.WaitGroup  // the heartbeat's statements under way; begun by the heartbeat only
+	flying     context.Context // theirs, which Close ends
+	endFlights context.CancelFunc
 
 	beatWake     chan struct{} // 1-buffered: something is due before the planned beat
 	deadlineWake chan struct{} // 1-buffered: a lease ends before the planned look at the deadlines
@@ -86,11 +94,11 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts ...Option) (*Client, erro
 	pg := database{server.New(pool, config.schema, config.listen, ErrClosed)}
 	databaseID, err := pg.start(ctx, config.schema)
 	if err != nil {
-		return nil, err
+		return nil, failure.At(ctx, err, "pglock: start client")
 	}
 	c, err := newClient(config, pg, trust.SystemClock())
 	if err != nil {
-		return nil, err
+		return nil, failure.At(ctx, err, "pglock: start client")
 	}
 	c.databaseID = databaseID
 	return c, nil
@@ -107,6 +115,7 @@ func newClient(config config, b backend, now trust.Clock) (*Client, error) {
 		leases: newLeases(), queue: queue.New(config.sessionTTL), takebacks: takeback.New(),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background()) //nolint:forbidigo // the client's own life, ended by Close
+	c.flying, c.endFlights = context.WithCancel(context.WithoutCancel(c.ctx))
 	c.observing = observe(config.observers, c.ctx)
 	c.lines = handoff.New[*turnCall, *Lease](config.turns, func(ln *line) bool { return c.calls.background(func() { c.serve(ln) }) }, c.waitsInLine)
 	c.listener = listener.New(listener.Config{Life: c.ctx, Own: c.channel(), Connect: b.Listen, Notify: b.Notify,

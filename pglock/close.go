@@ -8,16 +8,22 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
+	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
 	"github.com/pglock-dev/pglock/internal/takeback"
 )
 
 // sayAgain is the pause before a release or a hand-over is sent again.
 const sayAgain = 20 * time.Millisecond
 
+// landing is how long Close waits for statements of the heartbeat.
+const landing = 500 * time.Millisecond
+
 // Close releases every lease, ends waiting calls with ErrClosed, and returns when every goroutine of the client
-// has ended. It talks to the server on a connection outside the pool, so it works even if every connection of
-// the pool is taken. It does so for as long as ctx allows: five seconds if ctx has already ended, as after a
+// has ended. It talks to the server on any connection that it can get: its own, one of the pool, or a new one. It
+// does so for as long as ctx allows: five seconds if ctx has already ended, as after a
 // signal, or has no deadline. The error says what it could not tell the server: those leases run out by
 // themselves, and places in queues end with the session. A second Close waits for the first, for as long as its
 // own ctx allows. If Open made the client, Close then closes its pool.
@@ -29,7 +35,7 @@ func (c *Client) Close(ctx context.Context) error {
 		case <-c.gone:
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("pglock: close: another call is still closing the client: %w", ctx.Err())
+			return failure.At(ctx, ctx.Err(), "pglock: close: another call is still closing the client")
 		}
 	}
 	defer close(c.gone)
@@ -48,7 +54,7 @@ func (c *Client) Close(ctx context.Context) error {
 	go func() { c.calls.asks.Wait(); close(asks) }()
 	go func() { c.calls.ends.Wait(); close(ends) }()
 	err := c.sayLast(ctx, claims, asks, ends)
-	c.backend.Close(ctx)
+	c.backend.Close()
 	<-asks
 	<-ends
 	c.calls.tasks.Wait()
@@ -56,7 +62,7 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.pool != nil {
 		c.pool.Close()
 	}
-	return errors.Join(err, c.observing.close())
+	return failure.At(ctx, errors.Join(err, c.observing.close()), "pglock: close")
 }
 
 // lastWords bounds how long a release or a close talks to the server: as long as ctx allows, but no longer than
@@ -84,11 +90,31 @@ func (c *Client) sayLast(ctx context.Context, claims []protocol.Claim, asks, end
 	failures := []error{c.takeBackLast(ctx), c.releaseLast(ctx, claims)}
 	wait(ends)
 	c.backend.Drain(ctx)
+	c.land(ctx)
 	failures = append(failures, c.takeBackLast(ctx))
-	if c.listener.Started() { // the server knows the session
-		_ = c.backend.EndSession(ctx, c.who()) // if this fails, it ends by itself
+	if c.mayBeKnown.Load() {
+		_ = lastly(ctx, c.endSession) // if this fails, it ends by itself
 	}
 	return errors.Join(failures...)
+}
+
+// land waits for the statements that the heartbeat has sent, so that none of them makes the session known again. It
+// does not wait long for a connection that may be dead.
+func (c *Client) land(ctx context.Context) {
+	defer c.endFlights()
+	ctx, cancel := context.WithTimeout(ctx, landing)
+	defer cancel()
+	defer context.AfterFunc(ctx, c.endFlights)()
+	c.flights.Wait()
+}
+
+// endSession ends the session, unless there is no server: nobody waits for that.
+func (c *Client) endSession(ctx context.Context) error {
+	err := c.backend.EndSession(ctx, c.who())
+	if server.NeverSent(err) && protocol.State(err) == "" {
+		return nil
+	}
+	return err
 }
 
 // releaseLast releases leases that end with the client.
@@ -105,7 +131,7 @@ func (c *Client) releaseLast(ctx context.Context, claims []protocol.Claim) error
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d leases could not be released and end with their TTL: %w", left, failure)
+		return fmt.Errorf("%d leases could not be released and end with their TTL: %w", left, failure)
 	}
 	return nil
 }
@@ -139,20 +165,21 @@ func (c *Client) takeBackLast(ctx context.Context) error {
 		}
 	}
 	if failure != nil {
-		return fmt.Errorf("pglock: close: %d requests could not be taken back; each ends with the session, or with its TTL if it was granted: %w", left, failure)
+		return fmt.Errorf("%d requests could not be taken back; each ends with the session, or with its TTL if it was granted: %w", left, failure)
 	}
 	return nil
 }
 
-// lastly sends a last statement. If the heartbeat's connection has died since its last use, it repeats the
-// statement on a new one.
+// lastly says something to the server until the server has answered or ctx ends. At first it gives up soon: the
+// connection may have died since its last use.
 func lastly(ctx context.Context, say func(context.Context) error) error {
 	deadline, _ := ctx.Deadline()
-	soon, cancel := context.WithTimeout(ctx, min(parting, time.Until(deadline))/4)
-	err := say(soon)
-	cancel()
-	if protocol.ConnectionLost(err) && ctx.Err() == nil {
-		err = say(ctx)
+	for limit := min(parting, time.Until(deadline)) / 4; ; limit *= 2 {
+		attempt, cancel := context.WithTimeout(ctx, limit)
+		err := say(attempt)
+		cancel()
+		if !protocol.ConnectionLost(err) || !pause.For(ctx, sayAgain) {
+			return err
+		}
 	}
-	return err
 }

@@ -22,6 +22,7 @@ func TestCloseReleasesAllLeasesInOneStatement(t *testing.T) {
 		for i := range 100 {
 			leases = append(leases, mustAcquire(t, c, fmt.Sprintf("report %d", i)))
 		}
+		synctest.Wait() // the heartbeat knows of them
 		if err := c.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -58,6 +59,58 @@ func TestCloseLeavesLostAndReleasedLeasesAlone(t *testing.T) {
 		}
 		if !errors.Is(lost.Err(), ErrLost) {
 			t.Errorf("the lost lease: %v", lost.Err())
+		}
+	})
+}
+
+// A look that the server still works on would make the session known again.
+func TestCloseEndsTheSessionWhenTheLastLookIsAnswered(t *testing.T) {
+	for name, hung := range map[string]bool{"answered": false, "silent": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				q := queued(s, time.Hour)
+				looked := 0
+				s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
+					defer s.set(func() { looked = len(s.calls) })
+					if hung {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					time.Sleep(200 * time.Millisecond)
+					return q.look(ctx, nested)
+				}
+				c := startClient(t, s, trust.SystemClock())
+				waiting(t.Context(), t, c, "report")
+				for len(s.of("look")) == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				began := time.Now()
+				if err := c.Close(t.Context()); err != nil || time.Since(began) > landing {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+				s.set(func() {
+					if last := s.calls[len(s.calls)-2]; last.what != "endSession" || looked == 0 || looked >= len(s.calls)-1 {
+						t.Errorf("the look came back after %d of %d calls, the last but one is %s", looked, len(s.calls), last.what)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestCloseEndsNoSessionThatNobodyKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		c := startClient(t, s, trust.SystemClock())
+		if err := mustAcquire(t, c, "report").Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range c.Watch(t.Context(), "report") {
+			break
+		}
+		if err := c.Close(t.Context()); err != nil || len(s.of("endSession")) != 0 {
+			t.Errorf("%v after %d requests to end the session", err, len(s.of("endSession")))
 		}
 	})
 }
@@ -111,7 +164,7 @@ func TestCloseEndsWaitingCallsWithErrClosed(t *testing.T) {
 						if r.l != nil || !errors.Is(r.err, ErrClosed) {
 							t.Errorf("a waiting call returned %v, %v; want ErrClosed", r.l, r.err)
 						}
-					case <-time.After(parting):
+					case <-time.After(5 * time.Second):
 						t.Fatal("a call still waits after Close")
 					}
 				}
@@ -157,8 +210,8 @@ func TestCloseThatReachesNoServerSaysSoAndJoinsEverything(t *testing.T) {
 		l := mustAcquire(t, c, "report")
 		began := time.Now()
 		err := c.Close(t.Context())
-		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != parting {
-			t.Errorf("Close = %v after %v, want a timeout after %v", err, time.Since(began), parting)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("Close = %v after %v, want a timeout after %v", err, time.Since(began), 5*time.Second)
 		}
 		if l.Err() != ErrReleased {
 			t.Errorf("the lease: %v", l.Err())
@@ -172,12 +225,12 @@ var partings = map[string]struct {
 	lasts time.Duration
 	want  error
 }{
-	"without a deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }, parting, context.DeadlineExceeded},
+	"without a deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) { return ctx, func() {} }, 5 * time.Second, context.DeadlineExceeded},
 	"ended before": {func(ctx context.Context) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()
 		return ctx, cancel
-	}, parting, context.DeadlineExceeded},
+	}, 5 * time.Second, context.DeadlineExceeded},
 	"with an earlier deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
 		return context.WithTimeout(ctx, time.Second)
 	}, time.Second, context.DeadlineExceeded},

@@ -68,6 +68,9 @@
 // Both ends are final. At either, Valid turns false and Context is done, with Err as its cause. Valid compares the
 // clocks when it is called, so it is right in the first instruction after a pause; Context follows within a second.
 //
+// A call under a context that has ended fails with an error that matches the context's error and its cause. So a call
+// under the Context of a lost lease matches context.Canceled and ErrLost; LostError.Name says which lease that is.
+//
 // # Waiting
 //
 // Acquire, AcquireAll and Do queue: the transaction that finds the lock held also writes a ticket. Tickets are
@@ -160,10 +163,10 @@
 //   - The answer to an acquire is lost: the client asks again with the same grant ID, for 10 s or the TTL; then it
 //     returns ErrOutcomeUnknown and takes the request back in the background. Acquire and Do tolerate 30 s without a
 //     server.
-//   - A connection hangs in silence: a renewal is given up after a third of the shortest TTL, at most 10 s, and
-//     tried
-//     again on a new connection. Every other statement has 10 s; then the call asks again, or fails. A call whose ctx
-//     ends returns at once: its statement continues without it, and what that brings goes back.
+//   - A connection hangs in silence: other leases are renewed on another one, as soon as they have waited for a quarter
+//     of their time; those of the silent renewal are asked for again after half of the time that they had left. Every
+//     other statement has 10 s; then the call asks again, or fails. A call whose ctx ends returns at once: its statement
+//     continues without it, and what that brings goes back.
 //   - Renewals fail: they are repeated every twentieth to tenth of the TTL, at most a second apart, until the
 //     deadline;
 //     then the lease is lost, and LostError.Err holds the last failure.
@@ -171,7 +174,10 @@
 //   - The server's clock jumps forward: leases end early. It is set back: those of dead holders end late.
 //   - A failover loses the grant: the next renewal reports the lease as lost, unknown or taken over.
 //   - An operator breaks the lease: the next heartbeat reports it.
-//   - The pool is exhausted: leases are kept; calls wait for a connection as long as their ctx.
+//   - The pool is exhausted: leases are kept and released; other calls wait for a connection as long as their ctx.
+//   - The server has no free slot for a connection: leases are kept and released, and waiting calls are granted their
+//     locks, over the client's connection or an idle one of the pool. Acquire and Do tolerate half a minute without
+//     either.
 //   - Release cannot reach the server while ctx allows: its error says so, the client keeps trying, and at worst
 //     the
 //     lease runs out by itself. The same holds if the server crashes just after a release, which does not wait for the
@@ -184,13 +190,17 @@
 //
 // Goroutines: two for its whole life, the heartbeat and the watch that ends leases at their deadlines; a third,
 // which listens, from the first wait or Watch on; one that calls the observer, if there is one (WithObserver); one for
-// each line of calls that wait for the same lock; and one for each statement under way, for at most ten seconds.
+// each line of calls that wait for the same lock; and one for each statement and each dial under way, for at most ten
+// seconds.
 //
-// Connections outside the pool: at most two. One is for renewals and looks, while the client waits or holds leases
-// for longer than a third of their TTL; it is made as the pool makes its own. The other listens, while any call
-// waits or watches; it is made likewise, or by WithListenConfig. Both are closed after 30 s without use, the first
-// after a minute at the latest where leases come and go. If the pool's configuration has no application_name, both
-// appear in pg_stat_activity as "pglock host/program[pid]".
+// Connections outside the pool: two. One is for renewals and looks, while the client waits or holds leases for longer
+// than a third of their TTL; it is made as the pool makes its own. If it cannot be opened, an idle one of the pool
+// serves for one statement at a time. If it does not answer, others are opened beside it for a moment; so they are, up to
+// four in all, for calls that release while the application holds its whole pool, and for questions of package
+// fencedstore. The second connection listens, while any call waits or watches; it is made likewise, or by
+// WithListenConfig. Both are closed after 30 s without use, the first after a minute at the latest where leases come
+// and go. If the pool's configuration has no application_name, both appear in pg_stat_activity as "pglock
+// host/program[pid]".
 //
 // Close leaves all queues, releases all leases, waits for calls that are under way, takes back what they leave, and
 // ends all goroutines and connections before it returns. It talks to the server for as long as ctx allows, as

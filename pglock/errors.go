@@ -124,12 +124,14 @@ const (
 	ReasonUnknown   Reason = "unknown"    // this database has no such grant: pruned, restored, or another database
 )
 
-// LostError says which lease was lost and why. It is an ErrLost.
+// LostError says which lease was lost and why. It is an ErrLost and nothing else: Err is there for people to read, and
+// errors.Is and errors.As do not look into it. That the last renewal timed out, or met a closed connection, says
+// nothing of the call that returns this error, and nothing of its context.
 type LostError struct {
 	Name   string
 	Token  Token
 	Reason Reason
-	Err    error // the last failure to renew, if any
+	Err    error // the last failure to renew, if any; its text is part of Error
 }
 
 func (e *LostError) Error() string {
@@ -142,8 +144,6 @@ func (e *LostError) Error() string {
 
 // Is reports whether target is ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
-
-func (e *LostError) Unwrap() error { return e.Err }
 
 // ArgumentError names the argument, its value and the rule it breaks. It is an ErrInvalid.
 type ArgumentError struct {

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/failure"
 )
 
 // Grant proves to the SQL functions of pglock that a lease is the caller's own. Whoever has it can renew and
@@ -39,7 +41,7 @@ func (g Grant) LogValue() slog.Value { return slog.StringValue(g.String()) }
 // Errors: ErrReleased or ErrLost if the lease has ended; its grant may already be another call's.
 func (l *Lease) Export() (Grant, error) {
 	if !l.makeKnown() {
-		return Grant{}, fmt.Errorf("export %s: %w", l, cmp.Or(l.howEnded(), ErrReleased))
+		return Grant{}, failure.Told(cmp.Or(l.howEnded(), ErrReleased), "pglock: export lock %q", l.name)
 	}
 	return l.shown(), nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/trust"
 )
@@ -47,7 +48,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err er
 	}
 	h := &hold{d: d, done: make(chan struct{})}
 	if !l.makeKnown() || !l.takeHold(h) {
-		return nil, fmt.Errorf("extend %s: %w", l, cmp.Or(l.Err(), l.howEnded(), ErrReleased))
+		return nil, failure.At(ctx, cmp.Or(l.Err(), l.howEnded(), ErrReleased), "pglock: extend lock %q", l.name)
 	}
 	select {
 	case <-h.done:
@@ -55,9 +56,9 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err er
 	case <-l.ctx.Done():
 		err = l.Err()
 	case <-l.client.ctx.Done():
-		err = fmt.Errorf("extend lock %q: %w", l.name, ErrClosed)
+		err = ErrClosed
 	case <-ctx.Done():
-		err = fmt.Errorf("pglock: extend lock %q: %w", l.name, ctx.Err())
+		err = ctx.Err()
 		l.mu.Lock()
 		if l.failure != nil {
 			err = fmt.Errorf("%w: the last renewal failed: %w", err, l.failure)
@@ -65,7 +66,7 @@ func (l *Lease) Extend(ctx context.Context, d time.Duration) (end func(), err er
 		l.mu.Unlock()
 	}
 	l.dropHold(h)
-	return nil, err
+	return nil, failure.At(ctx, err, "pglock: extend lock %q", l.name)
 }
 
 // takeHold makes the heartbeat extend the lease. It returns false if the lease has ended.
@@ -152,6 +153,9 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 		if !h.isDone() {
 			close(h.done)
 		}
+	}
+	if sent.Mono < l.fresh { // a later request was answered before
+		return g
 	}
 	if !v.ExpiresAt.IsZero() {
 		l.expiresAt = v.ExpiresAt

@@ -78,6 +78,60 @@ func TestServerKeepsAnExtensionUntilItIsUndone(t *testing.T) {
 	}
 }
 
+// A repetition of the acquire may arrive late, when the lease has long been extended. It is answered with the same grant,
+// and leaves the extension as it is: somebody else would be granted the lock in the middle of a long write.
+func TestI1_I6_ALateRepetitionOfAnAcquireKeepsTheExtension(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	c := startClient(t, db.Pool(t))
+	for mode, opt := range map[string]pglock.AcquireOption{"exclusive": pglock.WithHolder("me"), "shared": pglock.WithShared(), "limit": pglock.WithLimit(3)} {
+		t.Run(mode, func(t *testing.T) {
+			l := mustAcquire(t, c, mode, pglock.WithTTL(time.Minute), opt)
+			g, err := l.Export()
+			if err != nil {
+				t.Fatal(err)
+			}
+			capacity := "NULL::int"
+			if mode == "limit" {
+				capacity = "3"
+			}
+			_, expiry := renewed(t, conn, l, "'1 hour'", "NULL")
+			for _, repetition := range []string{
+				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity + ")",
+				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity + ", p_retry => true)",
+				"acquire_lease($1, $2, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => " + capacity + ", p_wait => true)",
+				`acquire_leases(ARRAY[$1], ARRAY[$2::uuid], gen_random_uuid(), '{me}', '{1 min}', '{NULL}', '{true}', ARRAY[$3],
+					ARRAY[` + capacity + `], '{true}', '10 s', '{NULL}', '{false}', '{1}')`,
+			} {
+				var granted bool
+				var token int64
+				if err := conn.QueryRow(t.Context(), "SELECT granted, token FROM pglock."+repetition, mode, g.ID, mode).Scan(&granted, &token); err != nil ||
+					!granted || token != int64(g.Token) {
+					t.Fatalf("%s: %v with token %d, %v; want the grant with token %d", repetition, granted, token, err, g.Token)
+				}
+				var left time.Duration
+				if err := conn.QueryRow(t.Context(), "SELECT expires_at - clock_timestamp() FROM pglock.locks WHERE grant_id = $1", g.ID).Scan(&left); err != nil ||
+					left < 50*time.Minute {
+					t.Errorf("I1: %s leaves %v, %v; want nearly an hour", repetition, left, err)
+				}
+			}
+			if left, _ := renewed(t, conn, l, "NULL", expiry); left > time.Minute {
+				t.Errorf("the extension was undone, and %v are left", left)
+			}
+			var before, after time.Time
+			const until = "SELECT expires_at FROM pglock.locks WHERE grant_id = $1"
+			if err := conn.QueryRow(t.Context(), until, g.ID).Scan(&before); err != nil {
+				t.Fatal(err)
+			}
+			execute(t, conn, "SELECT pglock.acquire_lease($1, $2::text::uuid, gen_random_uuid(), 'me', '1 min', p_mode => $3, p_capacity => "+capacity+")", mode, g.ID.String(), mode)
+			if err := conn.QueryRow(t.Context(), until, g.ID).Scan(&after); err != nil || !after.After(before) {
+				t.Errorf("I12: a repetition renews the lease, whose expiry was %v and is %v, %v", before, after, err)
+			}
+		})
+	}
+}
+
 func TestI11_ExtensionsThatMakeNoSenseAreRefusedByTheServer(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)

@@ -293,18 +293,14 @@ func hintText(grantID uuid.UUID, ticket int64, token, first int64, left time.Dur
 	return hintOf(grantID, fmt.Sprintf("%d %d 0 %d %d", ticket, token, left.Microseconds(), first))
 }
 
-func (s *fakeServer) Beat(ctx context.Context, w protocol.Session, p protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
+func (s *fakeServer) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 	s.note(call{what: "beat"})
-	if p.Look {
-		s.note(call{what: "look", tokens: p.Nested})
+	if f := hook(s.fakeStore, &s.onRenewAll); f != nil {
+		return f(ctx, claims)
 	}
-	if f := hook(s.fakeStore, &s.onRenewAll); f != nil && len(p.Claims) > 0 {
-		verdicts, err := f(ctx, p.Claims)
-		return verdicts, nil, err
-	}
-	verdicts, found := make(map[protocol.Claim]protocol.Verdict), make(map[int64]protocol.Sighting)
+	verdicts := make(map[protocol.Claim]protocol.Verdict)
 	err := s.does(ctx, "beat", func() {
-		for _, c := range p.Claims {
+		for _, c := range claims {
 			verdicts[c] = protocol.Verdict{Outcome: string(cmp.Or(s.ended[c.GrantID], ReasonTakenOver))}
 			if r := s.row(c.Name); r.is(c) {
 				r.until = time.Now().Add(r.TTL + r.Grace)
@@ -313,15 +309,24 @@ func (s *fakeServer) Beat(ctx context.Context, w protocol.Session, p protocol.Be
 				verdicts[c] = protocol.Verdict{Outcome: string(ReasonBroken)}
 			}
 		}
+	})
+	return verdicts, err
+}
+
+func (s *fakeServer) Look(ctx context.Context, _ time.Duration, w protocol.Session, nested []int64) (map[int64]protocol.Sighting, error) {
+	s.note(call{what: "beat"})
+	s.note(call{what: "look", tokens: nested})
+	found := make(map[int64]protocol.Sighting)
+	err := s.does(ctx, "beat", func() {
 		for _, r := range s.rows {
 			for i, t := range r.queue {
-				if p.Look && t.session == sessionOf(w.Key) {
+				if t.session == sessionOf(w.Key) {
 					found[t.number] = protocol.Sighting{First: i == 0, Remaining: max(0, time.Until(r.until))}
 				}
 			}
 		}
 	})
-	return verdicts, found, err
+	return found, err
 }
 
 // about answers a call about one lease.

@@ -58,6 +58,7 @@ type fakeStore struct {
 	onCheck      func(ctx context.Context, c protocol.Claim) (time.Duration, error)
 	onReason     func(c protocol.Claim) (Reason, error) // after a release
 	onSweep      func(ctx context.Context) error
+	onTimeline   func(ctx context.Context) error
 	onAnnounce   func(ctx context.Context) error // through the pool
 	onRelease    func(ctx context.Context, c protocol.Claim) (bool, error)
 	onHandOver   func(c protocol.Claim) protocol.Handed // what a release grants to waiters
@@ -214,7 +215,7 @@ func (s *fakeStore) Drain(ctx context.Context) {
 	s.flights.Wait()
 }
 
-func (s *fakeStore) Close(context.Context) {
+func (s *fakeStore) Close() {
 	s.set(func() { s.shut = true })
 	s.endAll()
 	s.flights.Wait()
@@ -228,27 +229,22 @@ func (s *fakeStore) endAll() {
 	}
 }
 
-func (s *fakeStore) Beat(ctx context.Context, _ protocol.Session, p protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
-	names := namesOf(p.Claims)
+func (s *fakeStore) RenewAll(ctx context.Context, _ time.Duration, _ protocol.Session, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
 	s.note(call{what: "beat"})
-	if len(names) > 0 {
-		s.note(call{what: "renewAll", names: names})
+	s.note(call{what: "renewAll", names: namesOf(claims)})
+	if f := hook(s, &s.onRenewAll); f != nil {
+		return f(ctx, claims)
 	}
-	var found map[int64]protocol.Sighting
-	if p.Look {
-		s.note(call{what: "look", tokens: p.Nested})
-		if f := hook(s, &s.onLook); f != nil {
-			var err error
-			if found, err = f(ctx, p.Nested); err != nil {
-				return nil, nil, err
-			}
-		}
+	return s.renewed(claims), nil
+}
+
+func (s *fakeStore) Look(ctx context.Context, _ time.Duration, _ protocol.Session, nested []int64) (map[int64]protocol.Sighting, error) {
+	s.note(call{what: "beat"})
+	s.note(call{what: "look", tokens: nested})
+	if f := hook(s, &s.onLook); f != nil {
+		return f(ctx, nested)
 	}
-	if f := hook(s, &s.onRenewAll); f != nil && len(names) > 0 {
-		verdicts, err := f(ctx, p.Claims)
-		return verdicts, found, err
-	}
-	return s.renewed(p.Claims), found, nil
+	return nil, nil
 }
 
 // renewed is the verdict that every lease is renewed by its own TTL.
@@ -274,7 +270,7 @@ func (s *fakeStore) Renew(ctx context.Context, c protocol.Claim) (protocol.Verdi
 	return protocol.Verdict{Outcome: protocol.Renewed, Remaining: left}, err
 }
 
-func (s *fakeStore) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
+func (s *fakeStore) RenewWaiting(ctx context.Context, _ time.Duration, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
 	s.note(call{what: "renewBusy", names: []string{c.Name}, grantID: c.GrantID, wait: wait})
 	v = protocol.Verdict{Outcome: protocol.Renewed, Remaining: s.ttl(c.GrantID)}
 	if f := hook(s, &s.onRenewBusy); f != nil {
@@ -304,7 +300,13 @@ func (s *fakeStore) EndSession(context.Context, protocol.Session) error {
 	return nil
 }
 
-func (s *fakeStore) Timeline(context.Context) (time.Duration, bool, error) {
+func (s *fakeStore) Timeline(ctx context.Context) (time.Duration, bool, error) {
+	s.note(call{what: "timeline"})
+	if f := hook(s, &s.onTimeline); f != nil {
+		if err := f(ctx); err != nil {
+			return 0, false, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Since(s.promoted), !s.promoted.IsZero(), nil

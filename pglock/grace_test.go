@@ -80,6 +80,87 @@ func TestGraceAfterAFailoverIsSatOutWithTheLease(t *testing.T) {
 	})
 }
 
+// Nobody could say whether there was a failover: the call asks again, as it does for the lock.
+func TestGraceOutlivesALostConnection(t *testing.T) {
+	for name, fails := range map[string]func(ctx context.Context) error{
+		"reset":   func(context.Context) error { return errReset },
+		"no slot": func(context.Context) error { return sqlError("53300") },
+		"silent":  func(ctx context.Context) error { time.Sleep(10 * time.Second); return context.DeadlineExceeded },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				c := startClient(t, s, trust.SystemClock())
+				s.promoted = time.Now()
+				s.onTimeline = fails
+				time.AfterFunc(15*time.Second, func() { s.set(func() { s.onTimeline = nil }) })
+				l, err := c.Acquire(t.Context(), "report", WithGrace(time.Minute))
+				if err != nil || time.Since(s.began) != time.Minute || !l.Valid() {
+					t.Fatalf("Acquire: %v after %v", err, time.Since(s.began))
+				}
+				if n := len(s.of("timeline")); n > 100 {
+					t.Errorf("asked %d times", n)
+				}
+				time.Sleep(time.Hour) // no failover lately
+				s.set(func() { s.onTimeline = fails })
+				time.AfterFunc(5*time.Second, func() { s.set(func() { s.onTimeline = nil }) })
+				if _, err := c.TryAcquire(t.Context(), "other", WithGrace(time.Minute)); err != nil {
+					t.Errorf("TryAcquire: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func TestGraceThatNobodyCanTellFailsInTheEnd(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ends  func(c *Client, l *Lease, cancel func()) // after five seconds; nil: nobody has to
+		want  error
+		after time.Duration
+	}{
+		"without a server for long": {func(*Client, *Lease, func()) {}, errReset, outage},
+		"when ctx ends":             {func(_ *Client, _ *Lease, cancel func()) { cancel() }, context.Canceled, 5 * time.Second},
+		"when the lease is lost": {func(_ *Client, l *Lease, _ func()) {
+			l.end(&LostError{Name: "report", Reason: ReasonBroken})
+		}, ErrLost, 5 * time.Second},
+		"when the client is closed": {func(c *Client, _ *Lease, _ func()) {
+			_ = c.Close(context.WithoutCancel(t.Context()))
+		}, ErrClosed, 5 * time.Second},
+		"with a refusal": {nil, ErrPermission, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFakeStore()
+				c := startClient(t, s, trust.SystemClock())
+				s.onTimeline = func(context.Context) error { return errReset }
+				if tc.ends == nil {
+					s.onTimeline = func(context.Context) error { return sqlError("42501") }
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				held := func() (l *Lease) {
+					c.leases.mu.Lock()
+					defer c.leases.mu.Unlock()
+					for l = range c.leases.all {
+					}
+					return l
+				}
+				if tc.ends != nil {
+					time.AfterFunc(5*time.Second, func() { tc.ends(c, held(), cancel) })
+				}
+				_, err := c.Acquire(ctx, "report", WithGrace(time.Minute), WithTTL(time.Hour))
+				if took := time.Since(s.began); !errors.Is(err, tc.want) || took < tc.after-lastAgain || took > tc.after {
+					t.Errorf("%v after %v, want %v after %v", err, took, tc.want, tc.after)
+				}
+				synctest.Wait()
+				if held() != nil {
+					t.Error("the client keeps the lease")
+				}
+			})
+		})
+	}
+}
+
 func TestGraceOutOfRangeIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := startClient(t, newFakeStore(), trust.SystemClock())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -66,7 +67,7 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 			} else {
 				l.setHanding(false)
 			}
-			return fmt.Errorf("pglock: hand over lock %q to %q: %w", l.name, to, err)
+			return failure.Told(err, "pglock: hand over lock %q to %q", l.name, to) // as in Release
 		}
 	}
 }
@@ -101,7 +102,7 @@ func (l *Lease) checkHandOver(to string) error {
 // notHandedOver returns the error for an outcome. If the server no longer knows the lease, it ends here too.
 func (l *Lease) notHandedOver(to, outcome string) error {
 	if outcome == protocol.Nobody {
-		return fmt.Errorf("hand over lock %q to %q: %w", l.name, to, ErrNoWaiter)
+		return failure.Told(ErrNoWaiter, "pglock: hand over lock %q to %q", l.name, to)
 	}
 	l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(outcome)})
 	return l.howEnded()

@@ -1,84 +1,232 @@
 package pglock
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
+	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"time"
 
-	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 const (
 	// idle is how long the heartbeat keeps its connection without anything to renew.
 	idle = 30 * time.Second
-	// patience limits one attempt to renew, however long the TTLs are: a lease that is granted meanwhile needs the
-	// heartbeat too.
-	patience = protocol.Patience
-	// busyWait is how long the heartbeat waits at most for one lease's row that somebody has locked. No other lease
-	// may be lost by that.
-	busyWait = 30 * time.Millisecond
-	// busyAgain is when it tries again.
-	busyAgain = 10 * time.Millisecond
-	// lookPatience limits one look at the queue.
+	// cutOff is how long a statement may take before its connection is given up, at least: it may only be slow, and on a
+	// full server a connection that was closed may not come back. Those who cannot wait for it ask again beside it.
+	cutOff = 2 * time.Second
+	// lookPatience is how long one look at the queue may take.
 	lookPatience = 5 * time.Second
+	// backWithin is how soon a request should be taken back. Its call may wait for that (leavePatience).
+	backWithin = time.Second
 	// sweepEvery is how often a client with a heartbeat removes what nobody needs any more.
 	sweepEvery = time.Minute
+
+	// A statement is made so small that it takes a twelfth of the shortest TTL of a lease, or of the session while calls
+	// wait, and at most half a second: that is how long it holds up others.
+	holdsUp     = 12
+	holdsUpMost = 500 * time.Millisecond
+	// If it takes longer, work that is due goes beside it, on another connection, as soon as it has waited for a
+	// quarter of its time.
+	waitsFor = 4
 )
 
-// sooner is the part of its interval by which a renewal comes earlier, from 0 to a tenth. It is drawn once per beat.
-// So sessions spread out, and so do the beats of a session with more leases than one beat renews, while the leases of
-// a beat stay together.
-func sooner() float64 { return rand.Float64() / 10 }
+// The kinds of the heartbeat's work. From 0 on, a kind is a class of leases.
+const (
+	nothing = -1 - iota
+	looking
+	takingBack
+	sweeping
+)
 
-// beatInterval is a third of the TTL, less a part of it.
-func beatInterval(ttl time.Duration, sooner float64) time.Duration {
-	third := ttl / 3
-	return third - time.Duration(sooner*float64(third))
+// classes of leases there are, from MinTTL to MaxTTL.
+const classes = 20
+
+// classOf is the class of the leases with about this TTL. No lease of a class has twice the TTL of another.
+func classOf(ttl time.Duration) int { return bits.Len64(uint64(ttl/MinTTL)) - 1 }
+
+// agenda is what the heartbeat has to do besides what is under way. Its times are from now.
+type agenda struct {
+	kind   int           // of the due work whose end comes first
+	end    time.Duration // until then
+	next   time.Duration // until some work is due
+	beside time.Duration // until some work can wait no longer for the statement under way
+	hold   time.Duration // for so long a statement may hold up others
 }
 
-// heartbeat renews every lease of the client and looks after every waiting call, with one statement for all that is
-// due; then it takes back what nobody waits for any more.
-func (c *Client) heartbeat() {
-	swept := c.now().Mono - rand.N(sweepEvery)
-	for c.ctx.Err() == nil {
-		now := c.now()
-		due, shortest, next, planned := c.leases.due(now, c.queue.UntilLook(now))
-		look, nextLook := c.queue.DueLook(now)
-		batch, nextBack := c.takebacks.Due(now.Mono)
-		if len(due) > 0 || look != nil {
-			c.beat(due, shortest, look)
-		}
-		if len(batch) > 0 {
-			c.takeBackDue(batch, shortest)
-		}
-		if len(due) > 0 || look != nil || len(batch) > 0 {
-			if now := c.now().Mono; now-swept > sweepEvery {
-				swept = now
-				c.sweep(shortest)
-			}
-			continue
-		}
-		next = min(next, nextLook, nextBack)
-		if next == never && planned > idle {
-			if c.sleep(c.ctx, idle, c.beatWake) {
-				continue
-			}
-			c.backend.CloseOwn()
-			planned = less(planned, idle)
-		}
-		c.sleep(c.ctx, min(next, planned), c.beatWake)
+// add adds work that is due at a time, and useless after its end.
+func (a *agenda) add(kind int, due, end time.Duration) {
+	a.next = min(a.next, due)
+	a.beside = min(a.beside, due+max(0, end-due)/waitsFor)
+	if due <= 0 && end < a.end {
+		a.kind, a.end = kind, end
 	}
 }
 
-// sweep removes some of what dead sessions and old requests have left in the tables.
-func (c *Client) sweep(shortest time.Duration) {
-	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/6, time.Second))
-	defer cancel()
-	_ = c.backend.Sweep(ctx) // if it fails, the next one does it
+// flight is a statement under way.
+type flight struct {
+	kind  int
+	began time.Duration
+	until time.Duration // others of its kind wait for it no longer
+}
+
+// heart is the heartbeat of a client. Only its goroutine uses it.
+type heart struct {
+	*Client
+	underWay []*flight
+	landed   chan *flight
+	last     *flight // other work waits for this one; nil: for none
+	swept    time.Duration
+	worked   bool // since then
+}
+
+// heartbeat renews every lease of the client, looks after every waiting call, and takes back what nobody waits for any
+// more. Work whose end comes first goes first, one statement after the other. A statement that takes so long that other
+// work cannot wait is left alone, and the other work goes beside it.
+func (c *Client) heartbeat() {
+	h := heart{Client: c, landed: make(chan *flight), swept: c.now().Mono - rand.N(sweepEvery)}
+	for c.ctx.Err() == nil {
+		now := c.now()
+		a, wake := h.plan(now)
+		switch {
+		case a.kind != nothing && (h.last == nil || wake <= 0):
+			h.start(now, a)
+		case len(h.underWay) == 0 && a.next == never && wake > idle: // nothing is left to do
+			if !h.wait(idle) {
+				c.backend.CloseOwn()
+				h.wait(less(wake, idle))
+			}
+		default:
+			h.wait(wake)
+		}
+	}
+}
+
+// plan says what to do, and how long the heartbeat may wait for more.
+func (h *heart) plan(now trust.Instant) (a agenda, wake time.Duration) {
+	a = agenda{nothing, never, never, never, holdsUpMost}
+	if look := h.queue.UntilLook(now); look != never {
+		a.hold = min(a.hold, h.config.sessionTTL/holdsUp)
+		if h.hasRoom(now, looking) {
+			a.add(looking, look, max(look, 0)+h.config.sessionTTL/8) // one look may fail and cost the session nothing
+		}
+	}
+	if back := h.takebacks.Until(now.Mono); back != never && h.hasRoom(now, takingBack) {
+		a.add(takingBack, back, max(back, 0)+backWithin)
+	}
+	if h.worked && now.Mono-h.swept > sweepEvery && h.hasRoom(now, sweeping) {
+		a.add(sweeping, 0, sweepEvery)
+	}
+	return h.leases.plan(now, a, h)
+}
+
+// hasRoom reports whether another statement of the kind may go beside those under way. One for other leases of a class
+// may: the first may hang.
+func (h *heart) hasRoom(now trust.Instant, kind int) bool {
+	n := 0
+	for _, f := range h.underWay {
+		if f.kind == kind && now.Mono < f.until {
+			n++
+		}
+	}
+	return n == 0 || n == 1 && kind >= 0
+}
+
+// start does what is due.
+func (h *heart) start(now trust.Instant, a agenda) {
+	switch a.kind {
+	case looking:
+		if look, _ := h.queue.DueLook(now); look != nil {
+			limit := min(lookPatience, h.config.sessionTTL/3) // before the session counts as dead
+			h.fly(now, looking, limit, func(ctx context.Context) { h.lookAtQueue(ctx, look, limit) })
+		}
+	case takingBack:
+		if batch := h.takebacks.Due(now.Mono, max(1, int(a.hold/backCost))); len(batch) > 0 {
+			h.fly(now, takingBack, cutOff, func(ctx context.Context) { h.takeBackDue(ctx, batch) })
+		}
+	case sweeping:
+		h.swept, h.worked = now.Mono, false
+		h.fly(now, sweeping, cutOff, func(ctx context.Context) {
+			_ = h.backend.Sweep(ctx) // if it fails, the next one does it
+		})
+		return
+	default:
+		if p := h.leases.take(now, a.kind, max(1, int(a.hold/renewCost))); len(p.leases) > 0 {
+			h.fly(now, a.kind, p.limit, func(ctx context.Context) { h.renewAll(ctx, p, a.hold) })
+		}
+	}
+	h.worked = true
+}
+
+// fly sends a statement that should be answered within a limit. The next one waits for it, but not for long.
+func (h *heart) fly(now trust.Instant, kind int, limit time.Duration, do func(ctx context.Context)) {
+	f := &flight{kind, now.Mono, now.Mono + limit}
+	h.last, h.underWay = f, append(h.underWay, f)
+	h.flights.Go(func() {
+		ctx, cancel := context.WithTimeout(h.flying, max(limit, cutOff))
+		defer cancel()
+		do(ctx)
+		select {
+		case h.landed <- f:
+		case <-h.ctx.Done():
+		}
+	})
+}
+
+// wait waits until a statement has ended, a wake-up, or the end of d; false means the last.
+func (h *heart) wait(d time.Duration) bool {
+	var passed <-chan time.Time
+	if d < never {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		passed = timer.C
+	}
+	select {
+	case f := <-h.landed:
+		h.underWay = slices.DeleteFunc(h.underWay, func(other *flight) bool { return other == f })
+		if h.last == f {
+			h.last = nil
+		}
+	case <-h.beatWake:
+	case <-h.ctx.Done():
+	case <-passed:
+		return false
+	}
+	return true
+}
+
+// lookAtQueue asks the server about the waiting calls, and gives each its answer.
+func (c *Client) lookAtQueue(ctx context.Context, look *queue.Look, limit time.Duration) {
+	c.partNested()
+	c.nameOwners(look)
+	c.mayBeKnown.Store(true)
+	sent := c.now()
+	sightings, err := c.backend.Look(ctx, limit/2, c.who(), look.Nested)
+	if err != nil {
+		c.queue.LookFailed(look, err, sent, c.now())
+		return
+	}
+	answered := c.calls.answeredUntil()
+	if !c.takebacks.Empty() { // a ticket may be about to go
+		answered = 0
+	}
+	c.takeBackStrays(ctx, c.queue.Looked(look, sightings, sent, c.now(), answered))
+}
+
+// nameOwners tells the server which turns belong to owners that wait for other locks, because a turn may have
+// come while its owner waited. It runs in the background, since it takes a connection of the pool.
+func (c *Client) nameOwners(look *queue.Look) {
+	for _, w := range look.Owners() {
+		if o := w.(*owner); o.isUnnamed() {
+			c.calls.background(func() {
+				ctx, cancel := context.WithTimeout(c.ctx, lookPatience)
+				defer cancel()
+				_ = o.makeKnown(ctx) // else with the next look
+			})
+		}
+	}
 }
 
 // watchDeadlines ends leases at their local deadline, even while the heartbeat hangs in a request.
@@ -110,124 +258,4 @@ func (c *Client) sleep(ctx context.Context, d time.Duration, wake chan struct{})
 	case <-c.ctx.Done():
 	}
 	return false
-}
-
-// beat asks the server to renew the leases and to report on the waiting calls, and gives each its answer. It gives up
-// an attempt after a third of the shortest TTL of all leases, so that a connection that died silently leaves time for
-// another. With waiting calls it also gives up after a few seconds, and before the session counts as dead.
-func (c *Client) beat(due []*Lease, shortest time.Duration, look *queue.Look) {
-	b := protocol.Beat{Claims: make([]protocol.Claim, len(due))}
-	limit := min(shortest/3, patience)
-	if look != nil {
-		c.partNested()
-		c.nameOwners(look)
-		b.Look, b.Nested, limit = true, look.Nested, min(limit, lookPatience, c.config.sessionTTL/3)
-	}
-	ctx, cancel := context.WithTimeout(c.ctx, limit)
-	defer cancel()
-	sent := c.now()
-	renewals := make([]renewal, len(due))
-	for i, l := range due {
-		renewals[i] = l.renewal(sent)
-		b.Claims[i] = renewals[i].claim
-	}
-	verdicts, sightings, err := c.backend.Beat(ctx, c.who(), b)
-	var strays []int64
-	switch {
-	case look != nil && err != nil:
-		c.queue.LookFailed(look, err, sent, c.now())
-	case look != nil:
-		answered := c.calls.answeredUntil()
-		if !c.takebacks.Empty() { // a ticket may be about to go
-			answered = 0
-		}
-		strays = c.queue.Looked(look, sightings, sent, c.now(), answered)
-	}
-	var busy []*Lease
-	var did tally
-	sooner := sooner()
-	for i, l := range due {
-		v, known := verdicts[b.Claims[i]]
-		l = c.current(l)
-		switch {
-		case err != nil:
-			did.failed(l, l.renewLater(fmt.Errorf("renew: %w", err)))
-		case !known:
-			did.failed(l, l.renewLater(errUnanswered))
-		case v.Outcome == protocol.Renewed:
-			did.renewed(l, l.renewed(renewals[i], sent, v, sooner))
-		case v.Outcome == protocol.Busy:
-			busy = append(busy, l)
-		default:
-			l.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})
-		}
-	}
-	c.tellRenewals(c.observing.outside(), did, sent, cmp.Or(err, errUnanswered))
-	c.renewBusy(busy, shortest)
-	c.takeBackStrays(ctx, strays)
-}
-
-// nameOwners tells the server which turns belong to owners that wait for other locks, because a turn may have
-// come while its owner waited. It runs in the background, since it takes a connection of the pool.
-func (c *Client) nameOwners(look *queue.Look) {
-	for _, w := range look.Owners() {
-		if o := w.(*owner); o.isUnnamed() {
-			c.calls.background(func() {
-				ctx, cancel := context.WithTimeout(c.ctx, lookPatience)
-				defer cancel()
-				_ = o.makeKnown(ctx) // else with the next look
-			})
-		}
-	}
-}
-
-// renewBusy renews one of the leases whose rows others had locked, waiting for it briefly, and plans the others for
-// soon. So no lease waits longer than that for the row of another.
-func (c *Client) renewBusy(busy []*Lease, shortest time.Duration) {
-	if len(busy) == 0 {
-		return
-	}
-	first := rand.N(len(busy))
-	for i, l := range busy {
-		if i != first {
-			l.renewAfter(busyAgain, errBusy)
-		}
-	}
-	l := busy[first]
-	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
-	defer cancel()
-	sent := c.now()
-	r := l.renewal(sent)
-	v, err := c.backend.RenewWaiting(ctx, r.claim, min(shortest/12, busyWait))
-	l = c.current(l)
-	var did tally
-	switch translated := errorFromSQL(err, l.name, l.token); {
-	case err == nil:
-		did.renewed(l, l.renewed(r, sent, v, sooner()))
-	case errors.Is(translated, ErrLost):
-		l.end(translated)
-	default:
-		did.failed(l, l.renewAfter(busyAgain, fmt.Errorf("%w: %w", errBusy, err)))
-	}
-	c.tellRenewals(c.observing.outside(), did, sent, err)
-}
-
-var (
-	errBusy       = errors.New("renew: the lock's row is locked by another transaction")
-	errUnanswered = errors.New("renew: the server did not answer for this lease")
-)
-
-// renewLater plans the next attempt after a failure. The loss of the lease reports this failure if no attempt
-// succeeds. It returns how long the lease has not been renewed.
-func (l *Lease) renewLater(failure error) (gap time.Duration) {
-	return l.renewAfter(min(l.ttl/20+rand.N(l.ttl/20), time.Second), failure)
-}
-
-func (l *Lease) renewAfter(d time.Duration, failure error) (gap time.Duration) {
-	now := l.client.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.failure = failure
-	l.due = now.Add(d)
-	return now.Mono - l.fresh
 }

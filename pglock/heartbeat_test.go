@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -99,7 +100,8 @@ func TestFailedRenewalIsRetriedUntilTheLocalDeadline(t *testing.T) {
 			t.Errorf("the lease ended after %v, want %v", got, want)
 		}
 		var lost *LostError
-		if cause := context.Cause(l.Context()); !errors.As(cause, &lost) || lost.Reason != ReasonExpired || !errors.Is(cause, broken) {
+		cause := context.Cause(l.Context())
+		if !errors.As(cause, &lost) || lost.Reason != ReasonExpired || !errors.Is(lost.Err, broken) {
 			t.Errorf("cause %v, want expired because of %v", cause, broken)
 		}
 		beats := s.of("renewAll")
@@ -147,13 +149,18 @@ func TestLeaseEndsExactlyAtItsDeadlineWhileTheRenewalHangs(t *testing.T) {
 		if got, want := time.Since(began), 9500*time.Millisecond; got != want {
 			t.Errorf("the lease ended after %v, want %v", got, want)
 		}
-		if cause := context.Cause(l.Context()); !errors.Is(cause, ErrLost) || !errors.Is(cause, context.DeadlineExceeded) {
-			t.Errorf("cause %v, want the loss because of attempts that timed out", cause)
+		var lost *LostError
+		cause := context.Cause(l.Context())
+		if !errors.As(cause, &lost) || !strings.Contains(cause.Error(), errSilent.Error()) {
+			t.Errorf("cause %v, want the loss because of attempts without an answer", cause)
+		}
+		if errors.Is(cause, context.DeadlineExceeded) { // nobody's deadline has passed but the heartbeat's own
+			t.Errorf("cause %v is taken for a timeout of the caller's", cause)
 		}
 	})
 }
 
-func TestRenewalThatHangsForAThirdOfTheTTLIsGivenUp(t *testing.T) {
+func TestRenewalThatHangsIsGivenUpWhileThereIsTimeForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newFakeStore()
 		hung := make(chan time.Duration, 10)
@@ -164,8 +171,8 @@ func TestRenewalThatHangsForAThirdOfTheTTLIsGivenUp(t *testing.T) {
 			return nil, ctx.Err()
 		}
 		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "report", WithTTL(9*time.Second))
-		if got, want := <-hung, 3*time.Second; got != want {
-			t.Errorf("an attempt was given up after %v, want %v", got, want)
+		if got, left := <-hung, time.Until(l.Deadline()); (got - left).Abs() > time.Millisecond {
+			t.Errorf("an attempt was given up after %v, when %v were left, want half of the time that it had", got, left)
 		}
 		s.set(func() { s.onRenewAll = nil })
 		time.Sleep(time.Minute)
@@ -232,7 +239,7 @@ func TestLockedRowOfALongLeaseCostsNoShortOne(t *testing.T) {
 // for the others again soon. Every one of them is renewed in time once it is unlocked, and the unlocked ones are
 // renewed meanwhile.
 func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
-	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12, 240 * time.Millisecond: 20 * time.Millisecond, time.Second: busyWait, 30 * time.Second: busyWait} {
+	for ttl, most := range map[time.Duration]time.Duration{MinTTL: MinTTL / 12, 240 * time.Millisecond: 20 * time.Millisecond, time.Second: 30 * time.Millisecond, 30 * time.Second: 30 * time.Millisecond} {
 		t.Run(ttl.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newFakeStore()
@@ -285,7 +292,7 @@ func TestBeatWaitsForOneLockedRowAndForAMomentAtMost(t *testing.T) {
 				}
 				names := make(map[string]bool)
 				for i, a := range asked {
-					if names[a.names[0]] = true; i > 0 && a.at-asked[i-1].at > most+busyAgain {
+					if names[a.names[0]] = true; i > 0 && a.at-asked[i-1].at > most+10*time.Millisecond {
 						t.Errorf("the next wait came %v after the one before", a.at-asked[i-1].at)
 					}
 				}
@@ -311,7 +318,7 @@ func TestClientWithAHeartbeatSweepsOnceAMinute(t *testing.T) {
 		time.Sleep(time.Hour)
 		sweeps := s.of("sweep")
 		for i, sweep := range sweeps[1:] {
-			if gap := sweep.at - sweeps[i].at; gap < sweepEvery || gap > sweepEvery+2*time.Second {
+			if gap := sweep.at - sweeps[i].at; gap < time.Minute || gap > time.Minute+2*time.Second {
 				t.Errorf("a sweep %v after the one before", gap)
 			}
 		}

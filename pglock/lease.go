@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/handoff"
 	"github.com/pglock-dev/pglock/internal/hooks"
 	"github.com/pglock-dev/pglock/internal/pause"
@@ -28,6 +29,7 @@ type Lease struct {
 	token   Token
 	grantID uuid.UUID
 	ttl     time.Duration
+	class   int           // of the leases that are renewed with it
 	grace   time.Duration // on the server the lease is longer by this
 	mode    Mode
 	slot    int
@@ -46,6 +48,7 @@ type Lease struct {
 	deadline  trust.Instant // trust ends here
 	expiresAt time.Time     // by the server's clock, as last reported; zero before that
 	due       trust.Instant // the next renewal
+	asked     trust.Instant // until then the server may answer in time; zero: it is not asked
 	fresh     time.Duration // when the last successful request was sent, on the monotonic clock
 	failure   error         // of the last renewal
 	holds     []*hold       // what needs the lease for longer than its TTL
@@ -56,7 +59,7 @@ type Lease struct {
 }
 
 func newLease(c *Client, parent context.Context, r request, grantID uuid.UUID, token Token, slot int) *Lease {
-	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, grace: r.Grace,
+	l := &Lease{client: c, name: r.Name, holder: r.Holder, token: token, grantID: grantID, ttl: r.TTL, class: classOf(r.TTL), grace: r.Grace,
 		mode: Mode(r.Mode), slot: slot, owner: r.owner, row: int64(token), sight: r.sight}
 	l.owner.held.Add(1)
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(parent, ownerKey{}, l))
@@ -186,9 +189,9 @@ func (l *Lease) ask(ctx context.Context, what string, f func(context.Context) er
 		return l.Err()
 	}
 	if l.client.isClosed() && ctx.Err() == nil {
-		return fmt.Errorf("%s lock %q: %w", what, l.name, ErrClosed)
+		err = ErrClosed
 	}
-	return fmt.Errorf("pglock: %s lock %q: %w", what, l.name, err)
+	return failure.At(ctx, err, "pglock: %s lock %q", what, l.name)
 }
 
 // Release ends the lease, so that the next waiter can have the lock. First its context is done, with cause
@@ -237,7 +240,9 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 			if ctx.Err() != nil { // it may not have arrived
 				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
 			}
-			return fmt.Errorf("pglock: release lock %q (at worst it ends with its TTL): %w", l.name, errorFromSQL(err, l.name, l.token))
+			// ErrLost would say that this lease is lost, so the cause of ctx's end is not part of it.
+			err = errorFromSQL(err, l.name, l.token)
+			return failure.Told(err, "pglock: release lock %q (at worst it ends with its TTL)", l.name)
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
 	}
@@ -257,7 +262,8 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 	reason := Reason(r.Lost)
 	switch {
 	case err != nil && repeated:
-		return fmt.Errorf("pglock: release lock %q: %w: %w", l.name, ErrOutcomeUnknown, errorFromSQL(err, l.name, l.token))
+		err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, errorFromSQL(err, l.name, l.token))
+		return failure.Told(err, "pglock: release lock %q", l.name)
 	case err != nil:
 		reason = ReasonExpired
 	case reason == ReasonReleased && repeated:
@@ -272,13 +278,6 @@ func (l *Lease) whyLost(ctx context.Context, repeated bool) error {
 
 func (l *Lease) claim() protocol.Claim {
 	return protocol.Claim{Name: l.name, Token: l.row, GrantID: l.grantID, Slot: l.slot}
-}
-
-// dueAt is when the lease is to be renewed, and whether the last attempt has failed.
-func (l *Lease) dueAt() (trust.Instant, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.due, l.failure != nil || l.isUrgent()
 }
 
 // extend moves the deadline after a grant or a renewal by the TTL that was sent at the given moment. It never revives a lease that

@@ -15,8 +15,8 @@ import (
 const (
 	// wallClockLook is how often the watch reads the wall clock, which timers do not follow.
 	wallClockLook = time.Second
-	// beatMost limits the leases that one statement renews: about a tenth of a second of the server's time.
-	beatMost = 10_000
+	// beatMost limits the leases that one statement renews.
+	beatMost = int(holdsUpMost / renewCost)
 	// never is the plan of a loop that waits only for a wake-up.
 	never = pause.Never
 )
@@ -73,7 +73,7 @@ func (s *leases) replace(ctx context.Context, l, next *Lease, now trust.Instant)
 	}
 	l.ended = ErrReleased
 	l.owner.held.Add(-1)
-	next.deadline, next.due, next.fresh, next.expiresAt = l.deadline, l.due, l.fresh, l.expiresAt
+	next.deadline, next.due, next.asked, next.fresh, next.expiresAt = l.deadline, l.due, l.asked, l.fresh, l.expiresAt
 	l.passedTo(ctx, next, now)
 	delete(s.all, l)
 	s.all[next] = struct{}{}
@@ -94,43 +94,86 @@ func (s *leases) close() []*Lease {
 	return slices.Collect(maps.Keys(s.all))
 }
 
-// due returns the leases to renew now, and the shortest TTL of all leases, due or not. When one is due, all of about
-// its TTL are renewed with it, so that they come together whenever they were granted. Of the others, and after a
-// failed renewal, it takes only those that would soon be due. If none is due, it plans the next beat, no later than
-// the next look: planned is when to wake, next when a lease is due.
-func (s *leases) due(now trust.Instant, look time.Duration) (due []*Lease, shortest, next, planned time.Duration) {
+// plan adds the leases to the agenda, except those of kinds without room, and plans the heartbeat's next waking: when
+// some work is due or, while it waits for a statement, when some work can wait for that no longer.
+func (s *leases) plan(now trust.Instant, a agenda, h *heart) (_ agenda, wake time.Duration) {
+	var room [classes]bool
+	for class := range room {
+		room[class] = h.hasRoom(now, class)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	shortest, next = MaxTTL, never
-	var together time.Duration
 	for l := range s.all {
-		dueAt, failed := l.dueAt()
-		shortest = min(shortest, l.ttl)
-		if left := now.Until(dueAt); left < next {
-			if next, together = left, 2*l.ttl; failed {
-				together = 0
+		a.hold = min(a.hold, l.ttl/holdsUp)
+		if room[l.class] {
+			at := l.stands(now)
+			a.add(l.class, at.due, at.end)
+		}
+	}
+	if wake = a.next; h.last != nil {
+		wake = max(a.beside, h.last.began+a.hold-now.Mono)
+	}
+	wake = min(wake, stillTo(now, s.nextBeat))
+	for _, f := range h.underWay { // its kind may have room then
+		wake = min(wake, stillTo(now, f.until))
+	}
+	s.nextBeat = planAt(now, wake)
+	return a, wake
+}
+
+// piece is leases of one class that one statement renews.
+type piece struct {
+	leases []*Lease
+	limit  time.Duration // the statement should be answered within it
+	until  trust.Instant // if it is not, the leases may be asked for again then
+}
+
+// take takes leases of a class for one statement, at most so many. When one is due, all of the class are renewed with
+// it if the statement has room for them, so that they come together whenever they were granted. Otherwise, and after a
+// failed renewal, it takes only those that are due, the earliest end first, and those that would soon be.
+func (s *leases) take(now trust.Instant, class, most int) (p piece) {
+	type candidate struct {
+		standing
+		l *Lease
+	}
+	var all []candidate
+	var first candidate
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.all {
+		if l.class != class {
+			continue
+		}
+		c := candidate{l.stands(now), l}
+		if c.asked {
+			continue
+		}
+		if all = append(all, c); c.due <= 0 && (first.l == nil || c.end < first.end) {
+			first = c
+		}
+	}
+	if first.l == nil {
+		return p
+	}
+	if first.urgent || len(all) > most {
+		all = slices.DeleteFunc(all, func(c candidate) bool { return c.due > c.l.ttl/12 })
+	}
+	if len(all) > most {
+		slices.SortFunc(all, func(a, b candidate) int {
+			if a.due <= 0 && b.due <= 0 {
+				return cmp.Compare(a.end, b.end)
 			}
-		}
-	}
-	planned = min(next, look, stillTo(now, s.nextBeat))
-	s.nextBeat = planAt(now, planned)
-	if next > 0 {
-		return nil, shortest, next, planned
-	}
-	for l := range s.all {
-		if dueAt, _ := l.dueAt(); l.ttl <= together || now.Until(dueAt) <= l.ttl/12 {
-			due = append(due, l)
-		}
-	}
-	if len(due) > beatMost {
-		slices.SortFunc(due, func(a, b *Lease) int {
-			dueA, _ := a.dueAt()
-			dueB, _ := b.dueAt()
-			return cmp.Compare(dueA.Mono, dueB.Mono)
+			return cmp.Compare(a.due, b.due)
 		})
-		due = due[:beatMost]
+		all = all[:most]
 	}
-	return due, shortest, next, planned
+	p.limit = limitOf(first.end, first.l.ttl)
+	p.until = now.Add(p.limit * 9 / 8)
+	for _, c := range all {
+		c.l.asks(p.until)
+		p.leases = append(p.leases, c.l)
+	}
+	return p
 }
 
 // expired returns the leases whose local deadline has come; if there are none, it plans the next look.

@@ -141,7 +141,7 @@ func (o *observing) close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.left = true
-	return fmt.Errorf("pglock: close: an observer has not returned for %v: its goroutine ends when it returns", observedLast)
+	return fmt.Errorf("an observer has not returned for %v: its goroutine ends when it returns", observedLast)
 }
 
 // sight is what the observer is to know of one call for a lock, and then of its lease. nil: there is no observer. The

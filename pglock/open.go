@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/argument"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
@@ -43,7 +44,7 @@ func Open(ctx context.Context, url string, opts ...Option) (*Client, error) {
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
-		return nil, err // of a configuration that pgx has made itself: it is never refused
+		return nil, failure.At(ctx, err, "pglock: start client") // of what pgx has read itself: it is never refused
 	}
 	c, err := New(ctx, pool, opts...)
 	if err != nil {

@@ -21,6 +21,9 @@ const (
 	outage = queue.Outage
 	// settling is how long TryAcquire tries to learn the fate of a request whose answer was lost.
 	settling = 10 * time.Second
+	// A request whose answer was lost is repeated after a pause, at first soon.
+	firstAgain = 2 * time.Millisecond
+	lastAgain  = 250 * time.Millisecond
 	// lockedOutPause is the pause of a waiting call that finds the lock's row locked for long.
 	lockedOutPause = 100 * time.Millisecond
 )
@@ -64,10 +67,10 @@ type pending struct {
 
 func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("pglock: acquire lock %q: %w", r.Name, err)
+		return nil, err
 	}
 	if c.isClosed() {
-		return nil, closedError(r.Name)
+		return nil, ErrClosed
 	}
 	var err error
 	if r.owner == nil {
@@ -89,10 +92,13 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	var patience <-chan time.Time // starts with the first failure
-	for delay := 2 * time.Millisecond; ; delay = min(2*delay, 250*time.Millisecond) {
+	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
 		sent = c.now()
 		if err = q.owner.makeKnown(asking); err == nil {
 			q.Nested = q.owner.Nested()
+			if q.Wait {
+				c.mayBeKnown.Store(true)
+			}
 			a, err = c.backend.Acquire(asking, q.Request)
 		} else if protocol.ConnectionLost(err) {
 			err = &coalesce.NotSentError{Err: err}
@@ -106,7 +112,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 			c.tellSoon(q.Name, a.Handed, sent)
 			return a, sent, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
-			return a, sent, c.endOfWait(ctx, q)
+			return a, sent, c.endOfWait(ctx)
 		case protocol.State(err) == protocol.StateSpentGrantID: // its grant ID is spent: begin anew
 			if q.GrantID, err = newGrantID(); err != nil {
 				return a, sent, err
@@ -121,7 +127,7 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock
 			return protocol.Answer{}, sent, nil
 		case server.NeverSent(err) && !q.Retry && !q.Wait, !protocol.ConnectionLost(err) && !locked:
-			return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, errorFromSQL(err, q.Name, 0))
+			return a, sent, errorFromSQL(err, q.Name, 0)
 		}
 		if patience == nil {
 			patience = time.After(q.bears())
@@ -129,12 +135,12 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 		select {
 		case <-time.After(delay):
 		case <-asking.Done():
-			return a, sent, c.endOfWait(ctx, q)
+			return a, sent, c.endOfWait(ctx)
 		case <-patience:
 			if !q.lost {
-				return a, sent, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, err)
+				return a, sent, err
 			}
-			return a, sent, fmt.Errorf("acquire lock %q: %w: %w", q.Name, ErrOutcomeUnknown, err)
+			return a, sent, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 	}
 }
@@ -148,11 +154,9 @@ func (q *pending) bears() time.Duration {
 }
 
 // endOfWait returns why the wait has ended: because of the client, or of ctx.
-func (c *Client) endOfWait(ctx context.Context, q *pending) error {
+func (c *Client) endOfWait(ctx context.Context) error {
 	if c.isClosed() {
-		return closedError(q.Name)
+		return ErrClosed
 	}
-	return fmt.Errorf("pglock: acquire lock %q: %w", q.Name, ctx.Err())
+	return ctx.Err()
 }
-
-func closedError(name string) error { return fmt.Errorf("acquire lock %q: %w", name, ErrClosed) }

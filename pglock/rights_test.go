@@ -2,6 +2,7 @@ package pglock_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -155,11 +156,12 @@ func TestUserTouchesNoTableOfTheQueueAndCallsNoneOfItsHelpers(t *testing.T) {
 func TestUserMayCallTheseFunctionsAlone(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
-	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "check_leases", "database_id", "diagnose", "end_session", "fence", "fence_all",
-		"get_lock", "give_up", "guard_table", "guard_triggers", "guard_write", "hand_over", "key_column", "list_backends", "list_fences", "list_guards", "list_locks",
-		"list_sessions", "list_waiters", "list_waits", "look", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
+	user := []string{"acquire_lease", "acquire_leases", "announce", "backend_pids", "broken_guards", "check_leases", "database_id", "diagnose",
+		"end_session", "fence", "fence_all", "get_lock", "give_up", "guard_table", "guard_triggers", "guard_write",
+		"hand_over", "key_column", "list_backends", "list_blockers", "list_fences", "list_guards", "list_locks",
+		"list_sessions", "list_waiters", "list_waits", "look", "made_triggers", "mark_connection", "once", "outcome", "own_lease", "own_tickets",
 		"rank_fences", "rank_locks", "rank_waiters", "recent_events", "release_lease", "release_leases", "renew_leases", "schema_version", "seal", "session_rows",
-		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch"}
+		"start_client", "statistics", "sweep", "timeline", "unguard_table", "watch", "wrong_rights"}
 	admin := append([]string{"advance_epoch", "break_lock", "break_session", "bypass_guards", "clock_steps", "history_settings",
 		"list_history", "prune_history", "prune_locks", "replay_history", "set_history"}, user...)
 	slices.Sort(admin)
@@ -220,11 +222,20 @@ func TestOperatorBreaksAndReadsTheAudit(t *testing.T) {
 	db := pgtest.Database(t)
 	c := startClient(t, db.Pool(t, login(t, db, "pglock_admin")))
 	admin := newAdmin(t, db.Pool(t, login(t, db, "pglock_admin")))
-	mustAcquire(t, c, "report")
-	if _, err := admin.Break(t.Context(), "report", "stuck"); err != nil {
-		t.Error(err)
+	l := mustAcquire(t, c, "report")
+	broken, err := admin.Break(t.Context(), "report", "stuck")
+	if err != nil || broken.Token != l.Token() {
+		t.Errorf("the break: %+v, %v; want that of token %d", broken, err, l.Token())
 	}
-	if events, err := lockadmin.Collect(admin.History(t.Context(), "")); err != nil || len(events) != 1 || !strings.HasPrefix(events[0].DBUser, "pglock_test_") {
+	var lost *pglock.LostError
+	if _, err := l.Check(t.Context()); !errors.As(err, &lost) || lost.Reason != pglock.ReasonBroken {
+		t.Errorf("the holder of a lease that was broken hears %v", err)
+	}
+	if next := mustAcquire(t, c, "report"); next.Token() <= l.Token() {
+		t.Errorf("the next token is %d, after %d", next.Token(), l.Token())
+	}
+	if events, err := lockadmin.Collect(admin.History(t.Context(), "")); err != nil || len(events) != 1 || !strings.HasPrefix(events[0].DBUser, "pglock_test_") ||
+		events[0].Kind != lockadmin.EventBreak || events[0].Token != l.Token() || events[0].Reason != "stuck" {
 		t.Errorf("Events = %+v, %v; want the break by the login user", events, err)
 	}
 	pool := db.Pool(t, login(t, db, "pglock_admin"))
@@ -266,7 +277,7 @@ func TestPublicMayExecuteAndReadNothing(t *testing.T) {
 	}
 }
 
-// The three most called functions leave nothing to the search_path instead: fixing it costs a tenth of their time.
+// The four most called functions leave nothing to the search_path instead: fixing it costs a tenth of their time.
 func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Database(t).Conn(t)
@@ -288,7 +299,7 @@ func TestFunctionsThatUsersCallOrThatHaveMoreRightsFixTheirSearchPath(t *testing
 		return texts
 	}
 	texts := loose()
-	if names := slices.Sorted(maps.Keys(texts)); !slices.Equal(names, []string{"acquire_lease", "fence_commit", "release_lease"}) {
+	if names := slices.Sorted(maps.Keys(texts)); !slices.Equal(names, []string{"acquire_lease", "fence_commit", "guard_write", "release_lease"}) {
 		t.Errorf("without a search_path of their own: %v", names)
 	}
 	for name, text := range texts {
@@ -360,5 +371,37 @@ func TestI5_NobodyReadsTheGrantIDOfAnother(t *testing.T) {
 	}
 	if _, err := l.Check(t.Context()); err != nil {
 		t.Errorf("the owner's lease: %v", err)
+	}
+}
+
+// A circle of waiters names locks and labels. Whose they are stays a secret: with an owner's ID somebody could ask for locks
+// in its name, so that it is refused its own.
+func TestI5_NobodyReadsTheOwnersOfACircle(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Database(t).Conn(t)
+	const a, b = "99999999-2222-3333-4444-00000000000a", "99999999-2222-3333-4444-00000000000b" // owners, and keys of sessions
+	ask := func(name, owner string, nested bool) {
+		t.Helper()
+		execute(t, conn, "SELECT pglock.acquire_lease($1, gen_random_uuid(), $2::text::uuid, 'label of ' || $1, '1 h', p_wait => true, p_session_ttl => '1 h', p_owner_id => $2::text::uuid, p_nested => $3)", name, owner, nested)
+	}
+	ask("one", a, false)
+	ask("two", b, false)
+	ask("two", a, true)
+	ask("one", b, true)
+	var circle string
+	if err := conn.QueryRow(t.Context(), `SELECT circle FROM pglock.look($1::text::uuid, 'h', '1 h', (SELECT array_agg(ticket) FROM pglock.list_waiters('one')))`, b).Scan(&circle); err != nil {
+		t.Fatal(err)
+	}
+	var links []map[string]any
+	if err := json.Unmarshal([]byte(circle), &links); err != nil || len(links) != 2 || links[0]["lock"] != "one" || links[1]["lock"] != "two" {
+		t.Fatalf("%s, %v; want a circle of two", circle, err)
+	}
+	for _, link := range links {
+		if keys := slices.Sorted(maps.Keys(link)); !slices.Equal(keys, []string{"holder", "lock", "queued", "ticket", "waiter"}) {
+			t.Errorf("a step of the circle tells %q", keys)
+		}
+	}
+	if strings.Contains(circle, "99999999") {
+		t.Errorf("the circle shows an owner: %s", circle)
 	}
 }

@@ -45,8 +45,24 @@ func init() {
 		c := client.(*Client)
 		pg, ok := c.backend.(database)
 		if !ok {
-			return nil, errors.New("pglock: the client has no database")
+			return nil, errNoDatabase
 		}
 		return pg.Connect(ctx)
 	}
+	hooks.Blockers = func(
+		ctx context.Context, lease any, pid int, resources []string,
+	) (all []protocol.Blocker, err error) {
+		c := lease.(*Lease).client
+		pg, ok := c.backend.(database)
+		if !ok {
+			return nil, errNoDatabase
+		}
+		err = pg.Aside(ctx, protocol.Blockers(c.config.schema, pid, resources, &all))
+		return all, err
+	}
+	hooks.ConnectAs = func(ctx context.Context, lease any) (*pgx.Conn, error) {
+		return hooks.Connect(ctx, lease.(*Lease).client)
+	}
 }
+
+var errNoDatabase = errors.New("the client has no database")

@@ -36,6 +36,7 @@ func TestClientRefusesASchemaThatDoesNotFitAndTellsWhatToRun(t *testing.T) {
 		"empty":    {"DROP SCHEMA pglock CASCADE; CREATE SCHEMA pglock", 0, []string{"migrate up", "migrations.Up"}},
 		"newer":    {newerSchema(pglock.SchemaVersion + 1), pglock.SchemaVersion + 1, []string{fmt.Sprintf("version %d", pglock.SchemaVersion+1), "newer release"}},
 		"cache":    {"ALTER SEQUENCE pglock.fencing_token_seq CACHE 32", -1, []string{"fencing_token_seq", "ALTER SEQUENCE", "CACHE 1"}},
+		"maximum":  {"ALTER SEQUENCE pglock.fencing_token_seq NO MAXVALUE", -1, []string{"fencing_token_seq", "MAXVALUE 8796093022207"}},
 		"cycle":    {"ALTER SEQUENCE pglock.fencing_token_seq CYCLE", -1, []string{"fencing_token_seq", "NO CYCLE"}},
 		"backward": {"ALTER SEQUENCE pglock.fencing_token_seq INCREMENT -1 MINVALUE -10", -1, []string{"fencing_token_seq", "INCREMENT 1"}},
 	} {

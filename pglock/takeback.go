@@ -46,11 +46,8 @@ func (c *Client) takeBackStrays(ctx context.Context, tickets []int64) {
 	}
 }
 
-// takeBackDue sends a batch. Like a renewal it is given up after a third of the shortest TTL, so that a
-// connection that died silently leaves time for renewals on another.
-func (c *Client) takeBackDue(batch []*takeback.Request, shortest time.Duration) {
-	ctx, cancel := context.WithTimeout(c.ctx, min(shortest/3, patience))
-	defer cancel()
+// takeBackDue sends a batch.
+func (c *Client) takeBackDue(ctx context.Context, batch []*takeback.Request) {
 	if failed, err := c.takeBackAll(ctx, batch); err != nil {
 		c.takebacks.Failed(failed, len(batch), err, c.now().Mono)
 	} else {

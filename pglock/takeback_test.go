@@ -172,7 +172,8 @@ func TestGrantsThatATakingBackMakesPossibleAreTold(t *testing.T) {
 	})
 }
 
-// Taking back shares the heartbeat's connection. One that hangs costs no lease, whatever its TTL, and is tried again with fewer.
+// Taking back shares the heartbeat's connection. One that hangs is left behind and costs no lease, whatever its TTL. It
+// is tried again with fewer.
 func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 	for _, ttl := range []time.Duration{MinTTL, time.Second, 10 * time.Second, time.Hour} {
 		t.Run(ttl.String(), func(t *testing.T) {
@@ -190,12 +191,12 @@ func TestTakingBackThatHangsCostsNoLease(t *testing.T) {
 				for i := range takeback.Most {
 					leaves(c, fmt.Sprint("given up ", i), true)
 				}
-				time.Sleep(min(20*ttl, 10*time.Minute))
+				time.Sleep(min(20*ttl, 10*time.Minute) + 10*cutOff)
 				if err := l.Err(); err != nil {
 					t.Error(err)
 				}
 				s.set(func() {
-					if hung > min(ttl/3, patience) {
+					if hung != cutOff {
 						t.Errorf("it was given up after %v", hung)
 					}
 				})
@@ -241,7 +242,7 @@ func TestCloseTriesAgainOnANewConnection(t *testing.T) {
 				if got := <-result; !errors.Is(got.err, ErrClosed) || q.queues(id) {
 					t.Errorf("%v, still queued: %v", got.err, q.queues(id))
 				}
-				if took := time.Since(s.began); took >= parting {
+				if took := time.Since(s.began); took >= 5*time.Second {
 					t.Errorf("it took %v", took)
 				}
 			})

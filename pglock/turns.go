@@ -38,7 +38,7 @@ func (c *Client) waitForTurn(ctx context.Context, q *pending, ln *line, call *tu
 	}
 	if ctx.Err() != nil || c.isClosed() {
 		if place, holder, a := c.lines.StepOut(ln, call); place > 0 {
-			err := c.endOfWait(ctx, q)
+			err := c.endOfWait(ctx)
 			held := heldError(a, q.Name)
 			if held.Place += place - 1; holder != nil {
 				held = holder.heldError(place)
@@ -99,14 +99,14 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 		q, err = c.newPending(ctx, r)
 	}
 	if err == nil && !c.calls.begin(q, c.now()) {
-		err = closedError(ln.Key.Name)
+		err = ErrClosed
 	} else if err == nil {
 		defer c.calls.end(q)
 		q.line = ln
 		g, err = c.getGrant(ctx, q)
 	}
 	if err != nil && c.isClosed() {
-		err = closedError(ln.Key.Name)
+		err = ErrClosed
 	}
 	calls := c.lines.Arrived(ln, err == nil, errors.Is(err, context.Canceled) && !c.isClosed())
 	if err == nil && len(calls) == 0 {

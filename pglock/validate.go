@@ -87,7 +87,7 @@ func checkNames(names []string) error {
 func newGrantID() (uuid.UUID, error) {
 	id, err := uuid.NewRandom()
 	if err != nil {
-		return uuid.Nil, fmt.Errorf("pglock: choose a grant ID: %w", err)
+		return uuid.Nil, fmt.Errorf("choose a grant ID: %w", err)
 	}
 	return id, nil
 }

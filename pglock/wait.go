@@ -68,15 +68,15 @@ func (c *Client) await(ctx context.Context, q *pending, t *queue.Ticket) (g gran
 			left := now.Until(trust.Deadline(h.Seen, q.TTL, h.Left-q.Grace))
 			return granted{first: h.First, token: h.Token, slot: h.Slot, left: h.Left, seen: h.Seen}, left >= q.TTL/2, nil
 		case n.Circle != nil:
-			return g, false, fmt.Errorf("acquire lock %q: %w", q.Name, &DeadlockError{circleOf(n.Circle)})
+			return g, false, &DeadlockError{circleOf(n.Circle)}
 		case n.Err != nil:
-			return g, false, fmt.Errorf("pglock: acquire lock %q: %w", q.Name, n.Err)
+			return g, false, n.Err
 		case n.AskAgain, wait <= 0:
 			return g, false, nil
 		}
 		c.sleep(ctx, wait, t.Wake)
 		if ctx.Err() != nil || c.isClosed() {
-			return g, false, c.endOfWait(ctx, q)
+			return g, false, c.endOfWait(ctx)
 		}
 	}
 }

@@ -2,12 +2,12 @@ package pglock
 
 import (
 	"context"
-	"fmt"
 	"iter"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/pause"
 	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/server"
@@ -59,7 +59,7 @@ type watcher struct {
 //		}
 //		…
 //	}
-//	return ctx.Err() // without an error the loop ends only when ctx ends
+//	return context.Cause(ctx) // without an error the loop ends only when ctx ends
 //
 // An error ends the loop: ErrInvalid, ErrClosed, the first look's failure, or later the server's lasting
 // refusal to show the lock, or a closed pool. Watch starts no goroutine.
@@ -67,7 +67,7 @@ func (c *Client) Watch(ctx context.Context, name string) iter.Seq2[Change, error
 	return func(yield func(Change, error) bool) {
 		err := c.follow(ctx, name, func(news Change) bool { return yield(news, nil) })
 		if err != nil && ctx.Err() == nil {
-			yield(Change{}, fmt.Errorf("watch lock %q: %w", name, err))
+			yield(Change{}, failure.At(ctx, err, "pglock: watch lock %q", name))
 		}
 	}
 }

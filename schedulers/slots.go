@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -177,7 +178,7 @@ func (r *Run) End(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
 	err := r.slots.once(ctx, r.lease, r.job, r.slot, func(context.Context, pgx.Tx, time.Time) error { return nil })
-	return errors.Join(err, r.lease.Release(ctx))
+	return failure.At(ctx, errors.Join(err, r.lease.Release(ctx)), "schedulers: end the run of %q", r.job)
 }
 
 // Cancel releases the lock and leaves the slot open, so that the next replica that waits begins it.

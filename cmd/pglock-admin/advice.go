@@ -95,6 +95,7 @@ func (o *options) migrate(ctx context.Context, have int) string {
 	refused := migrations.Check(ctx, o.config.ConnConfig, migrations.WithSchema(o.schema))
 	var right *migrations.RightError
 	var dirty *migrations.DirtyError
+	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(refused, &right) && right.Owner == "":
 		return makeRoles + "; then " + up
@@ -104,6 +105,8 @@ func (o *options) migrate(ctx context.Context, have int) string {
 		return fmt.Sprintf("pglock-admin migrate force %d%s, if the schema really has that version; then %s", dirty.Before, o.same(), up)
 	case errors.Is(refused, migrations.ErrForeign):
 		return otherTool
+	case errors.As(refused, &pgErr) && pgErr.Hint != "":
+		return fmt.Sprintf("%s; then %s", strings.TrimRight(pgErr.Hint, ".;"), up)
 	}
 	return up
 }

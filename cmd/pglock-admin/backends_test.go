@@ -127,12 +127,21 @@ func TestNameOfAnApplicationCannotWriteToTheTerminal(t *testing.T) {
 	p := &page{width: 80}
 	drawBackends(p, showView{Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendWrite, PID: 7, Application: "a\x1b[2Jb", User: "u\nx",
 		Resource: "r\x1b", Client: "c\x1b", State: "s\x1b"}}}})
-	if strings.ContainsAny(p.String(), "\x1b") {
-		t.Errorf("%q", p.String())
+	said := p.String()
+	if strings.ContainsAny(said, "\x1b") {
+		t.Errorf("%q", said)
+	}
+	for _, text := range []string{"7", printable("a\x1b[2Jb"), printable("u\nx"), printable("c\x1b"), printable("s\x1b")} {
+		if !strings.Contains(said, text) {
+			t.Errorf("%q is missing in\n%s", text, said)
+		}
 	}
 	for _, width := range []int{0, 40, 80} {
 		p := &page{width: width}
-		drawEndings(p, &options{}, showView{Holders: []lockView{heldLock("report")}, Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendHeartbeat, PID: 7, User: "app"}}}})
+		drawEndings(p, &options{}, showView{Lock: heldLock("report"), Holders: []lockView{heldLock("report")}, Backends: []backendView{{Backend: lockadmin.Backend{Use: lockadmin.BackendHeartbeat, PID: 7, User: "app"}}}})
+		if said := p.String(); !strings.Contains(said, "pglock-admin break report") || !strings.Contains(said, "pg_terminate_backend(7)") {
+			t.Errorf("at %d it does not say how to end the lease:\n%s", width, said)
+		}
 		for line := range strings.Lines(p.String()) {
 			if n := len([]rune(strings.TrimRight(line, "\n"))); width > 0 && n > width && !strings.Contains(line, "pglock-admin break") && !strings.Contains(line, "pg_terminate_backend(") {
 				t.Errorf("at %d: %d columns: %s", width, n, line)

@@ -24,7 +24,7 @@ type guardView struct {
 	Resource string `json:"resource,omitempty"`
 	Key      string `json:"key,omitempty"`     // the column by which each row has its own resource
 	Covered  int    `json:"covered"`           // tables: itself, its partitions and its children
-	Problem  string `json:"problem,omitempty"` // what the guard lacks
+	Problem  string `json:"problem,omitempty"` // what is wrong with the guard
 }
 
 type guardsView struct {
@@ -75,7 +75,8 @@ guard add waits until the open transactions that have written to the table have 
 each table that it covers. Others who want to write meanwhile wait behind it. Run it again with the same resource and
 key to add what the guard lacks, such as TRUNCATE of newer partitions.
 
-You need the role pglock_user, and you must own the table.`,
+You need the role pglock_user, and you must own the table. Nobody else may have the privilege TRIGGER on it, which GRANT
+ALL gives too: guard add refuses, and names the REVOKE.`,
 		Example: `  pglock-admin guard add public.accounts
   pglock-admin guard add public.accounts --key id
   pglock-admin guard add reports --resource nightly-report --lock-timeout 1s`,
@@ -152,7 +153,7 @@ func newGuardList(o *options) *cobra.Command {
 		Short: "Show the guarded tables and what their guards lack",
 		Long: `Show the guarded tables of the database. RESOURCE is what writers must pass the fence of; it ends in /<column> when
 each row has its own. COVERS is how many tables the guard covers: the table, its partitions and its children. PROBLEM
-is what the guard lacks, for instance after a partition was made or a trigger was disabled.`,
+is what the guard lacks, for instance after a partition was made or a trigger was disabled, and who may switch it off.`,
 		Example: `  pglock-admin guard list
   pglock-admin guard list -o json | jq '.guards[] | select(.problem)'`,
 		Args:        noArguments,
@@ -317,6 +318,13 @@ func (o *options) explainGuard(err error, table string, patience time.Duration) 
 	case errors.Is(err, fencedstore.ErrOtherGuard):
 		return &advised{code: exitUsage, err: err,
 			hint: fmt.Sprintf("%s, and then the --resource and --key that it shows; or first pglock-admin guard drop %s --yes%s", list, argument, o.same())}
+	case errors.Is(err, fencedstore.ErrTriggerRight):
+		hint := "take the right away"
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && allPrint(pgErr.Hint) {
+			hint = fmt.Sprintf("as the table's owner %s; then the same command", pgErr.Hint)
+		}
+		return &advised{code: exitFailure, err: err, hint: hint}
 	case errors.Is(err, fencedstore.ErrNotGuarded):
 		return &advised{code: exitNotHeld, err: err, hint: list + " to see which tables are guarded"}
 	case errors.Is(err, pglock.ErrPermission), state == "42501":

@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
@@ -379,4 +381,65 @@ func TestEventsOfEveryKindAreTold(t *testing.T) {
 		}
 	}
 	in(t, db.URL(), "show", "files").want(t, exitOK).inOrder(t, "of worker-2 expired; worker-3 has", "of worker-1 ended by dave@ops")
+}
+
+// Whoever may make triggers could switch a guard off: it is not made, and if the right comes later everybody who looks
+// hears of it, with what to do.
+func TestGuardThatOthersCanSwitchOffIsRefusedAndShown(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	role := "guest_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, db, "CREATE TABLE jobs (id int); CREATE ROLE "+role+"; GRANT ALL ON jobs TO "+role)
+	conn := db.Conn(t)
+	t.Cleanup(func() {
+		if _, err := conn.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	revoke := "REVOKE TRIGGER ON public.jobs FROM " + role + " CASCADE"
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitFailure, role+" may make triggers on public.jobs", "try: as the table's owner "+revoke)
+	if state := written(t, conn, "INSERT INTO jobs VALUES (1)"); state != "" {
+		t.Errorf("a guard was made: %q", state)
+	}
+	execute(t, db, revoke)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK)
+	in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK, `"item": "guard of public.jobs"`)
+	execute(t, db, "GRANT TRIGGER ON jobs TO "+role+"; CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; "+
+		"CREATE OR REPLACE TRIGGER pglock_guard_truncate BEFORE TRUNCATE ON jobs EXECUTE FUNCTION nothing()")
+	in(t, db.URL(), "guard", "list").want(t, exitOK).narrow(t).inOrder(t, "may make triggers", "REVOKE TRIGGER", "pglock_guard_truncate", "\npglock-admin guard add public.jobs --resource jobs\n", "run the REVOKE first")
+	for _, g := range guards(t, db) {
+		if !strings.Contains(g.Problem, revoke) || !strings.Contains(g.Problem, "pglock_guard_truncate of public.jobs is not as guard_table makes it") {
+			t.Errorf("%+v", g)
+		}
+	}
+	in(t, db.URL(), "doctor", "--strict").want(t, exitAttention, "attention", "guard of public.jobs")
+	if f := decode[doctorView](t, in(t, db.URL(), "doctor", "-o", "json").want(t, exitOK).stdout).finding(t, "guard of public.jobs"); f.Level != lockadmin.FindingAttention ||
+		!strings.Contains(f.Meaning, revoke) || !strings.Contains(f.Meaning, "pglock_guard_truncate") {
+		t.Errorf("%+v", f)
+	}
+	add := "pglock-admin guard add public.jobs --resource jobs"
+	for _, name := range []string{"jobs", "other"} { // the lock of the resource, and one that passes its fence
+		l := hold(t, db, "worker", name)
+		if name == "other" {
+			if err := fencedstore.New(db.Pool(t)).Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithResource("jobs")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		in(t, db.URL(), "why", name).want(t, exitOK, "The guard of table public.jobs is broken", add, "REVOKE TRIGGER")
+		e := decode[lockadmin.Explanation](t, in(t, db.URL(), "why", name, "-o", "json").want(t, exitOK).stdout)
+		if len(e.Guards) != 1 || e.Guards[0].Table != "public.jobs" || !slices.ContainsFunc(e.Verdicts, func(v lockadmin.Verdict) bool { return v.Kind == lockadmin.WhyGuard }) {
+			t.Errorf("why %s: %+v", name, e)
+		}
+	}
+	silent := func(name string) {
+		t.Helper()
+		if a := in(t, db.URL(), "why", name).want(t, exitOK); strings.Contains(a.stdout, "guard") {
+			t.Errorf("why %s:\n%s", name, a.stdout)
+		}
+	}
+	silent("unrelated")
+	execute(t, db, revoke)
+	in(t, db.URL(), "guard", "add", "jobs").want(t, exitOK, "was guarded already")
+	silent("jobs")
+	in(t, db.URL(), "guard", "list").want(t, exitOK, "public.jobs  jobs           1  -\n")
 }

@@ -101,9 +101,12 @@ func drawGuards(w *page, o *options, v guardsView) {
 	}
 	drawTable(w, []string{"TABLE", "RESOURCE", "COVERS", "PROBLEM"}, rows, 2)
 	if len(gaps) > 0 {
-		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again adds what is missing:\n", len(gaps), len(v.Guards))
+		fmt.Fprintf(w, "\nincomplete: %d of %d. The same guard again mends what is its own:\n", len(gaps), len(v.Guards))
 		for _, g := range gaps {
 			fmt.Fprintln(w, addAgain(g, o))
+		}
+		if slices.ContainsFunc(gaps, func(g guardView) bool { return strings.Contains(g.Problem, "REVOKE TRIGGER ") }) {
+			fmt.Fprint(w, "\nWhere others may make triggers, run the REVOKE first, as the table's owner.\n")
 		}
 		if slices.ContainsFunc(gaps, func(g guardView) bool { return strings.Contains(g.Problem, "column ") }) {
 			fmt.Fprint(w, "\nWhere a key column is gone or has a type that cannot be a key, replace the\nguard: guard drop, then guard add.\n")

@@ -108,13 +108,27 @@ func TestATableThatIsTooWideForTheTerminalIsDrawnOtherwise(t *testing.T) {
 	}
 }
 
+// At any width doctor says everything, in lines that fit.
 func TestDoctorFitsANarrowTerminal(t *testing.T) {
 	t.Parallel()
-	p := &page{width: 40}
-	drawDoctor(p, doctorView{Findings: []lockadmin.Finding{{Item: "client_connection_check_interval", Level: lockadmin.FindingOK, Value: "can be set", Meaning: "A client that is gone is noticed while its statement runs."}}})
-	for line := range strings.Lines(p.String()) {
-		if n := len([]rune(strings.TrimRight(line, "\n"))); n > 43 { // a single word may be longer
-			t.Errorf("%d columns: %s", n, line)
+	f := lockadmin.Finding{Item: "client_connection_check_interval", Level: lockadmin.FindingOK, Value: "can be set on this server",
+		Meaning: "A client that is gone is noticed while its statement runs, so that nobody waits for what it has locked."}
+	v := doctorView{Findings: []lockadmin.Finding{f, {Item: "epoch", Level: lockadmin.FindingDepends, Value: "7", Meaning: "short"}}}
+	for width, lines := range map[int]int{40: 9, 60: 7, 80: 6} { // at least so many
+		p := &page{width: width}
+		drawDoctor(p, v)
+		said := p.String()
+		if n := strings.Count(said, "\n"); n < lines {
+			t.Errorf("at %d it has %d lines, want %d:\n%s", width, n, lines, said)
+		}
+		words := func(s string) string { return strings.Join(strings.Fields(s), "") } // a long one may be broken
+		if want := strings.Join([]string{"ok", f.Item, f.Value, f.Meaning, "–epoch 7 short", v.summary()}, " "); words(said) != words(want) {
+			t.Errorf("at %d it says\n%s\nwant\n%s", width, said, want)
+		}
+		for line := range strings.Lines(said) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > width {
+				t.Errorf("at %d: %d columns: %s", width, n, line)
+			}
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/internal/troubles"
 	"github.com/pglock-dev/pglock/migrations"
@@ -139,9 +141,11 @@ func hold(tb testing.TB, db *pgtest.DB, holder, name string, opts ...pglock.Acqu
 
 func execute(tb testing.TB, db *pgtest.DB, sql string, args ...any) {
 	tb.Helper()
-	if _, err := db.Conn(tb).Exec(tb.Context(), sql, args...); err != nil {
-		tb.Fatal(err)
-	}
+	db.Look(tb, func(conn *pgx.Conn) {
+		if _, err := conn.Exec(tb.Context(), sql, args...); err != nil {
+			tb.Fatal(err)
+		}
+	})
 }
 
 // keyTwice returns a key that a JSON object has twice, or "". It stops at what is no JSON.

@@ -20,9 +20,11 @@ const patience = time.Minute
 // ask reads one value as the owner of the schema.
 func ask[T any](tb testing.TB, db *pgtest.DB, sql string, args ...any) (v T) {
 	tb.Helper()
-	if err := db.Conn(tb).QueryRow(tb.Context(), sql, args...).Scan(&v); err != nil {
-		tb.Fatalf("%s: %v", sql, err)
-	}
+	db.Look(tb, func(conn *pgx.Conn) {
+		if err := conn.QueryRow(tb.Context(), sql, args...).Scan(&v); err != nil {
+			tb.Fatalf("%s: %v", sql, err)
+		}
+	})
 	return v
 }
 
@@ -105,7 +107,7 @@ func TestPruneTakesDurationsOfEveryLengthOnEveryServer(t *testing.T) {
 	db := pgtest.Database(t)
 	idleSince(t, db, "25 h", "idle")
 	in(t, db.URL(), "prune", "--idle", "106000d", "--events", "106000d").want(t, exitOK, "locks      0,")
-	in(t, db.URL(), "prune", "--idle", "25h1s500us").want(t, exitOK, "locks      0,")
+	in(t, db.URL(), "prune", "--idle", "25h10m500us").want(t, exitOK, "locks      0,")
 	in(t, db.URL(), "prune").want(t, exitOK, "locks      1, free for longer than 1d", "events     0, older than 90d")
 }
 

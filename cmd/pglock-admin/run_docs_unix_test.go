@@ -89,6 +89,7 @@ func TestTheExamplesOfTheDocsRun(t *testing.T) {
 
 func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
 	t.Parallel()
+	ran := map[bool]int{} // with --once, and without
 	for line := range strings.Lines(blocks(t, "crontab")[0]) {
 		fields := strings.SplitN(strings.Join(strings.Fields(line), " "), " ", 6)
 		if len(fields) < 6 {
@@ -97,9 +98,14 @@ func TestTheCronLinesOfTheDocsRunOnceEach(t *testing.T) {
 		command := strings.ReplaceAll(fields[5], `\%`, "%")
 		db := pgtest.Database(t)
 		n, out := byHand(t, db.URL(), command+"\n"+command)
-		if once := strings.Contains(command, "--once"); once && n != 1 || !once && n != 2 || out != "" {
+		once := strings.Contains(command, "--once")
+		if once && n != 1 || !once && n != 2 || out != "" {
 			t.Errorf("%d reports of %s\n%s", n, command, out)
 		}
+		ran[once]++
+	}
+	if ran[true] == 0 {
+		t.Errorf("of the lines in docs/run.md these ran: %v", ran)
 	}
 }
 

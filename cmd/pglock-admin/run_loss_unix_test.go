@@ -238,7 +238,7 @@ func TestASuccessIsRecordedWhenTheServerIsBack(t *testing.T) {
 func TestRunEndsThoughTheServerIsSilent(t *testing.T) {
 	t.Parallel()
 	address, cut := silentWay(t, pgtest.Database(t).URL())
-	p := running(t, address, line("a --ttl 1m --timeout 1s", sh("echo ready; read line; exit 4"))...)
+	p := running(t, address, line("a --ttl 1m --timeout 3s", sh("echo ready; read line; exit 4"))...)
 	p.says(t, "ready")
 	cut()
 	began := time.Now()

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,11 +113,27 @@ func TestHelpDocumentsTheExitCodes(t *testing.T) {
 	}
 }
 
+// Help of every command says where the address is looked for, and not what is found there. The flag may be given too.
 func TestHelpDoesNotShowTheConnectionString(t *testing.T) {
-	t.Setenv("DATABASE_URL", "postgres://me:secret@host/db")
-	if a := admin(t, "list", "--help"); strings.Contains(a.stdout, "secret") {
-		t.Error(a.stdout)
+	nobody := closedPort(t)
+	address := "postgres://me:hush-hush@" + nobody + "/hidden"
+	t.Setenv("DATABASE_URL", address)
+	t.Setenv("PGPASSWORD", "hush-hush")
+	for _, c := range commands(newRoot(&options{getenv: os.Getenv})) {
+		path := strings.Fields(c.CommandPath())[1:]
+		for _, line := range [][]string{{"--help"}, {"--database-url", address, "--help"}, {"--nonsense"}} {
+			a := admin(t, append(slices.Clone(path), line...)...)
+			said := a.stdout + a.stderr
+			if strings.Contains(said, "hush") || strings.Contains(said, nobody) || strings.Contains(said, "hidden") {
+				t.Errorf("%v %v shows the address:\n%s", path, line, said)
+			}
+			if help := line[len(line)-1] == "--help"; help && (a.code != exitOK || !strings.Contains(a.stdout, "--help")) || !help && a.code == exitOK {
+				t.Errorf("%v %v exits with %d and says\n%s", path, line, a.code, said)
+			}
+		}
 	}
+	admin(t, "list", "--help").want(t, exitOK, "--database-url", "default $DATABASE_URL")
+	admin(t, "list", "--timeout", "1s").want(t, exitUnreachable, nobody) // it is looked for there
 }
 
 func TestVersionTellsTheSchemaVersion(t *testing.T) {

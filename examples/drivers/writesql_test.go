@@ -4,10 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"gorm.io/driver/postgres"
 	"gorm.io/gorm"
 
@@ -155,7 +158,30 @@ func TestI17_LostAnswerToTheCOMMITOfAnyDriverIsResolved(t *testing.T) {
 	}
 }
 
-// Where nobody answers, the write says that it does not know, in time, and its receipt answers later.
+// labelled runs f in a goroutine whose goroutines carry the name of the test.
+func labelled(t *testing.T, f func()) {
+	t.Helper()
+	name := t.Name()
+	go pprof.Do(t.Context(), pprof.Labels("test", name), func(context.Context) { f() })
+}
+
+// goesOn returns what a write that labelled has run left behind: the goroutines of package fencedstore.
+func goesOn(t *testing.T) (left []string) {
+	t.Helper()
+	var all strings.Builder
+	if err := pprof.Lookup("goroutine").WriteTo(&all, 1); err != nil {
+		t.Fatal(err)
+	}
+	for one := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(one, fmt.Sprintf("%q", t.Name())) && strings.Contains(one, "pglock/fencedstore.") {
+			left = append(left, one)
+		}
+	}
+	return left
+}
+
+// Where nobody answers, the client of the lease neither, the write says that it does not know, in time, and its receipt
+// answers later. By then nothing of the write goes on, though the line is still silent.
 func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) {
 	t.Parallel()
 	for name, of := range sqlDrivers {
@@ -164,18 +190,24 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			s := newScene(t)
 			g, w := newGate(t, s), newWire(t, s.url)
 			db := openDriver(t, of, w.url)
+			pool, err := pgxpool.New(t.Context(), w.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(pool.Close)
+			s.holder = newClient(t, pool)
 			lease := s.lease(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			done := make(chan error, 1)
-			go func() { done <- fencedstore.WriteSQL(ctx, db, lease, insertDone) }()
+			labelled(t, func() { done <- fencedstore.WriteSQL(ctx, db, lease, insertDone) })
 			g.reached(t)
 			w.silence(true)
 			g.lift()
 			g.passed(t)
 			cancel() // the caller waits no longer
 			begin := time.Now()
-			err := <-done
+			err = <-done
 			var unknown *fencedstore.OutcomeUnknownError
 			if !errors.As(err, &unknown) || !errors.Is(err, pglock.ErrOutcomeUnknown) {
 				t.Fatalf("I17: %v, want an OutcomeUnknownError", err)
@@ -183,8 +215,14 @@ func TestI17_OutcomeThatNobodyTellsIsUnknownAndCanBeAskedForLater(t *testing.T) 
 			if took := time.Since(begin); took > 15*time.Second {
 				t.Errorf("it took %v", took)
 			}
+			if errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v is taken for a timeout of the caller's, who has canceled", err)
+			}
+			for _, left := range goesOn(t) {
+				t.Errorf("it goes on:\n%s", left)
+			}
 			w.mend()
-			w.end() // what hangs sees its connections go
+			w.end() // what the driver itself has left behind sees its connections go
 			if got, err := fencedstore.OutcomeSQL(t.Context(), db, unknown.Receipt); got != fencedstore.OutcomeCommitted || err != nil {
 				t.Errorf("I17: %q, %v", got, err)
 			}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -41,6 +42,8 @@ func (o *output) String() string {
 func TestFlagsAreRefusedWithTheirNameAndRule(t *testing.T) {
 	for args, want := range map[string]string{
 		"--workers 0":         "--workers 0: must be 1 to 64",
+		"--crowd 10001":       "--crowd 10001: must be 1 to 10000",
+		"--throng 201":        "--throng 201: must be 1 to 200",
 		"--duration -1s":      "--duration -1s: must be positive",
 		"--faults pause,rain": `"rain" is no fault`,
 		"--storms 3":          "flag provided but not defined: -storms",
@@ -68,7 +71,7 @@ func TestFaultsAreChosenByName(t *testing.T) {
 		for _, f := range chosen {
 			got = append(got, f.name)
 		}
-		if text := strings.Join(got, " "); want == "no pause" && (len(got) != len(allFaults)-1 || strings.Contains(text, "pause")) || want != "no pause" && text != want {
+		if text := strings.Join(got, " "); want == "no pause" && (len(got) != len(allFaults)-1 || slices.Contains(got, "pause")) || want != "no pause" && text != want {
 			t.Errorf("%s: %s, want %s", names, text, want)
 		}
 	}

@@ -123,7 +123,9 @@ func (e *eye) mark(ctx context.Context) error {
 	defer cancel()
 	n := e.marks.Add(1)
 	e.judge.Marking(n, history.Now())
+	began := history.Now()
 	_, err := e.pool.Exec(ctx, `UPDATE public.marks SET n = $1`, n)
+	e.judge.Marked(began, history.Now())
 	return err
 }
 

@@ -5,6 +5,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
@@ -108,6 +110,9 @@ func failover(lossy bool) func(*hit) error {
 
 func breakLeases(h *hit) error {
 	look, err := h.eye.look(h.ctx)
+	look.Holders = slices.DeleteFunc(look.Holders, func(x history.Holder) bool {
+		return strings.Contains(x.Label, "+crowd")
+	})
 	if err != nil || len(look.Holders) == 0 {
 		return nil // there is no server, or nothing to break
 	}
@@ -132,10 +137,5 @@ func prune(h *hit) error {
 }
 
 func cancelStorm(h *hit) error {
-	m := h.crew[h.rand.IntN(len(h.crew))].now()
-	said := m.next(history.Stormed)
-	if m.tell(load.Order{Do: load.Storm, N: h.stormCalls, TTL: 5 * time.Second}) == nil {
-		m.await(h.ctx, said, 30*time.Second)
-	}
-	return nil
+	return h.orders(load.Order{Do: load.Storm, N: h.stormCalls, TTL: 5 * time.Second}, history.Stormed)
 }

@@ -262,7 +262,7 @@ func (l *lab) lookForLeftovers(ctx context.Context) {
 // lookForSessions checks that no session counts as alive when its client has been closed for longer than its TTL, and, if
 // that was asked for, that nothing is left in the tables when the dead have been swept away.
 func (l *lab) lookForSessions(ctx context.Context) {
-	left := l.awaitLeftovers(ctx, l.sessionTTL+2*time.Second, func(left cluster.Leftovers) bool { return len(left.Alive) == 0 })
+	left := l.awaitLeftovers(ctx, max(l.sessionTTL, load.ThrongSession)+2*time.Second, func(left cluster.Leftovers) bool { return len(left.Alive) == 0 })
 	if len(left.Alive) > 0 {
 		l.judge.Blame("leftovers", fmt.Sprintf("%d sessions still count as alive although every client is closed: %q", len(left.Alive), left.Alive))
 	}

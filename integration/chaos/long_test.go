@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
+	"github.com/pglock-dev/pglock/integration/chaos/internal/cluster"
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
@@ -41,7 +44,53 @@ func TestAFewSecondsOfChaos(t *testing.T) {
 		"kill,reset,close,terminate,drop-commit-answer,break,prune,cancel")
 }
 
+// The same with those that need more: a full server, guards, strangers, many leases, many clients, extensions.
+func TestAFewSecondsOfCrowdsAndStrangers(t *testing.T) {
+	t.Parallel() // it has servers of its own
+	chaos(t, options{seed: 1, duration: 12 * time.Second, workers: 3, goroutines: 3, pace: 60 * time.Millisecond, crowd: 300, throng: 20,
+		sessionTTL: 600 * time.Millisecond},
+		"kill-extended,pause-extended,refuse-extended,full,tamper,open-queued,open-running,open-ended,open-lifted,crowd,throng")
+}
+
+// Whatever somebody does to a guard, everybody who looks for it finds it, and guard_table repairs it. What does nothing
+// to a guard is found by nobody, which the laboratory calls a violation.
+func TestEveryTamperingIsNamedAndRepaired(t *testing.T) {
+	t.Parallel() // it has a server of its own
+	var found []string
+	l := &lab{injected: &history.Faults{}}
+	l.judge = check.New(l.injected, func(v check.Violation) { found = append(found, v.What) }, func(string) {})
+	var out output
+	var err error
+	if l.evidence, err = openEvidence(&out, func(bool) {}, false); err != nil {
+		t.Fatal(err)
+	}
+	defer l.evidence.close()
+	nobody := func(history.Commit) {}
+	if l.cluster, err = cluster.Start(t.Context(), pgtest.Programs(t), nobody, func(err error) { t.Error(err) }); err != nil {
+		t.Fatal(err)
+	}
+	defer l.cluster.Stop()
+	if l.eye, err = openEye(t.Context(), l.cluster, l.judge); err != nil {
+		t.Fatal(err)
+	}
+	defer l.eye.close()
+	h := &hit{lab: l, ctx: t.Context()}
+	for _, g := range guarded {
+		for _, w := range tamperings {
+			found = nil
+			if err := h.tamper(g, w, 0); err != nil || len(found) > 0 {
+				t.Errorf("%s of %s: %v, %q", w.does, g.table, err, found)
+			}
+		}
+		found = nil
+		if err := h.tamper(g, tampering{does: "SELECT FROM %s"}, 0); err != nil || len(found) != 3 {
+			t.Errorf("%s was not tampered with: %v, %q; want three violations", g.table, err, found)
+		}
+	}
+}
+
 // A minute of everything at once.
 func TestAMinuteOfChaos(t *testing.T) {
-	chaos(t, options{seed: 7, duration: time.Minute, workers: 8, goroutines: 4, pace: 120 * time.Millisecond, stormCalls: 2000, sessionTTL: 2 * time.Second}, "all")
+	chaos(t, options{seed: 7, duration: time.Minute, workers: 8, goroutines: 4, pace: 120 * time.Millisecond, stormCalls: 2000,
+		crowd: 3000, throng: 200, sessionTTL: 2 * time.Second}, "all")
 }

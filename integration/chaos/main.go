@@ -87,6 +87,8 @@ type options struct {
 	goroutines     int
 	pace           time.Duration // the mean pause of a goroutine between two calls
 	stormCalls     int
+	crowd          int // long leases
+	throng         int // clients
 	sessionTTL     time.Duration
 	untilViolation bool
 	sweep          bool
@@ -105,6 +107,8 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 	flags.IntVar(&o.goroutines, "goroutines", 4, "of each process that take locks, 1 to 256")
 	flags.DurationVar(&o.pace, "pace", 120*time.Millisecond, "mean pause of a goroutine between two calls")
 	flags.IntVar(&o.stormCalls, "storm", 2000, "calls that the fault cancel cancels at once, 1 to 10000")
+	flags.IntVar(&o.crowd, "crowd", 3000, "long leases that the fault crowd keeps beside short ones, 1 to 10000")
+	flags.IntVar(&o.throng, "throng", 200, "clients that the fault throng has ask for one lock, 1 to 200")
 	flags.BoolVar(&o.untilViolation, "until-violation", false, "stop at the first violation")
 	flags.BoolVar(&o.sweep, "sweep", false, "in the end wait a minute, sweep the sessions of the dead away, and check that nothing is left in the tables")
 	flags.BoolVar(&o.keep, "keep", false, "keep the folder with everything that was written down, also when nothing was found")
@@ -131,6 +135,8 @@ func parse(ctx context.Context, args []string, out, problems io.Writer) (o optio
 		{o.workers < 1 || o.workers > 64, fmt.Sprintf("--workers %d: must be 1 to 64", o.workers)},
 		{o.goroutines < 1 || o.goroutines > 256, fmt.Sprintf("--goroutines %d: must be 1 to 256", o.goroutines)},
 		{o.stormCalls < 1 || o.stormCalls > 10_000, fmt.Sprintf("--storm %d: must be 1 to 10000", o.stormCalls)},
+		{o.crowd < 1 || o.crowd > 10_000, fmt.Sprintf("--crowd %d: must be 1 to 10000", o.crowd)},
+		{o.throng < 1 || o.throng > 200, fmt.Sprintf("--throng %d: must be 1 to 200", o.throng)},
 		{o.duration <= 0, fmt.Sprintf("--duration %v: must be positive", o.duration)},
 		{o.pace <= 0, fmt.Sprintf("--pace %v: must be positive", o.pace)},
 	} {

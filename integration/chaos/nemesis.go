@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/check"
@@ -20,6 +21,8 @@ type fault struct {
 	weight      int                  // how often, beside the others of its lane
 	standby     bool                 // it needs one
 	quiet       bool                 // it keeps nobody from the server
+	full        bool                 // it keeps everybody from connecting anew
+	delays      time.Duration        // it may delay the end of a lease, or a grant, for so long
 	choose      func(h *hit) *member // which worker is concerned; nil: any
 	run         func(h *hit) error
 }
@@ -30,12 +33,14 @@ type lane string
 const (
 	serverLane lane = "server"
 	useLane    lane = "use"
+	crowdLane  lane = "crowds" // does not pause with the others, and comes seldom
 	firstLane  lane = "workers"
 	secondLane lane = "other workers" // the same faults as in firstLane
 )
 
 // allFaults in the order in which they are listed.
-var allFaults = slices.Concat(processFaults, networkFaults, serverFaults, useFaults)
+var allFaults = slices.Concat(processFaults, extendFaults, networkFaults, serverFaults, fullFaults, guardFaults, useFaults,
+	openFaults, manyFaults)
 
 // hit is one injection of a fault.
 type hit struct {
@@ -49,7 +54,7 @@ type hit struct {
 
 // lanesOf are the lanes that the faults need.
 func lanesOf(faults []fault) (lanes []lane) {
-	for _, where := range []lane{serverLane, useLane, firstLane, secondLane} {
+	for _, where := range []lane{serverLane, useLane, firstLane, secondLane, crowdLane} {
 		if len(ofLane(faults, where)) > 0 {
 			lanes = append(lanes, where)
 		}
@@ -68,6 +73,8 @@ func ofLane(faults []fault, where lane) []fault {
 const (
 	stormy   = 15 * time.Second
 	calmness = 6 * time.Second
+
+	betweenCrowds = time.Minute // at most
 )
 
 // keepCalm holds back all faults for a while, again and again.
@@ -90,20 +97,24 @@ func (l *lab) drive(ctx context.Context, where lane) {
 	for _, f := range faults {
 		total += f.weight
 	}
-	number := uint64(slices.Index([]lane{serverLane, useLane, firstLane, secondLane}, where))
+	number := uint64(slices.Index([]lane{serverLane, useLane, firstLane, secondLane, crowdLane}, where))
+	pause, calm := 1500*time.Millisecond, sync.Locker(l.calm.RLocker())
+	if where == crowdLane {
+		pause, calm = betweenCrowds, &sync.Mutex{}
+	}
 	for n := uint64(0); ctx.Err() == nil; n++ {
 		r := rand.New(rand.NewPCG(l.seed, number<<32+n)) // what one fault draws does not move the next
-		wait(ctx, upTo(r, 1500*time.Millisecond))
+		wait(ctx, upTo(r, pause))
 		drawn := r.IntN(total)
 		for _, f := range faults {
 			if drawn -= f.weight; drawn >= 0 {
 				continue
 			}
-			l.calm.RLock()
+			calm.Lock()
 			if ctx.Err() == nil {
 				l.hit(ctx, f, r)
 			}
-			l.calm.RUnlock()
+			calm.Unlock()
 			break
 		}
 	}
@@ -112,7 +123,7 @@ func (l *lab) drive(ctx context.Context, where lane) {
 // hit injects one fault and writes it down.
 func (l *lab) hit(ctx context.Context, f fault, r *rand.Rand) {
 	h := &hit{lab: l, ctx: ctx, rand: r}
-	note := history.Fault{Name: f.name, Worker: history.Everybody, Quiet: f.quiet}
+	note := history.Fault{Name: f.name, Worker: history.Everybody, Quiet: f.quiet, Full: f.full, Delays: f.delays}
 	if f.lane == firstLane {
 		h.m = l.crew[r.IntN(len(l.crew))]
 		if f.choose != nil {

@@ -64,7 +64,10 @@ var (
 	errReset = errors.New("connection reset by peer")
 )
 
-const limit = 10 * time.Second
+const (
+	limit = 10 * time.Second
+	bound = 20 * time.Millisecond // for which a statement that hangs holds up others, as the protocol says
+)
 
 func newDepot(t *testing.T, width int) *depot {
 	d := &depot{pool: mutePool(t), sent: make(chan *dispatch, 1000), abandoned: make(chan heard, 10_000)}
@@ -586,15 +589,15 @@ func TestStatementGoesOnWhenAllItsCallsHaveGivenUp(t *testing.T) {
 				if name != "end of a life" {
 					b := d.call(t.Context(), order{name: "b", n: 2})
 					d.quiet(t)
-					time.Sleep(stalled)
+					time.Sleep(bound)
 					d.next(t, "b2").answer()
 					must(t, b, 2)
-					began = began.Add(stalled)
+					began = began.Add(bound)
 				}
 				tc.end(d, s)
 				h := <-d.abandoned
 				if name == "silent" {
-					began = began.Add(-stalled)
+					began = began.Add(-bound)
 				}
 				if took := time.Since(began); !errors.Is(h.err, tc.err) || h.err == nil && h.a != 1 || took != tc.took {
 					t.Errorf("after %v came %+v, want %v after %v", took, h, tc.err, tc.took)
@@ -616,9 +619,9 @@ func TestHangingStatementHoldsUpOthersForTheBound(t *testing.T) {
 		hung := d.call(t.Context(), order{name: "hung", n: 1})
 		s := d.next(t, "hung1")
 		a := d.call(t.Context(), order{name: "a", n: 2})
-		time.Sleep(stalled / 2)
+		time.Sleep(bound / 2)
 		b := d.call(t.Context(), order{name: "b", n: 3})
-		time.Sleep(stalled/2 - 1)
+		time.Sleep(bound/2 - 1)
 		d.quiet(t)
 		time.Sleep(time.Nanosecond)
 		together := d.next(t, "a2 b3")
@@ -653,7 +656,7 @@ func TestHangingStatementForManyHoldsUpOthersForTheBound(t *testing.T) {
 		hung := d.next(t, "a1 b2")
 		c, e := d.call(t.Context(), order{name: "c", n: 3}), d.call(t.Context(), order{name: "e", n: 4})
 		d.quiet(t)
-		time.Sleep(stalled)
+		time.Sleep(bound)
 		d.next(t, "c3 e4").answer()
 		must(t, c, 3)
 		must(t, e, 4)

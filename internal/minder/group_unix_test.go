@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// mindful is the argument that makes this program a minder.
+const mindful = "mindful"
+
 // stuck is the argument that makes this program a minder that never reads an order, as one that was stopped at once.
 const stuck = "stuck"
 
@@ -15,6 +18,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == stuck {
 		time.Sleep(time.Hour) // until it is killed
 		os.Exit(1)
+	}
+	if len(os.Args) > 1 && os.Args[1] == mindful {
+		if err := Mind(os.Args[2:]); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }

@@ -20,10 +20,15 @@ const (
 	coalescing  = "./internal/coalesce"
 	electing    = "./leader"
 	bridging    = "./advisory"
+	failing     = "./internal/failure"
+	minding     = "./internal/minder"
+
+	lendingPackage = "./internal/lending"
 
 	administration = "./lockadmin"
 )
 
 // all are the known faults. A name begins with its invariant or trap, if it has one.
 var all = slices.Concat(ofGrants, ofTheFirstStatement, ofTokens, ofEnds, ofReleases, ofTheQueue, ofModes, ofTurns, ofFences, ofExtensions, ofGuards, ofTrust, ofRequests,
-	ofTheBeat, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory, ofLists)
+	ofTheBeat, ofTheSchedule, ofConnections, ofClose, ofUpkeep, ofLeaders, ofAdvisory, ofRuns, ofObservers, ofHistory, ofLists,
+	ofErrors, ofWaiting, ofSuccession, ofSeals, ofDeadlines, ofWhatIsSaid)

@@ -84,7 +84,7 @@ var ofRequests = []mutant{
 		{"internal/queue/looks.go", "\t\tif again && since.Mono < answered {\n", "\t\tif again || !again {\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"trap 9: a ticket that nobody waits for stays", []edit{
-		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, strays)\n", "\t_ = strays\n"},
+		{"pglock/heartbeat.go", "\tc.takeBackStrays(ctx, c.queue.Looked(look, sightings, sent, c.now(), answered))\n", "\tc.queue.Looked(look, sightings, sent, c.now(), answered)\n"},
 	}, library, "^TestTrap9_TicketThat"},
 	{"AcquireAll that fails keeps what it has", []edit{
 		{"pglock/acquireall.go", "\t\tif l != nil && l.end(ErrReleased) {\n", "\t\tif l != nil && l.end(ErrReleased) && false {\n"},
@@ -109,37 +109,37 @@ var ofRequests = []mutant{
 // ofTheBeat are the faults of renewing.
 var ofTheBeat = []mutant{
 	{"every lease wakes the heartbeat", []edit{
-		{"pglock/leases.go", "\tplanned = min(next, look, stillTo(now, s.nextBeat))\n", "\tplanned = min(next, look)\n"},
+		{"pglock/leases.go", "\twake = min(wake, stillTo(now, s.nextBeat))\n", ""},
 	}, library, "^TestLeasesThatComeAndGo"},
 	{"every lease wakes the watch of the deadlines", []edit{
 		{"pglock/leases.go", "\tnext = min(next, stillTo(now, s.nextDeadline))\n", ""},
 	}, library, "^TestLeasesThatComeAndGo"},
 	{"a lease whose row is locked is not asked for by itself", []edit{
-		{"pglock/heartbeat.go", "\t\t\tbusy = append(busy, l)\n", "\t\t\tl.renewLater(errBusy)\n"},
+		{"pglock/renew.go", "\t\t\tbusy = append(busy, l)\n", "\t\t\tl.renewLater(later, errBusy)\n"},
 	}, library, "^TestBusyRow"},
 	{"a locked row holds up the renewals of other leases", []edit{
-		{"pglock/heartbeat.go", "min(shortest/12, busyWait))\n", "shortest/3)\n"},
+		{"pglock/renew.go", "min(hold, busyWait))\n", "limit)\n"},
 	}, library, "^TestLockedRow|^TestBeatWaits"},
 	{"a lease that the server calls lost goes on", []edit{
-		{"pglock/heartbeat.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n", "\t\t\tl.renewLater(errBusy)\n"},
+		{"pglock/renew.go", "\t\t\tl.end(&LostError{Name: l.name, Token: l.token, Reason: Reason(v.Outcome)})\n", "\t\t\tl.renewLater(later, errBusy)\n"},
 	}, library, "^TestLossThatTheServer"},
 	{"a renewal that hangs takes the time of the next", []edit{
-		{"pglock/heartbeat.go", "\tlimit := min(shortest/3, patience)\n", "\tlimit := patience\n"},
+		{"pglock/renew.go", "max(left/2, ttl/holdsUp)", "max(left, ttl/holdsUp)"},
 	}, library, "^TestRenewalThatHangs"},
 }
 
 // ofClose are the faults of closing a client.
 var ofClose = []mutant{
 	{"Close says nothing of what it could not take back", []edit{
-		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d requests"},
+		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d requests", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d requests"},
 	}, library, "^TestClose"},
 	{"Close says nothing of leases that it could not release", []edit{
-		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"pglock: close: %d leases"},
+		{"pglock/close.go", "\tif failure != nil {\n\t\treturn fmt.Errorf(\"%d leases", "\tif failure != nil && false {\n\t\treturn fmt.Errorf(\"%d leases"},
 	}, library, "^TestClose"},
 	{"a coalescer that is shut waits for a connection", []edit{
 		{"internal/coalesce/coalescer.go", "\tif g.lending != nil {\n\t\tg.lending()\n\t}\n\twaiting := g.waiting\n", "\twaiting := g.waiting\n"},
 	}, coalescing, "^TestCoalescerThatIsShut"},
 	{"Close takes for lost what the heartbeat's connection did not say", []edit{
-		{"pglock/close.go", "\tif protocol.ConnectionLost(err) && ctx.Err() == nil {\n", "\tif false {\n"},
+		{"pglock/close.go", "\t\tif !protocol.ConnectionLost(err) || !pause.For(ctx, sayAgain) {\n", "\t\tif true || pause.For(ctx, sayAgain) {\n"},
 	}, library, "^TestCloseTriesAgain"},
 }

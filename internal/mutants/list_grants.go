@@ -2,11 +2,18 @@ package main
 
 // ofGrants are the faults of asking for one lock.
 var ofGrants = []mutant{
+	{"I15 a first use that has waited for another is too short", []edit{
+		{schema, "IF since < clock_timestamp() - w.ttl / 20 THEN", "IF false THEN"},
+	}, integration, "^TestI15_LeaseIsFull"},
 	{"I1 a free lock is looked for among those that are held", []edit{
-		{schema, "      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND NOT h.queued AND", "      AND NOT h.queued AND"},
+		{schema, "AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot", "AND h.top_slot"},
 	}, integration, "^TestI1_AllWays|^TestI1_I13_|^TestI1_I2_AllWays"},
 	{"I1 a free lock is granted beside readers", []edit{
-		{schema, " AND NOT h.queued AND h.top_slot OPERATOR(pg_catalog.=) 0\n", " AND NOT h.queued\n"},
+		{
+			schema,
+			"OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0",
+			"OPERATOR(pg_catalog.=) '-infinity'",
+		},
 	}, integration, "^TestI1_AllWays|^TestI9_NoTicket|^TestShared"},
 	{"I1 a free lock is granted to a reader as to a writer", []edit{
 		{schema, "      AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL", "      AND p_capacity IS NULL"},
@@ -24,7 +31,11 @@ var ofGrants = []mutant{
 		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot FOR NO KEY UPDATE SKIP LOCKED) e"},
 	}, integration, "^TestI4_NoGrantOver"},
 	{"I4 what is over is granted while a COMMIT that checks it is under way", []edit{
-		{schema, "LIMIT 1 FOR UPDATE SKIP LOCKED;\n  RETURN place;", "LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;\n  RETURN place;"},
+		{
+			schema,
+			"LIMIT 1 FOR UPDATE SKIP LOCKED; END IF; EXIT WHEN",
+			"LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED; END IF; EXIT WHEN",
+		},
 	}, integration, "^TestI4_"},
 	{"I1 trap 4: a name that somebody else inserts is granted twice", []edit{
 		{schema, "      ON CONFLICT (name, slot) DO NOTHING\n      RETURNING true, l.token, CASE", "      ON CONFLICT (name, slot) DO UPDATE SET token = EXCLUDED.token, first_token = EXCLUDED.first_token, grant_id = EXCLUDED.grant_id,\n        session_id = EXCLUDED.session_id, holder = EXCLUDED.holder, expires_at = EXCLUDED.expires_at\n      RETURNING true, l.token, CASE"},
@@ -36,26 +47,33 @@ var ofGrants = []mutant{
 		{schema, "      AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())\n", ""},
 	}, integration, "^TestI6_NoWay|^TestTrap9_LateRequest"},
 	{"I6 a retry does not wait for the attempt before", []edit{
-		{schema, "    head := lock_head(w.name, true, w.mode <> 'exclusive');", "    head := lock_head(w.name, p_wait, w.mode <> 'exclusive');"},
-		{schema, "      head := lock_head(w.name, p_wait OR p_retry, true);", "      head := lock_head(w.name, p_wait, true);"},
+		{schema, "stays := p_wait OR p_retry;", "stays := p_wait;"},
 	}, integration, "^TestI6_RetryWaits"},
-	{"I12 a grant that is answered again leaves synchronous_commit off", []edit{
-		{schema, "DECLARE\n  ok boolean := require_durable_commit();\nBEGIN\n  PERFORM FROM locks l WHERE l.name = p_row.name", "BEGIN\n  PERFORM FROM locks l WHERE l.name = p_row.name"},
+	{"I12 a grant that is answered again is only read", []edit{
+		{schema, "    current_setting('lock_timeout')::interval) r WHERE r.outcome = 'renewed';", "    NULL) r WHERE r.reason IS NULL;"},
+		{schema, "  PERFORM FROM renew_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot],\n    NULL) r", "  PERFORM FROM check_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot]) r"},
 	}, integration, "^TestI12_I24_AllWays"},
+	{"I1 I6 a repetition of an acquire shortens a lease that was extended", []edit{
+		{schema, "BEGIN\n  PERFORM FROM renew_leases(ARRAY[p_row.name]", "BEGIN\n  UPDATE locks l SET extended = false, expires_at = clock_timestamp() + l.ttl WHERE l.name = p_row.name AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp();\n  PERFORM FROM renew_leases(ARRAY[p_row.name]"},
+	}, library, "^TestI1_I6_ALate"},
 	{"I13 a try for a free lock waits for its row", []edit{
 		{schema, "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)"},
 	}, integration, "^TestI13_RefusedTryWaits|^TestI1_I13_"},
 	{"I13 a try that may be refused waits for who decides", []edit{
-		{schema, "        FOR NO KEY UPDATE SKIP LOCKED;\n    END IF;", "        FOR NO KEY UPDATE;\n    END IF;"},
+		{
+			schema,
+			"THEN take_head(w.name, false, true) END, p_wait, true);",
+			"THEN take_head(w.name, true, true) END, p_wait, true);",
+		},
 	}, integration, "^TestI13_|^TestI1_I13_"},
 	{"I13 a try that is refused writes", []edit{
-		{schema, "  IF p_wait OR p_retry OR NOT is_taken(w, head) THEN", "  IF is_taken(w, head) OR true THEN"},
+		{schema, "IF NOT stays AND is_taken(w, head) THEN", "IF false THEN"},
 	}, integration, "^TestI13_RefusedTry"},
 	{"I13 a try that is refused looks at more than the head", []edit{
 		{schema, "  IF held AND p_head.grant_id <> w.grant_id THEN\n    RETURN true;", "  IF false THEN\n    RETURN true;"},
 	}, integration, "^TestI13_RefusedTryIsTwo"},
 	{"I13 a try that the queue refuses locks the head", []edit{
-		{schema, "  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "  RETURN (free_at("},
+		{schema, "RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(", "RETURN (free_at("},
 	}, integration, "^TestI13_TryThatTheQueue"},
 	{"I13 many are asked for in one statement, which waits for long", []edit{
 		{schema, "set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until", "set_config('lock_timeout', '2s', true) IS NOT NULL)         -- until"},
@@ -73,7 +91,11 @@ var ofGrants = []mutant{
 		{schema, "    ok := ok AND NOT given.granted AND given.more -> 'handed' IS NULL;\n", ""},
 	}, integration, "^TestI12_I24_What"},
 	{"I14 a ticket waits for the disk", []edit{
-		{schema, "  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN", "  IF false THEN"},
+		{
+			schema,
+			"IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN",
+			"IF false THEN",
+		},
 	}, integration, "^TestI12_HandOver"},
 	{"I19 functions work on a frozen snapshot", []edit{
 		{schema, "  SELECT CASE WHEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN true", "  SELECT CASE WHEN true THEN true"},
@@ -87,16 +109,13 @@ var ofGrants = []mutant{
 	{"I25 a grant passes the fence", []edit{
 		{schema, "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  IF NOT FOUND THEN", "    INTO acquire_lease.granted, acquire_lease.token, watched;\n  UPDATE {{schema}}.fences f SET last_token = acquire_lease.token WHERE f.resource = p_name AND acquire_lease.token > 0;\n  IF acquire_lease.granted IS NULL THEN"},
 	}, integration, "^TestI25_NoGrant"},
-	{"crowds use multixacts", []edit{
-		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1 FOR SHARE;\n    ELSE"},
-	}, integration, "^TestCrowdsUse"},
 }
 
 // ofTokens are the faults of tokens and epochs.
 var ofTokens = []mutant{
 	{"I2 trap 1: the token is drawn before the wait", []edit{
 		{schema, "  w.session_id := session_of(p_session_key);\n", "  w.session_id := session_of(p_session_key);\n  PERFORM set_config('pglock.drawn', nextval('fencing_token_seq')::text, true);\n"},
-		{schema, "  first := (base << 44) + nextval('fencing_token_seq');\n  IF first <= p_above THEN", "  first := (base << 44) + coalesce(nullif(current_setting('pglock.drawn', true), '')::bigint, nextval('fencing_token_seq'));\n  IF false THEN"},
+		{schema, "  first := (base << 36) + nextval('fencing_token_seq');\n  IF first <= p_above THEN", "  first := (base << 36) + coalesce(nullif(current_setting('pglock.drawn', true), '')::bigint, nextval('fencing_token_seq'));\n  IF false THEN"},
 	}, integration, "^TestTrap1_"},
 	{"I2 tokens go by the sequence alone", []edit{
 		{schema, "  IF first <= p_above THEN", "  IF false THEN"},
@@ -108,11 +127,23 @@ var ofTokens = []mutant{
 		{schema, "NO CYCLE CACHE 1;", "NO CYCLE CACHE 32;"},
 	}, integration, "^TestI6_LostAnswerYields"},
 	{"I22 tokens have no epoch", []edit{
-		{schema, "  first := (base << 44) + nextval('fencing_token_seq');\n  IF first <= p_above THEN", "  first := nextval('fencing_token_seq');\n  IF first <= p_above THEN"},
+		{schema, "  first := (base << 36) + nextval('fencing_token_seq');\n  IF first <= p_above THEN", "  first := nextval('fencing_token_seq');\n  IF first <= p_above THEN"},
 	}, integration, "^TestI22_Grants|^TestI22_Blocks"},
 	{"I22 the epoch is the timeline alone", []edit{
-		{schema, "    was.epoch := LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287);", "    was.epoch := line - 1;"},
-	}, integration, "^TestI22_TokensAscendAfterARestore"},
+		{schema, "(was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);", "line - 1, 0);"},
+	}, integration, "^TestI22_TokensAscendWhenTheTimelineIsSetBack"},
+	{"I22 a step counts as much as a change of the timeline", []edit{
+		{schema, "    RETURN last + 1;\n  ELSIF last >> 8", "    RETURN last + 256;\n  ELSIF last >> 8"},
+	}, integration, "^TestI22_TokensAscendAfterAFailoverThatLostSteps|^TestI22_Steps"},
+	{"I22 steps that are used up begin a line", []edit{
+		{schema, "  ELSIF last >> 8 = p_epoch >> 8 AND p_above >> 44 <= p_epoch >> 8 THEN", "  ELSIF false THEN"},
+	}, integration, "^TestI22_Steps|^TestI22_Where"},
+	{"I22 the sequence may reach the steps' last bit", []edit{
+		{schema, "MAXVALUE 8796093022207 NO CYCLE", "NO CYCLE"},
+	}, integration, "^TestI22_Where"},
+	{"I22 lines that are used up begin again", []edit{
+		{schema, "  IF p_line > 524287 THEN", "  IF false THEN"},
+	}, integration, "^TestI22_Steps|^TestI22_Where"},
 	{"I23 a standby checks leases", []edit{
 		{schema, "  IF pg_is_in_recovery() THEN\n    RAISE EXCEPTION 'a standby", "  IF false THEN\n    RAISE EXCEPTION 'a standby"},
 	}, integration, "^TestI23_StandbyAnswers"},
@@ -122,10 +153,10 @@ var ofTokens = []mutant{
 // of the row, the request and the session, and what it writes.
 var ofTheFirstStatement = []mutant{
 	{"I2 a free lock is granted a token that may be below its last", []edit{
-		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "      AND p_mode"},
+		{schema, "      AND h.token OPERATOR(pg_catalog.<=) (\n        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36) OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})\n        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "      AND p_mode"},
 	}, integration, "^TestI2_TokensAscend|^TestI22_"},
 	{"I22 a token of a free lock has no epoch", []edit{
-		{schema, "    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM", "    token = (SELECT 0::pg_catalog.int8 FROM"},
+		{schema, "    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM", "    token = (SELECT 0::pg_catalog.int8 FROM"},
 	}, integration, "^TestI22_Grants|^TestI22_Blocks"},
 	{"I22 a free lock is granted without a look at the timeline", []edit{
 		{schema, "        FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())\n      AND p_mode", "        FROM {{schema}}.installation i)\n      AND p_mode"},
@@ -189,6 +220,10 @@ var ofTheFirstStatement = []mutant{
 		{schema, "  RETURNING true, l.token, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()", "  RETURNING true, l.token, false"},
 	}, integration, "^TestAWatchIsTold"},
 	{"I12 who grants the lock to others on the way does not wait for the disk", []edit{
-		{schema, "  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN", "  IF p_alone AND NOT a.granted THEN"},
+		{
+			schema,
+			"IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN",
+			"IF p_alone AND NOT acquire_otherwise.granted THEN",
+		},
 	}, integration, "^TestI12_"},
 }

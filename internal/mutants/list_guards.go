@@ -14,18 +14,46 @@ var ofGuards = []mutant{
 	{"I3 a bypass outlives its transaction", []edit{
 		{schema, "WHERE b.xact = mine AND b.kind = 'bypass' AND b.at >= transaction_timestamp();", "WHERE b.kind = 'bypass';"},
 	}, integration, "^TestI3_I18_OnlyThis|Bypass"},
+	{"I3 the fence of any resource opens a guarded table with one", []edit{
+		{schema, "FROM {{schema}}.fences f -- require_fence, written out\n    WHERE f.resource OPERATOR(pg_catalog.=) TG_ARGV[0];", "FROM {{schema}}.fences f WHERE f.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() LIMIT 1;"},
+	}, integration, "^TestI3_I18_OnlyThis"},
+	{"I3 the fence of any transaction opens a guarded table with one resource", []edit{
+		{schema, "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() AND since OPERATOR", "  IF (since OPERATOR"},
+	}, integration, "^TestI3_I18_OnlyThis"},
+	{"I3 the ID of an old transaction opens a guarded table with one resource", []edit{
+		{schema, "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned() AND since OPERATOR(pg_catalog.>=) pg_catalog.transaction_timestamp()) IS NOT TRUE", "  IF (passed OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id_if_assigned()) IS NOT TRUE"},
+	}, integration, "^TestI3_I18_OnlyThis"},
+	{"I3 the guard of rows can be replaced", []edit{
+		{schema, "'CONSTRAINT TRIGGER pglock_guard AFTER INSERT", "'TRIGGER pglock_guard AFTER INSERT"},
+		{schema, "THEN t.tgtype = 29 AND t.tgconstraint <> 0", "THEN t.tgtype = 29"},
+	}, library, "^TestI3_TheRight"},
+	{"I3 a table on which others may make triggers is guarded", []edit{
+		{schema, "      IF g.name IS NULL THEN\n        CONTINUE WHEN NOT c.owned;", "      IF g.name IS NULL THEN\n        CONTINUE;"},
+	}, library, "^TestI3_TheRight"},
+	{"I3 a trigger that calls something else passes for the guard", []edit{
+		{schema, "           t.tgfoid = g.oid AND t.tgqual IS NULL", "           t.tgqual IS NULL"},
+	}, integration, "^TestTheListTells"},
+	{"I3 the guard of TRUNCATE may ask for another fence", []edit{
+		{schema, "         r.sound AND r.args = coalesce(r.of_rows, r.args), r.always", "         r.sound, r.always"},
+	}, library, "^TestI3_AGuardOfTruncate"},
+	{"why does not know the guards of a lock", []edit{
+		{"lockadmin/verdicts.go", "	l.guardVerdict()\n", ""},
+	}, command, "^TestGuardThatOthers"},
 	{"I3 session_replication_role opens a guarded table", []edit{
 		{schema, "guard_write(%6$s);\n                 ALTER TABLE %3$s ENABLE ALWAYS TRIGGER %1$s'", "guard_write(%6$s)'"},
 	}, integration, "^TestI3_EveryWayToWrite|^TestI3_EveryWayInto"},
 	{"I3 only the key that a row had before is guarded", []edit{
-		{schema, "    AND (after IS NULL OR require_fence(TG_ARGV[0] || '/' || after,", "    AND (before IS NOT NULL OR after IS NULL OR require_fence(TG_ARGV[0] || '/' || after,"},
+		{schema, "    AND (after IS NULL OR require_fence(p_resource || '/' || after,", "    AND (before IS NOT NULL OR after IS NULL OR require_fence(p_resource || '/' || after,"},
 	}, integration, "^TestI3_AMovedRow"},
+	{"I3 a virtual column is a key", []edit{
+		{schema, "format(CASE WHEN a.attgenerated = 'v' THEN NULL WHEN b.oid IN", "format(CASE WHEN b.oid IN"},
+	}, store, "^TestGeneratedColumns"},
 	{"I5 the guard of rows takes what is no column of the table", []edit{
-		{schema, "AND NOT a.attisdropped;\nEND $$;\n\n-- guard_triggers", "AND NOT a.attisdropped;\n  reading := coalesce(reading, format('SELECT format(''%%s'', ($1).%I)', p_column));\nEND $$;\n\n-- guard_triggers"},
+		{schema, "AND NOT a.attisdropped;\nEND $$;\n\n-- made_triggers", "AND NOT a.attisdropped;\n  reading := coalesce(reading, format('SELECT format(''%%s'', ($1).%I)', p_column));\nEND $$;\n\n-- made_triggers"},
 	}, integration, "^TestGuardOfRowsFails"},
 	{"I5 the guard of rows goes through a cast of the table's owner", []edit{
 		{schema, "WHEN b.typtype = 'e' OR b.oid = ANY ('{int2,int4,int8,numeric,text,varchar,uuid}'::regtype[])", "WHEN true"},
-		{schema, "THEN format(''%%s'', ($1).%1$I) END' END, a.attname)", "THEN ($1).%1$I::text END' END, a.attname)"},
+		{schema, "THEN pg_catalog.format(''%%s'', ($1).%1$I) END' END, a.attname)", "THEN ($1).%1$I::text END' END, a.attname)"},
 	}, library, "^TestI5_CodeOf|^TestI5_NoFunction"},
 	{"I5 a function lends the rights of the schema's owner to the code of its caller", []edit{
 		{schema, "CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int\nLANGUAGE plpgsql VOLATILE SET", "CREATE FUNCTION guard_table(p_table regclass, p_resource text DEFAULT NULL, p_key text DEFAULT NULL) RETURNS int\nLANGUAGE plpgsql VOLATILE SECURITY DEFINER SET"},
@@ -33,7 +61,107 @@ var ofGuards = []mutant{
 	{"I5 a function finds its tables where its caller says", []edit{
 		{schema, "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT", "CREATE FUNCTION database_id() RETURNS uuid\nLANGUAGE sql STABLE SECURITY DEFINER"},
 	}, library, "^TestFunctionsThatUsersCall|^TestI5_NoFunction"},
+	{"I11 an age may be longer than time", []edit{
+		{schema, "  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true", "  SELECT CASE WHEN p_value >= interval '0' THEN true"},
+	}, library, "^TestI11_NoArgument"},
+	{"I11 a list may have less than no length", []edit{
+		{schema, "is_count('limit', p_value, 1, 1000000) $$;", "is_count('limit', p_value, -2147483648, 1000000) $$;"},
+	}, library, "^TestI11_NoArgument"},
+	{"I11 a sweep has no bound", []edit{
+		{schema, "AND is_count('limit', p_limit, 1, 100000); dead record;", "; dead record;"},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a break of a session has no bound", []edit{
+		{schema, "AND is_count('limit', p_limit, 1, 10000); head locks;", "; head locks;"},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a step of a prune of locks has no bound", []edit{
+		{
+			schema,
+			"AND is_age('idle', p_idle) AND is_count('limit', p_limit, 1, 100000); since",
+			"AND is_age('idle', p_idle); since",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a prune takes any age", []edit{
+		{
+			schema,
+			"AND is_age('idle', p_idle) AND is_count('limit', p_limit, 1, 100000); since",
+			"AND is_count('limit', p_limit, 1, 100000); since",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a prune of the history takes any age", []edit{
+		{
+			schema,
+			"AND (p_older IS NULL OR is_age('older', p_older)) AND is_count('limit', p_limit, 1, 100000); upto",
+			"AND is_count('limit', p_limit, 1, 100000); upto",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a step of a prune of the history has no bound", []edit{
+		{
+			schema,
+			"AND (p_older IS NULL OR is_age('older', p_older)) AND is_count('limit', p_limit, 1, 100000); upto",
+			"AND (p_older IS NULL OR is_age('older', p_older)); upto",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a list of locks takes any age", []edit{
+		{
+			schema,
+			"SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older)); SELECT * FROM ( SELECT d.*",
+			"SELECT is_length(p_limit); SELECT * FROM ( SELECT d.*",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 an order of fences has no bound", []edit{
+		{
+			schema,
+			"SELECT is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older)); " +
+				"SELECT o.resource",
+			"SELECT p_older IS NULL OR is_age('older', p_older); SELECT o.resource",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 numbers are told of any number of locks", []edit{
+		{schema, "SELECT is_count('top', p_top, 0, 100000);", "SELECT p_top;"},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a place may be any number", []edit{
+		{schema, "AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));", ";"},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 a renewal may wait for any time", []edit{
+		{schema, "IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN", "IF false THEN"},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
+	{"I11 the history is kept for any time", []edit{
+		{
+			schema,
+			"AND (p_keep IS NULL OR p_keep BETWEEN interval '1 day' AND interval '36525 days' OR refuse('keep', " +
+				"p_keep::text, 'be from 1 day to 36525 days'));",
+			";",
+		},
+	}, library, "^TestI11_RefusedSQLCallsChange"},
 	{"users may call what decides", []edit{
 		{schema, "'{schema_version, database_id, start_client,", "'{settle, schema_version, database_id, start_client,"},
 	}, library, "^TestUserMayCall"},
+	{"I5 default privileges on sequences stay", []edit{
+		{schema, "AND c.relname = o.name AND c.relkind IN ('r', 'v', 'S') WHERE o.kind = 'class'", "AND c.relname = o.name AND c.relkind IN ('r', 'v') WHERE o.kind = 'class'"},
+	}, "migrations", "^TestI5_Default"},
+	{"I5 what others own in a shared schema loses its rights", []edit{
+		{schema, "        AND NOT 'c' || c.oid = ANY (current_setting", "        AND NOT 'none' = ANY (current_setting"},
+	}, "migrations", "^TestI5_Default|^TestMigrationGives"},
+	{"doctor does not see rights on columns", []edit{
+		{schema, "FROM objects o JOIN pg_attribute c ON c.attrelid = o.oid AND o.class = 'pg_class'::regclass", "FROM objects o JOIN pg_attribute c ON false"},
+	}, "migrations", "^TestDoctorNames"},
+	{"I5 everybody may make objects in the schema", []edit{
+		{schema, "    WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n", "    WHERE false ORDER BY o.n"},
+	}, "migrations", "^TestI5_Up"},
+	{"I5 a process that takes a session's lock passes for its heartbeat", []edit{
+		{schema, "AND k.granted AND k.pid = s.pid AND k.database", "AND k.granted AND k.pid > 0 AND k.database"},
+	}, administration, "^TestI5_NobodyPoses"},
+	{"I5 the ID of a session determines the mark of its heartbeat", []edit{
+		{schema, "left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;", "left(replace(me::text, '-', ''), 16))::bit(64)::bigint;"},
+		{schema, "AND pg_try_advisory_lock_shared(key);", "AND pg_try_advisory_lock(key);"},
+	}, administration, "^TestI5_NobodyPoses"},
+	{"I5 a circle shows owners", []edit{
+		{schema, "pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',", "pg_catalog.to_jsonb(e) || pg_catalog.jsonb_build_object('lock', e.lock, 'waiter',"},
+	}, library, "^TestI5_NobodyReadsTheOwners"},
+	{"statistics reads the schema's name as if it had no quotes", []edit{
+		{schema, "AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema()) AND r.database", "AND c.relnamespace = current_schema()::regnamespace AND r.database"},
+	}, library, "^TestEveryFunctionWorks"},
+	{"I5 a better match in the schema is called", []edit{
+		{schema, "  said text := pg_catalog.concat_ws(' ',", "  said text := concat_ws(' ',"},
+	}, library, "^TestI5_NoCall"},
 }

@@ -6,7 +6,11 @@ var ofLeaders = []mutant{
 		{schema, "head.token, false, 0, true), ARRAY[w]", "head.token, false, w.ticket, true), ARRAY[w]"},
 	}, library, "^TestHandOverGrants"},
 	{"I9 the last of a label is named instead of the first", []edit{
-		{schema, "    ORDER BY q.ticket LIMIT 1;\n  IF FOUND AND NOT p_look THEN", "    ORDER BY q.ticket DESC LIMIT 1;\n  IF FOUND AND NOT p_look THEN"},
+		{
+			schema,
+			"AND session_alive(q.session_id) ORDER BY q.ticket LIMIT 1; EXIT WHEN",
+			"AND session_alive(q.session_id) ORDER BY q.ticket DESC LIMIT 1; EXIT WHEN",
+		},
 	}, library, "^TestHandOverMeans"},
 	{"a dead waiter is named", []edit{
 		{schema, "AND q.mode = 'exclusive'\n      AND session_alive(q.session_id)", "AND q.mode = 'exclusive'"},
@@ -18,7 +22,7 @@ var ofLeaders = []mutant{
 		{schema, "  IF p_look OR hand_over.outcome = 'nobody' THEN", "  IF hand_over.outcome = 'nobody' THEN"},
 	}, library, "^TestHandOverGrants"},
 	{"a named waiter keeps its ticket", []edit{
-		{schema, "    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;", "    PERFORM FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;"},
+		{schema, "EXIT WHEN w.ticket IS NULL OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;", "EXIT;"},
 	}, library, "^TestHandOverGrants"},
 	{"I5 whoever knows no grant ID hands over", []edit{
 		{schema, "  hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);\n", ""},

@@ -45,7 +45,7 @@ var ofObservers = []mutant{
 		{"internal/handoff/lines.go", "\tls.waits(call, len(line.calls))\n", ""},
 	}, library, "^TestTurnsAreObserved"},
 	{"observers: a turn has no gap since its renewal", []edit{
-		{"pglock/leases.go", "next.fresh, next.expiresAt = l.deadline, l.due, l.fresh, l.expiresAt", "next.expiresAt = l.deadline, l.due, l.expiresAt"},
+		{"pglock/leases.go", "next.fresh, next.expiresAt = l.deadline, l.due, l.asked, l.fresh, l.expiresAt", "next.expiresAt = l.deadline, l.due, l.asked, l.expiresAt"},
 	}, library, "^TestRenewalsOfTurns"},
 	{"observers: the work of a lost lease is not told", []edit{
 		{"pglock/lease.go", "\t\tl.outlived(ctx)\n\t\treturn l.howEnded()\n", "\t\treturn l.howEnded()\n"},
@@ -57,7 +57,7 @@ var ofObservers = []mutant{
 		{"pglock/close.go", "\tc.send(ctx, others, c.backend.AnnounceOwn)\n", "\t_ = others\n"},
 	}, library, "^TestEachWayOfALock"},
 	{"observers: a new heartbeat connection is not told", []edit{
-		{"internal/server/own.go", "\tcase !o.lost.IsZero():\n", "\tcase false:\n"},
+		{"internal/server/own.go", "\tif !lost && !since.IsZero() && ", "\tif false && "},
 	}, library, "^TestNewConnections"},
 	{"observers: lost names are not told", []edit{
 		{"internal/protocol/execute.go", "e.Unnamed != nil", "false"},

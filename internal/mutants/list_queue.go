@@ -3,14 +3,15 @@ package main
 // ofTheQueue are the faults of waiting: of tickets, turns in the queue, hints and circles.
 var ofTheQueue = []mutant{
 	{"I8 trap 7: a ticket is written without the head's lock", []edit{
-		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1;\n    ELSE"},
+		{schema, "LIMIT 1 FOR KEY SHARE; EXIT WHEN FOUND;", "LIMIT 1; EXIT WHEN FOUND;"},
 	}, integration, "^TestI8_"},
-	{"I8 the head does not say that somebody queues", []edit{
-		{schema, "    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;\n    enqueue.place", "    enqueue.place"},
-	}, integration, "^TestI8_Release|^TestI9_NoWay"},
-	{"I8 who finds that all of the queue is dead queues unseen", []edit{
-		{schema, "      r := enqueue(w, p_head.served, g.queued);", "      r := enqueue(w, p_head.served, p_head.queued);"},
-	}, library, "^TestI8_I9_"},
+	{"I8 who asks again has the ticket that was passed over", []edit{
+		{
+			schema,
+			"ELSIF r.ticket > p_head.served THEN enqueue.ticket := r.ticket; EXIT; END IF;",
+			"ELSE enqueue.ticket := r.ticket; EXIT; END IF;",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"I8 a look that misses a ticket is not told", []edit{
 		{"internal/queue/looks.go", "\t\t\tt.tell(News{AskAgain: true}) // granted, or skipped\n", ""},
 	}, integration, "^TestI8_LostHints"},
@@ -21,26 +22,198 @@ var ofTheQueue = []mutant{
 		{schema, "AND q.ticket > p_served ORDER BY q.ticket LIMIT 1;", "AND q.ticket > p_served ORDER BY q.ticket DESC LIMIT 1;"},
 	}, integration, "^TestI9_Waiters"},
 	{"I9 a newcomer overtakes the queue", []edit{
-		{schema, "    IF nxt.ticket IS NULL THEN\n      g.queued := false; ", "    IF nxt.ticket IS NULL OR w.ticket IS NOT NULL THEN\n      g.queued := g.queued AND nxt.ticket IS NOT NULL; "},
+		{
+			schema,
+			"nxt := next_waiter(p_head.name, upto); IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
+			"nxt := CASE WHEN w.ticket IS NOT NULL THEN w ELSE next_waiter(p_head.name, upto) END; IF nxt.ticket " +
+				"= 0 THEN w := NULL; END IF; IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
+		},
 	}, integration, "^TestI9_NoWay|^TestI9_Newcomer"},
-	{"I9 a free lock is granted over the queue", []edit{
-		{schema, " AND NOT h.queued AND h.top_slot", " AND h.top_slot"},
-	}, integration, "^TestI9_NoWay|^TestI8_"},
+	{"I8 I9 who has joined queues for a lock that was released meanwhile", []edit{
+		{
+			schema,
+			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN",
+			"IF p_wait THEN",
+		},
+	}, integration, "^TestI8_NoTicket"},
 	{"I9 a ticket is below those that were served", []edit{
-		{schema, "  w.ticket := CASE WHEN w.ticket > p_served THEN w.ticket ELSE p_served + w.ticket END;\n", ""},
+		{schema, "w.ticket := CASE WHEN w.ticket > p_head.served THEN w.ticket ELSE p_head.served + w.ticket END;", ""},
 	}, integration, "^TestI9_Tickets"},
 	{"I9 who has a ticket is served twice", []edit{
-		{schema, "CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id)\n                                    THEN w END,  ", "w,  "},
+		{
+			schema,
+			"CASE WHEN NOT EXISTS (SELECT FROM waiters q WHERE q.grant_id = w.grant_id AND q.ticket > " +
+				"p_head.served) THEN w END,",
+			"w,",
+		},
 	}, library, "^TestI6_WaiterThatAsks"},
 	{"I9 every acquisition asks twice", []edit{
 		{"pglock/wait.go", "left >= q.TTL/2, nil", "left >= 2*q.TTL, nil"},
 	}, integration, "^TestI9_OneRequest"},
 	{"I9 who comes during the last COMMIT waits in the server", []edit{
-		{schema, "LIMIT 1 FOR NO KEY UPDATE;\n    ELSE", "LIMIT 1 FOR UPDATE;\n    ELSE"},
+		{schema, "LIMIT 1 FOR KEY SHARE; EXIT WHEN FOUND;", "LIMIT 1 FOR UPDATE; EXIT WHEN FOUND;"},
 	}, integration, "^TestI9_Whoever"},
 	{"I9 who comes during the last COMMIT is refused", []edit{
-		{schema, "    IF p_wait THEN\n      r := enqueue", "    IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.expires_at > clock_timestamp()) THEN\n      r := enqueue"},
+		{
+			schema,
+			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN",
+			"IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.expires_at > clock_timestamp()) THEN",
+		},
 	}, integration, "^TestI9_Whoever"},
+	{"I14 who queues is in the way of the holder's renewals", []edit{
+		{schema, "LIMIT 1 FOR KEY SHARE; EXIT WHEN FOUND;", "LIMIT 1 FOR NO KEY UPDATE; EXIT WHEN FOUND;"},
+	}, integration, "^TestI14_Whoever|^TestI13_NobodyHolds"},
+	{"I14 a newcomer takes the head of a lock that is held", []edit{
+		{
+			schema,
+			"CASE WHEN NOT (stays AND is_held(w, head)) THEN take_head(w.name, false, true) END, p_wait, true);",
+			"take_head(w.name, false, true), p_wait, true);",
+		},
+	}, integration, "^TestI14_Whoever|^TestI13_NobodyHolds"},
+	{"I8 I9 who has joined grants", []edit{
+		{
+			schema,
+			"IF p_taken AND p_head.expires_at <= clock_timestamp() THEN",
+			"IF p_head.expires_at <= clock_timestamp() THEN",
+		},
+	}, integration, "^TestI8_NoTicket"},
+	{"I8 a release of a slot does not take the head", []edit{
+		{schema, "head := take_head(p_name, true, false); SELECT * INTO mine", "SELECT * INTO mine"},
+	}, integration, "^TestI8_ReleaseWaits|^TestI8_WhoeverEnds"},
+	{"I8 who takes the head waits for nobody who has joined", []edit{
+		{schema, "LIMIT 1 FOR UPDATE; ELSE SELECT * INTO head", "LIMIT 1 FOR NO KEY UPDATE; ELSE SELECT * INTO head"},
+	}, integration, "^TestI8_WhoeverEnds"},
+	{"I9 who serves the queue waits for a ticket that is being taken back", []edit{
+		{
+			schema,
+			"LIMIT pg_catalog.cardinality(p_batch) + 1000 FOR UPDATE SKIP LOCKED)) RETURNING q.ticket)",
+			"LIMIT pg_catalog.cardinality(p_batch) + 1000 FOR UPDATE)) RETURNING q.ticket)",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 a ticket that is being taken back is served", []edit{
+		{schema, "WHERE b.ticket = ANY (got)); END $$;", "); END $$;"},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 the queue stops at a writer's ticket that is being taken back", []edit{
+		{
+			schema,
+			"batch := claim(ARRAY[nxt], upto); IF batch",
+			"batch := claim(ARRAY[nxt], upto); EXIT WHEN batch IS NULL; IF batch",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 the queue stops at the ticket for a slot that is being taken back", []edit{
+		{
+			schema,
+			"ELSE ARRAY[nxt] END, upto); IF batch",
+			"ELSE ARRAY[nxt] END, upto); EXIT WHEN batch IS NULL; IF batch",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 the lock is handed over to whoever is leaving", []edit{
+		{
+			schema,
+			"OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;",
+			"OR p_look OR coalesce(claim(ARRAY[w], w.ticket - 1), ARRAY[w]) IS NOT NULL;",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 the lock is handed over to whoever was passed over", []edit{
+		{
+			schema,
+			"AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to",
+			"AND q.ticket > coalesce(w.ticket, 0) AND q.holder = p_to",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"a break of a session waits for a ticket that is being taken back", []edit{
+		{
+			schema,
+			"AND o.ticket > head.served FOR UPDATE SKIP LOCKED)) RETURNING q.ticket, q.holder",
+			"AND o.ticket > head.served FOR UPDATE)) RETURNING q.ticket, q.holder",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 grants in slots forget how far the queue was served", []edit{
+		{schema, "IF exclusive = 0 AND upto > p_head.served THEN", "IF false THEN"},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I9 a grant of the head forgets how far the queue was served", []edit{
+		{
+			schema,
+			"p_head.expires_at > '-infinity', GREATEST(upto, nxt.ticket));",
+			"p_head.expires_at > '-infinity', 0);",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"I8 a look tells whoever was passed over that it is queued", []edit{
+		{
+			schema,
+			"FROM every e JOIN served s ON s.name = e.name WHERE e.ticket > s.upto),",
+			"FROM every e JOIN served s ON s.name = e.name),",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"who was passed over is listed as a waiter", []edit{
+		{schema, "ON h.name = q.name AND h.slot = 0 AND q.ticket > h.served;", "ON h.name = q.name AND h.slot = 0;"},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"who was passed over is counted as a waiter", []edit{
+		{
+			schema,
+			"WHERE q.name = l.name AND q.ticket > h.served ORDER BY q.ticket LIMIT 1000000) w)",
+			"WHERE q.name = l.name ORDER BY q.ticket LIMIT 1000000) w)",
+		},
+	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
+	{"those who died in the queue are read again and again", []edit{
+		{schema, "upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s));", ""},
+	}, integration, "^TestThoseWhoDied"},
+	{"tickets of the dead stay when those behind them are served", []edit{
+		{
+			schema,
+			"AND o.ticket > p_served AND o.ticket <= top ORDER BY",
+			"AND o.ticket >= p_batch[1].ticket AND o.ticket <= top ORDER BY",
+		},
+	}, integration, "^TestI9_ReleaseServes"},
+	{"I14 who leaves the queue of a held lock takes its head", []edit{
+		{
+			schema,
+			"head := CASE WHEN mine OR head.expires_at <= clock_timestamp() THEN take_head(p_name, mine OR " +
+				"head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;",
+			"head := take_head(p_name, true, false);",
+		},
+	}, integration, "^TestI14_Whoever"},
+	{"I14 a session that ends takes the heads of its queues", []edit{
+		{
+			schema,
+			"DELETE FROM waiters q WHERE q.session_id = session_of(p_session_key);",
+			"PERFORM FROM locks l WHERE l.slot = 0 AND l.name IN ( SELECT q.name FROM waiters q WHERE " +
+				"q.session_id = session_of(p_session_key)) FOR UPDATE; DELETE FROM waiters q WHERE q.session_id " +
+				"= session_of(p_session_key);",
+		},
+	}, integration, "^TestI14_Whoever"},
+	{"I13 a request that waits may be idle for ever afterwards", []edit{
+		{schema, "END IF; ok := bound_rest(p_alone OR p_many);", "END IF;"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 requests for many may be idle for ever afterwards", []edit{
+		{schema, "ok := p_alone OR bound_rest(false); END $$;", "END $$;"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 a release may be idle for ever afterwards", []edit{
+		{schema, "IF NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(false); END IF;", ""},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 a release of many may be idle for ever afterwards", []edit{
+		{schema, "ok := bound_rest(p_alone); END $$; -- release_otherwise", "END $$; -- release_otherwise"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 a hand-over may be idle for ever afterwards", []edit{
+		{schema, "ok := bound_rest(false); hand_over.outcome := lost_reason", "hand_over.outcome := lost_reason"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 whoever leaves the queue may be idle for ever afterwards", []edit{
+		{schema, "ok := bound_rest(p_alone); END $$; -- give_up_all", "END $$; -- give_up_all"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 a watch may be idle for ever afterwards", []edit{
+		{schema, "ok := bound_rest(false); END IF; RETURN QUERY", "END IF; RETURN QUERY"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 a statement may last for ever after one that has locked", []edit{
+		{schema, "AND (p_alone OR bound_timeout('statement_timeout', 1000) AND", "AND (p_alone OR"},
+	}, integration, "^TestI13_WhoeverHasLocked"},
+	{"I13 what locks raises a lower limit of the user", []edit{
+		{
+			schema,
+			"SELECT CASE WHEN current_setting(p_setting) = '0' OR extract(epoch FROM " +
+				"current_setting(p_setting)::interval) * 1000 > p_ms THEN",
+			"SELECT CASE WHEN true THEN",
+		},
+	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"sessions: dead waiters are served", []edit{
 		{schema, "  RETURN EXISTS (SELECT FROM sessions s WHERE s.session_id = p_session_id AND s.alive_until > clock_timestamp());", "  RETURN true;"},
 	}, integration, "^TestDeadWaiters"},
@@ -63,8 +236,11 @@ var ofTheQueue = []mutant{
 		{schema, "AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "AND false LIMIT 1;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: a refused try of an owner that holds the lock does not say so", []edit{
-		{schema, "  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);", "  ok   boolean := true;"},
+		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot", "  ok   boolean := true;"},
 	}, integration, "^TestSelfDeadlock"},
+	{"circles: only the exclusive holder is told that it holds the lock", []edit{
+		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose", "  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);       -- whose"},
+	}, integration, "^TestAnOwnerIsTold"},
 	{"circles: nobody looks for them", []edit{
 		{"internal/queue/looks.go", "\t\t\tl.Nested = append(l.Nested, number)\n", "\t\t\t_ = number\n"},
 	}, integration, "^TestCircle"},
@@ -77,7 +253,7 @@ var ofTheQueue = []mutant{
 	}, integration, "^TestCircleThroughAWriter"},
 	{"a place in a long queue is counted to its end", []edit{
 		{schema, "AND q.ticket < enqueue.ticket\n      ORDER BY q.ticket LIMIT 99) ahead;", "AND q.ticket < enqueue.ticket) ahead;"},
-	}, integration, "^TestEveryFunctionReads"},
+	}, integration, "^TestTheWorkGrows"},
 	{"the place of each that leaves is counted to the end of the queue", []edit{
 		{schema, "AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;", "AND q.ticket < t) ahead) END;"},
 	}, integration, "^TestTheWorkGrows"},
@@ -86,14 +262,29 @@ var ofTheQueue = []mutant{
 // ofModes are the faults of readers, and of limits.
 var ofModes = []mutant{
 	{"modes: readers overtake a waiting writer", []edit{
-		{schema, "    IF nxt.ticket IS NULL THEN\n      g.queued := false; ", "    IF nxt.ticket IS NULL OR w.mode = 'shared' THEN\n      g.queued := g.queued AND nxt.ticket IS NOT NULL; "},
+		{
+			schema,
+			"nxt := CASE WHEN nxt.ticket IS NULL THEN w ELSE nxt END; RETURN",
+			"nxt := CASE WHEN nxt.ticket IS NULL OR w.mode = 'shared' THEN w ELSE nxt END; RETURN",
+		},
+		{
+			schema,
+			"RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(",
+			"RETURN (w.mode <> 'shared' AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL OR free_at(",
+		},
+		{
+			schema,
+			"nxt := next_waiter(p_head.name, upto); IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
+			"nxt := CASE WHEN w.mode = 'shared' THEN w ELSE next_waiter(p_head.name, upto) END; IF nxt.ticket = " +
+				"0 THEN w := NULL; END IF; IF nxt.ticket IS NULL THEN IF (SELECT q.ticket",
+		},
 	}, integration, "^TestShared"},
 	{"modes: a limit has one holder too many", []edit{
 		{schema, "ELSE nxt.capacity - limited END);", "ELSE nxt.capacity - limited + 1 END);"},
-		{schema, "LEAST(top + p_most - coalesce(cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
+		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestLimitIs|^TestI1_ASemaphore"},
 	{"modes: slots go beyond the limit", []edit{
-		{schema, "LEAST(top + p_most - coalesce(cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
+		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestNoSlotIsAbove"},
 	{"modes: a slot above the limit is used again", []edit{
 		{schema, "AND l.slot > 0 AND l.slot <= coalesce(p_capacity, l.slot) AND is_over", "AND l.slot > 0 AND is_over"},
@@ -105,10 +296,18 @@ var ofModes = []mutant{
 		{schema, "FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.token, l.expires_at > clock_timestamp() AS held FROM"},
 	}, integration, "^TestI1_NoGrant|^TestI1_ASemaphore"},
 	{"I1 two limits are in use at once", []edit{
-		{schema, "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity\n      AND refuse_limit(w.name, w.capacity, true) THEN", "    IF false THEN"},
+		{
+			schema,
+			"IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN PERFORM name_limit(w); END IF;",
+			"",
+		},
 	}, integration, "^TestI1_TwoLimits|^TestLimitMust"},
-	{"I1 the limit is read before the head is locked", []edit{
-		{schema, "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity\n      AND refuse_limit(w.name, w.capacity, true) THEN", "    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN"},
+	{"I1 the limit is read before whoever names another has ended", []edit{
+		{
+			schema,
+			"PERFORM FROM locks l WHERE l.name = w.name AND l.slot = 0 FOR NO KEY UPDATE; IF refuse_limit",
+			"IF refuse_limit",
+		},
 	}, integration, "^TestI1_TwoLimits"},
 	{"I21 a request goes on without the head that was pruned", []edit{
 		{schema, "    EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);", "    EXIT WHEN true;"},

@@ -6,20 +6,33 @@ var ofUpkeep = []mutant{
 		{schema, "  LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;\n", ""},
 	}, integration, "^TestI21_PruneNever|^TestI21_PruneWaits|^TestI21_PruneBeside|^TestI21_PruneKeeps"},
 	{"I21 prune forgets the greatest token", []edit{
-		{schema, "  UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)\n    WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);\n", ""},
+		{schema, "  UPDATE installation i SET epoch = next_epoch(i.epoch, top, drawn) WHERE top > (i.epoch << 36) + drawn;\n", ""},
 	}, integration, "^TestI21_PruneKeeps"},
 	{"I21 prune removes a lock that was granted while it waited for the table", []edit{
-		{schema, "WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at)\n          AND GREATEST(i.ended_at, i.expires_at) <= since\n", "WHERE i.name = c.name AND i.slot = 0\n"},
+		{schema, "HAVING pg_catalog.max(m.ended) <= since AND", "HAVING"},
 	}, command, "^TestI21_PruneLeaves"},
 	{"I21 prune removes a lock that is queued for", []edit{
-		{schema, "          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)\n          AND (i.spent", "          AND (i.spent"},
+		{schema, " WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name) GROUP BY", " GROUP BY"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"I21 prune removes a lock with readers", []edit{
-		{schema, "          AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0\n                          AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))\n", ""},
+		{schema, "HAVING pg_catalog.max(m.ended) <= since AND", "HAVING pg_catalog.min(m.ended) <= since AND"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"I21 prune forgets grant IDs that were given up", []edit{
-		{schema, "          AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())\n        FOR UPDATE OF i SKIP LOCKED) f),", "        FOR UPDATE OF i SKIP LOCKED) f),"},
+		{schema, "GREATEST(i.spent_until, i.watched_until) AS needed", "i.watched_until AS needed"},
 	}, integration, "^TestI21_PruneLeaves"},
+	{"prune removes a lock that somebody watches", []edit{
+		{schema, "GREATEST(i.spent_until, i.watched_until) AS needed", "i.spent_until AS needed"},
+	}, integration, "^TestI21_PruneLeaves"},
+	{"I4 prune removes a lock of which one slot has a COMMIT under way", []edit{
+		{
+			schema,
+			"IS NOT FALSE AND pg_catalog.count(*) = (SELECT pg_catalog.count(*) FROM locks o WHERE o.name = m.name)),",
+			"IS NOT FALSE),",
+		},
+	}, integration, "^TestI21_PruneLeaves"},
+	{"I25 prune writes before it locks the table", []edit{
+		{schema, "  LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;\n", "  PERFORM settle(n) FROM unnest(names) n;\n  LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;\n"},
+	}, integration, "^TestI25_PrunesAtOnce"},
 	{"prune goes through the names from the beginning again", []edit{
 		{schema, "    next := names[p_limit];", "    next := p_after;"},
 	}, command, "^TestPruneGoesOn|^TestPruneTakesTheTable"},
@@ -54,7 +67,7 @@ var ofUpkeep = []mutant{
 		{"pglock/close.go", "\t\tc.pool.Close()\n", "\t\t_ = c.pool\n"},
 	}, library, "^TestOpenedClientGrants"},
 	{"a connection is marked with each beat", []edit{
-		{"internal/server/own.go", "\to.marked = o.conn\n", ""},
+		{"internal/server/own.go", "\tdata[markedKey] = true\n", ""},
 	}, "./lockadmin", "^TestConnectionIsMarked"},
 	{"a name that is shown steers a shell", []edit{
 		{"internal/shown/shown.go", "|| strings.Contains(name, `\\`) || !AllPrint(name) {\n", "|| strings.Contains(name, `\\`) {\n"},

@@ -11,6 +11,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -127,8 +128,25 @@ func TestFetchesAtTheSameTimeAllHavePrograms(t *testing.T) {
 func TestClosedUmaskDoesNotKeepTheServersUserOut(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o077))
 	url, _ := repository(t, archive)
-	if _, err := fetching(t, url).fetch(t.Context(), io.Discard); err != nil {
+	f := fetching(t, url)
+	if _, err := f.fetch(t.Context(), io.Discard); err != nil {
 		t.Error(err)
+	}
+	files := 0
+	if err := filepath.WalkDir(f.dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() {
+			files++
+		}
+		if open := fs.FileMode(0o004); err == nil && info.Mode()&open == 0 || e.IsDir() && info.Mode()&0o001 == 0 {
+			t.Errorf("%s is %v: others cannot read it", path, info.Mode())
+		}
+		return err
+	}); err != nil || files == 0 {
+		t.Errorf("%d files, %v", files, err)
 	}
 }
 

@@ -17,8 +17,12 @@ import (
 	"time"
 )
 
-// patience is how long a postmaster may take to obey a signal.
-const patience = 5 * time.Second
+const (
+	// patience is how long a postmaster may take to obey a signal, before it is killed.
+	patience = 5 * time.Second
+	// dying is how long processes that were killed may take to be gone: twenty seconds were seen on a busy machine.
+	dying = time.Minute
+)
 
 // PID is the process of the latest postmaster; 0 for a server that was not started here.
 func (p *process) PID() int {
@@ -99,14 +103,14 @@ func (p *process) kill(pm *postmaster) error {
 	for _, pid := range append(children, pm.pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // checked below
 	}
-	if !pm.ended(patience) {
-		return fmt.Errorf("pgserver: process %d is still there %v after SIGKILL", pm.pid, patience)
+	if !pm.ended(dying) {
+		return fmt.Errorf("pgserver: process %d is still there %v after SIGKILL", pm.pid, dying)
 	}
-	for deadline := time.Now().Add(patience); err == nil && len(children) > 0; {
+	for deadline := time.Now().Add(dying); err == nil && len(children) > 0; {
 		time.Sleep(pollEvery)
 		var running map[int]int
 		if running, err = parents(); time.Now().After(deadline) {
-			return fmt.Errorf("pgserver: processes %v are still there %v after SIGKILL", children, patience)
+			return fmt.Errorf("pgserver: processes %v are still there %v after SIGKILL", children, dying)
 		}
 		children = slices.DeleteFunc(children, func(pid int) bool { _, is := running[pid]; return !is })
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ const pristine = "template0"
 type DB struct {
 	name string
 	url  string
+
+	mu   sync.Mutex
+	look *pgx.Conn // of Look; nil until it is needed
 }
 
 // Database makes a database for the test: a copy of the package's template (WithTemplate). It is dropped when the
@@ -113,6 +117,18 @@ func (db *DB) Conn(tb testing.TB) *pgx.Conn {
 	return conn
 }
 
+// Look calls f with a connection that all such calls of the test share, one after the other: each statement alone, which
+// leaves nothing in the session. It is closed when the test ends.
+func (db *DB) Look(tb testing.TB, f func(*pgx.Conn)) {
+	tb.Helper()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.look == nil || db.look.IsClosed() { // the test may have ended its session
+		db.look = db.Conn(tb)
+	}
+	f(db.look)
+}
+
 // afterTest returns a context for cleaning up after the test's own has ended.
 func afterTest(tb testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(tb.Context()), databaseTimeout)
@@ -137,7 +153,7 @@ func (c *cluster) database(ctx context.Context, migrated bool) (*DB, error) {
 	if err := c.copy(ctx, template, name); err != nil {
 		return &DB{name: name}, fmt.Errorf("pgtest: make a database: %w", err)
 	}
-	return &DB{name, withDatabase(c.server.URL(), name)}, nil
+	return &DB{name: name, url: withDatabase(c.server.URL(), name)}, nil
 }
 
 // makeTemplate ends by forbidding connections to the template: a database cannot be copied while somebody is

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,6 +41,7 @@ const (
 	FieldTable      = 't'
 	FieldColumn     = 'c'
 	FieldConstraint = 'n'
+	FieldWhere      = 'W'
 )
 
 // Field returns a field of a server's error, from pgx or from lib/pq, or "".
@@ -49,7 +51,7 @@ func Field(err error, name byte) string {
 	switch {
 	case errors.As(err, &e):
 		return map[byte]string{FieldDetail: e.Detail, FieldMessage: e.Message, FieldSchema: e.SchemaName, FieldTable: e.TableName,
-			FieldColumn: e.ColumnName, FieldConstraint: e.ConstraintName}[name]
+			FieldColumn: e.ColumnName, FieldConstraint: e.ConstraintName, FieldWhere: e.Where}[name]
 	case errors.As(err, &legacy):
 		return legacy.Get(name)
 	}
@@ -84,15 +86,26 @@ func Transient(err error) bool {
 // LockedOut reports whether the server has waited for another transaction for as long as it may. Nothing was changed.
 func LockedOut(err error) bool { return State(err) == "55P03" }
 
-// ConnectionLost reports whether the connection ended, rather than that the server refused: the statement may have
-// been carried out.
+// ConnectionLost reports whether the connection ended, or there was none, rather than that the server refused: the
+// statement may have been carried out.
 func ConnectionLost(err error) bool {
+	var connect *pgconn.ConnectError
 	switch state := State(err); {
 	case err == nil:
 		return false
 	case state == "", errors.Is(err, ErrUnconfirmed):
 		return true
-	default: // terminated by an administrator, a crash, a starting server, a broken protocol
-		return strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "08")
+	case strings.HasPrefix(state, "57P"), strings.HasPrefix(state, "08"), state == stateNoSlot:
+		return true // terminated by an administrator, a crash, a starting server, a broken protocol, no free slot
+	default: // poolers have many ways to say that they are full
+		refused := func(class string) bool { return strings.HasPrefix(state, class) }
+		return errors.As(err, &connect) && !slices.ContainsFunc(loginRefusals, refused)
 	}
 }
+
+// stateNoSlot is the refusal of a connection because of max_connections, or of the limit of a role or a database.
+const stateNoSlot = "53300"
+
+// loginRefusals are the classes of the refusals of a connection that another attempt does not change: the password, the
+// database, the settings, the rights.
+var loginRefusals = []string{"28", "3D", "22", "42"}

@@ -110,14 +110,6 @@ type Remains struct {
 	Lost string
 }
 
-// Beat is the work of one statement of the heartbeat: it renews leases and, if Look is set, looks at the queue, and
-// searches circles from the tickets in Nested.
-type Beat struct {
-	Claims []Claim
-	Look   bool
-	Nested []int64
-}
-
 // Verdict is the result of a renewal for one lease: renewed with so much time left, or busy, or else the reason for
 // the loss.
 type Verdict struct {

@@ -14,17 +14,17 @@ import (
 // with prepared statements off. Times travel as microseconds since 1970, because a time in text form depends on the
 // session's DateStyle. migrations/schema says what each function locks, reads and returns.
 type Queries struct {
-	acquire, acquireMany, renewAll, look, ownTickets, beat, renew, checkMany, timeline, own string
-	release, releaseMany, handOver, giveUp, endSession, sweep                               string
-	announce, notify, mark                                                                  string
+	acquire, acquireMany, renewAll, look, ownTickets, renew, checkMany, timeline, own string
+	release, releaseMany, handOver, giveUp, endSession, sweep                         string
+	announce, notify, mark                                                            string
 
 	// The results of these are for people, and are read where they are shown.
-	Start, Watch, Get, Diagnose, Statistics, RecentEvents string
-	List, RankLocks, Waiters, RankWaiters                 string
-	Fences, RankFences, Sessions, Backends, Waits         string
-	BreakLock, BreakSession                               string
-	History, HistorySettings, SetHistory, Replay          string
-	ClockSteps                                            string
+	Start, Watch, Get, BrokenGuards, Diagnose, Statistics, RecentEvents string
+	List, RankLocks, Waiters, RankWaiters                               string
+	Fences, RankFences, Sessions, Backends, Waits                       string
+	BreakLock, BreakSession                                             string
+	History, HistorySettings, SetHistory, Replay                        string
+	ClockSteps                                                          string
 }
 
 // times finds {{at column}} in a query.
@@ -59,19 +59,13 @@ func NewQueries(schema string) *Queries {
 				$7::pg_catalog.bool[], $8::pg_catalog.text[], $9::pg_catalog.int4[], $10::pg_catalog.bool[],
 				$11::pg_catalog.text::pg_catalog.interval, $12::pg_catalog.text[]::pg_catalog.uuid[], $13::pg_catalog.bool[],
 				$14::pg_catalog.int4[], true)`),
-		renewAll: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
+		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
 				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[])`),
-		look: in(`SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
+		look: in(`SELECT ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
 		ownTickets: in(`SELECT name, grant_id::pg_catalog.text FROM {{schema}}.own_tickets($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.int8[])`),
-		beat: in(`SELECT n, outcome, {{at expires_at}}, NULL::pg_catalog.int8, remaining_us, NULL::pg_catalog.bool, NULL::pg_catalog.text
-			FROM {{schema}}.renew_leases($5::pg_catalog.text[], $6::pg_catalog.int8[], $7::pg_catalog.text[]::pg_catalog.uuid[], $8::pg_catalog.int4[],
-				NULL, $9::pg_catalog.text[]::pg_catalog.interval[], $10::pg_catalog.text[]::pg_catalog.timestamptz[])
-			UNION ALL
-			SELECT NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.int8, ticket, remaining_us, is_first, circle
-			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])`),
 		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
 			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.text::pg_catalog.uuid],
 				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval,
@@ -150,6 +144,8 @@ func NewQueries(schema string) *Queries {
 		Waits: in(`SELECT holds, waiter, session_id::pg_catalog.text, same_owner, ticket, waits_for, waiting_us, holder,
 				holder_session_id::pg_catalog.text, holder_token
 			FROM {{schema}}.list_waits($1::pg_catalog.text)`),
+		BrokenGuards: in(`SELECT table_name, resource, coalesce(key_column, ''), problem
+			FROM {{schema}}.broken_guards($1::pg_catalog.text)`),
 		Diagnose:     in(`SELECT item, ok, value, meaning FROM {{schema}}.diagnose()`),
 		Statistics:   in(`SELECT item, lock_name, value FROM {{schema}}.statistics($1::pg_catalog.int4)`),
 		RecentEvents: in(`SELECT id, kind FROM {{schema}}.recent_events($1::pg_catalog.int8)`),

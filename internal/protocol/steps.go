@@ -159,39 +159,40 @@ func (q *Queries) Check(claims []Claim, all []Remains) Step {
 	}}
 }
 
-// Beat renews leases and looks at the queue of the session, in one statement.
-func (q *Queries) Beat(s Session, b Beat, verdicts map[Claim]Verdict, sightings map[int64]Sighting) Step {
-	look := []any{s.Key.String(), s.Holder, Interval(s.TTL), b.Nested}
-	lasting, noLonger := extensions(b.Claims)
-	renewals := append(columns(b.Claims), lasting, noLonger)
-	step := Step{SQL: q.beat, Args: append(look, renewals...), Scan: func(rows pgx.Rows) error {
-		var n, ticket, remaining, expiresAt *int64
-		var outcome, circle *string
-		var first *bool
-		if err := rows.Scan(&n, &outcome, &expiresAt, &ticket, &remaining, &first, &circle); err != nil {
+// RenewAll renews leases, each by its TTL, and waits for no row.
+func (q *Queries) RenewAll(claims []Claim, verdicts map[Claim]Verdict) Step {
+	lasting, noLonger := extensions(claims)
+	return Step{SQL: q.renewAll, Args: append(columns(claims), lasting, noLonger), Scan: func(rows pgx.Rows) error {
+		var n, remaining int64
+		var expiresAt *int64
+		var outcome string
+		if err := rows.Scan(&n, &outcome, &expiresAt, &remaining); err != nil {
 			return err
 		}
-		left := micros(OrZero(remaining))
-		if n != nil {
-			verdicts[b.Claims[*n-1]] = Verdict{*outcome, left, Moment(expiresAt)}
-			return nil
+		verdicts[claims[n-1]] = Verdict{outcome, micros(remaining), Moment(expiresAt)}
+		return nil
+	}}
+}
+
+// Look looks at the queue of the session, and searches circles from the tickets in nested.
+func (q *Queries) Look(s Session, nested []int64, sightings map[int64]Sighting) Step {
+	return Step{SQL: q.look, Args: []any{s.Key.String(), s.Holder, Interval(s.TTL), nested}, Scan: func(rows pgx.Rows) error {
+		var ticket int64
+		var remaining *int64
+		var circle *string
+		var seen Sighting
+		if err := rows.Scan(&ticket, &remaining, &seen.First, &circle); err != nil {
+			return err
 		}
-		seen := Sighting{First: OrZero(first), Remaining: left}
+		seen.Remaining = micros(OrZero(remaining))
 		if circle != nil {
 			if err := json.Unmarshal([]byte(*circle), &seen.Circle); err != nil {
 				return fmt.Errorf("read a circle of waiters: %w", err)
 			}
 		}
-		sightings[*ticket] = seen
+		sightings[ticket] = seen
 		return nil
 	}}
-	switch {
-	case !b.Look:
-		step.SQL, step.Args = q.renewAll, renewals
-	case len(b.Claims) == 0:
-		step.SQL, step.Args = q.look, look
-	}
-	return step
 }
 
 // Renew renews one lease, and waits at most so long for its row. A lost lease is an error, as from a fence.

@@ -27,7 +27,7 @@ func (l *Look) Owners() (all []Owner) {
 	return all
 }
 
-// UntilLook is how long until the next look; pause.Never if no call waits.
+// UntilLook is how long until the next look, below 0 if it is late; pause.Never if no call waits.
 func (q *Queue) UntilLook(now trust.Instant) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -38,7 +38,7 @@ func (q *Queue) untilLook(now trust.Instant) time.Duration {
 	if len(q.tickets) == 0 {
 		return pause.Never
 	}
-	return max(0, q.next.Mono-now.Mono)
+	return q.next.Mono - now.Mono
 }
 
 // DueLook returns the look to make now if it is due, else how long until the next.

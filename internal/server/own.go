@@ -4,73 +4,103 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/argument"
 	"github.com/pglock-dev/pglock/internal/build"
+	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
 
-// ownConn is the heartbeat's connection, outside the pool. Only one goroutine at a time uses it.
-type ownConn struct {
-	server *Server
-	conn   *pgx.Conn // nil until it is used
-	marked *pgx.Conn // the one that the server knows as the heartbeat's
-
-	reconnected func(after time.Duration, err error) // nil: nobody hears of it
-	lost        time.Time                            // when the last connection was lost; zero if it was not
-	cause       error                                // of that
+// newLender makes what lends a connection to those who keep leases or give them back: the client's own, outside the
+// pool, or another that the process can get.
+func newLender(s *Server) *lending.Lender[*pgx.Conn] {
+	return lending.New(lending.Config[*pgx.Conn]{
+		Life: s.life, Limit: protocol.Patience, Dial: s.Connect, Borrow: s.borrow,
+		Serves: func() (idle, full bool) {
+			stat := s.pool.Stat()
+			return stat.IdleConns() > 0, stat.TotalConns() >= stat.MaxConns()
+		},
+		Usable: func(conn *pgx.Conn) bool {
+			return !conn.IsClosed() && !conn.PgConn().IsBusy() && conn.PgConn().TxStatus() == 'I'
+		},
+		Hang: func(conn *pgx.Conn) {
+			goodbye := context.WithoutCancel(s.life) // says goodbye after everything else ended
+			ctx, cancel := context.WithTimeout(goodbye, listener.Goodbye)
+			defer cancel()
+			_ = conn.Close(ctx)
+		},
+	})
 }
 
-// run runs a step. If anything is wrong with the connection, the next attempt gets a new one.
-func (o *ownConn) run(ctx context.Context, step protocol.Step) error {
-	if o.conn == nil || o.conn.IsClosed() {
-		if o.conn != nil {
-			o.hasLost(errClosed)
-		}
-		conn, err := o.server.Connect(ctx)
-		if err != nil {
-			return err
-		}
-		o.conn = conn
+func (s *Server) borrow(ctx context.Context) (*pgx.Conn, func(), error) { return borrow(ctx, s.pool) }
+
+// run runs a step on the own connection, or on another that can be had sooner, and keeps the own one open for the next.
+// Getting a connection may take half of the time of ctx, so that the step has the other half.
+func (s *Server) run(ctx context.Context, step protocol.Step) error {
+	within := protocol.Patience
+	if deadline, bounded := ctx.Deadline(); bounded {
+		within = min(within, time.Until(deadline))
 	}
-	err := o.server.executor.Run(ctx, o.conn, step)
-	switch {
-	case protocol.ConnectionLost(err):
-		o.hasLost(err)
-		o.server.CloseOwn()
-	case !o.lost.IsZero():
-		if o.reconnected != nil {
-			o.reconnected(time.Since(o.lost), o.cause)
-		}
-		o.lost, o.cause = time.Time{}, nil
+	return s.lent(ctx, within/2, lending.OpenFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+		return s.executor.Run(ctx, loan.Conn, step)
+	})
+}
+
+// lent lends f a connection that can be had within a time.
+func (s *Server) lent(
+	ctx context.Context, within time.Duration, order lending.Order, f func(context.Context, lending.Loan[*pgx.Conn]) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
+	defer cancel()
+	s.lender.Keep()
+	brief, got := context.WithTimeout(ctx, within)
+	loan, err := s.lender.Lend(brief, order)
+	got()
+	if err != nil {
+		return &coalesce.NotSentError{Err: err}
+	}
+	defer loan.Give()
+	err = f(ctx, loan)
+	if loan.Own {
+		s.losses.note(err)
 	}
 	return err
 }
 
-var errClosed = errors.New("the connection was closed")
+// losses notes when an own connection was lost, until one works.
+type losses struct {
+	reconnected func(after time.Duration, err error) // nil: nobody hears of it
 
-// hasLost notes the loss of a connection, until another one works.
-func (o *ownConn) hasLost(err error) {
-	if o.lost.IsZero() {
-		o.lost, o.cause = time.Now(), err
+	mu    sync.Mutex
+	since time.Time // zero: none was lost
+	cause error
+}
+
+// note notes how a statement on an own connection ended.
+func (l *losses) note(err error) {
+	lost := protocol.ConnectionLost(err) && !errors.Is(err, protocol.ErrUnconfirmed)
+	l.mu.Lock()
+	since, cause := l.since, l.cause
+	switch {
+	case !lost:
+		l.since, l.cause = time.Time{}, nil
+	case since.IsZero():
+		l.since, l.cause = time.Now(), err
+	}
+	l.mu.Unlock()
+	if !lost && !since.IsZero() && l.reconnected != nil {
+		l.reconnected(time.Since(since), cause)
 	}
 }
 
 // CloseOwn closes the own connection until it is used again.
-func (s *Server) CloseOwn() { s.closeOwn(context.Background()) } //nolint:forbidigo // says goodbye after everything else ended
-
-func (s *Server) closeOwn(ctx context.Context) {
-	if s.own.conn != nil {
-		ctx, cancel := context.WithTimeout(ctx, listener.Goodbye)
-		defer cancel()
-		_ = s.own.conn.Close(ctx)
-		s.own.conn = nil
-	}
-}
+func (s *Server) CloseOwn() { s.lender.Rest() }
 
 // Connect opens a connection outside the pool, made as the pool would make it. It is the caller's.
 func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
@@ -102,59 +132,85 @@ func (s *Server) Connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Beat does everything in one statement: the verdicts of the leases, and every ticket of the session that is still
-// queued.
-func (s *Server) Beat(ctx context.Context, who protocol.Session, b protocol.Beat) (map[protocol.Claim]protocol.Verdict, map[int64]protocol.Sighting, error) {
-	verdicts, sightings := make(map[protocol.Claim]protocol.Verdict, len(b.Claims)), make(map[int64]protocol.Sighting)
-	err := s.own.run(ctx, s.Queries.Beat(who, b, verdicts, sightings))
-	if err == nil {
-		s.own.mark(ctx, who)
-	}
-	return verdicts, sightings, err
+// RenewAll renews leases, and returns the verdict of each.
+func (s *Server) RenewAll(
+	ctx context.Context, within time.Duration, who protocol.Session, claims []protocol.Claim,
+) (map[protocol.Claim]protocol.Verdict, error) {
+	verdicts := make(map[protocol.Claim]protocol.Verdict, len(claims))
+	return verdicts, s.beat(ctx, within, who, s.Queries.RenewAll(claims, verdicts))
 }
 
+// Look returns every ticket of the session that is still queued.
+func (s *Server) Look(
+	ctx context.Context, within time.Duration, who protocol.Session, nested []int64,
+) (map[int64]protocol.Sighting, error) {
+	sightings := make(map[int64]protocol.Sighting)
+	return sightings, s.beat(ctx, within, who, s.Queries.Look(who, nested, sightings))
+}
+
+// beat runs a step of the heartbeat. It dials an own connection if there is none, so that the next steps have one.
+func (s *Server) beat(ctx context.Context, within time.Duration, who protocol.Session, step protocol.Step) error {
+	return s.lent(ctx, within, lending.OwnFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+		err := s.executor.Run(ctx, loan.Conn, step)
+		if err == nil && loan.Own {
+			s.mark(ctx, who, loan.Conn)
+		}
+		return err
+	})
+}
+
+const markedKey = "pglock.marked"
+
 // mark tells the server whose connection this is, once for each, so that people find a holder. Nothing depends on it.
-func (o *ownConn) mark(ctx context.Context, who protocol.Session) {
-	if o.marked == o.conn {
+// A connection of the pool is never marked: the mark stays until it ends.
+func (s *Server) mark(ctx context.Context, who protocol.Session, conn *pgx.Conn) {
+	data := conn.PgConn().CustomData()
+	if _, marked := data[markedKey]; marked {
 		return
 	}
-	o.marked = o.conn
-	_ = o.run(ctx, o.server.Queries.Mark(who, o.conn.PgConn().PID(), build.Version()))
+	data[markedKey] = true
+	_ = s.executor.Run(ctx, conn, s.Queries.Mark(who, conn.PgConn().PID(), build.Version()))
 }
 
 // RenewWaiting renews a lease, and waits at most so long for its row.
-func (s *Server) RenewWaiting(ctx context.Context, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {
-	err = s.own.run(ctx, s.Queries.Renew(c, wait, &v))
+func (s *Server) RenewWaiting(
+	ctx context.Context, within time.Duration, c protocol.Claim, wait time.Duration,
+) (v protocol.Verdict, err error) {
+	err = s.lent(ctx, within, lending.OwnFirst, func(ctx context.Context, loan lending.Loan[*pgx.Conn]) error {
+		return s.executor.Run(ctx, loan.Conn, s.Queries.Renew(c, wait, &v))
+	})
 	return v, err
 }
 
 // OwnTickets returns the requests behind tickets of the session.
 func (s *Server) OwnTickets(ctx context.Context, who protocol.Session, tickets []int64) (all []protocol.RequestID, err error) {
-	err = s.own.run(ctx, s.Queries.OwnTickets(who, tickets, &all))
+	err = s.run(ctx, s.Queries.OwnTickets(who, tickets, &all))
 	return all, err
 }
 
 // TakeBack takes requests back, all of them or none.
 func (s *Server) TakeBack(ctx context.Context, who protocol.Session, spend bool, requests []protocol.RequestID) ([]protocol.TakenBack, error) {
 	backs := make([]protocol.TakenBack, len(requests))
-	return backs, s.own.run(ctx, s.Queries.TakeBack(who, spend, requests, backs))
+	return backs, s.run(ctx, s.Queries.TakeBack(who, spend, requests, backs))
 }
 
 // ReleaseAll releases leases.
 func (s *Server) ReleaseAll(ctx context.Context, claims []protocol.Claim) ([]protocol.Ending, error) {
 	endings := make([]protocol.Ending, len(claims))
-	return endings, s.own.run(ctx, s.Queries.ReleaseAll(claims, endings))
+	return endings, s.run(ctx, s.Queries.ReleaseAll(claims, endings))
 }
 
-// AnnounceOwn is Announce on the own connection.
+// AnnounceOwn is Announce for those who use the own connection.
 func (s *Server) AnnounceOwn(ctx context.Context, names []string, slots []*int) error {
-	return s.own.run(ctx, s.Queries.Announce(names, slots, new(int64)))
+	return s.run(ctx, s.Queries.Announce(names, slots, new(int64)))
 }
 
 // EndSession ends the session, with all its tickets.
 func (s *Server) EndSession(ctx context.Context, who protocol.Session) error {
-	return s.own.run(ctx, s.Queries.EndSession(who))
+	return s.run(ctx, s.Queries.EndSession(who))
 }
 
 // Sweep removes what nobody needs any more.
-func (s *Server) Sweep(ctx context.Context) error { return s.own.run(ctx, s.Queries.Sweep()) }
+func (s *Server) Sweep(ctx context.Context) error {
+	return s.run(ctx, s.Queries.Sweep())
+}

@@ -27,7 +27,7 @@ func NewPlain(pool *pgxpool.Pool, schema string) *Plain {
 
 // Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
 func (p *Plain) Query(ctx context.Context, step protocol.Step) error {
-	return lend(ctx, p.pool, func(conn *pgx.Conn) error {
+	return repeat(ctx, p.borrow, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
 		return p.executor.Run(ctx, conn, step)
@@ -55,7 +55,7 @@ func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step pro
 		all = append(all, one)
 		return err
 	}
-	err = lend(ctx, p.pool, func(conn *pgx.Conn) error {
+	err = repeat(ctx, p.borrow, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
 		all = nil
@@ -67,15 +67,26 @@ func collect[T any](ctx context.Context, p *Plain, limit time.Duration, step pro
 	return all, nil
 }
 
-// lend lends f a connection of the pool, and repeats f if the server undid its work for a passing reason.
-func lend(ctx context.Context, pool *pgxpool.Pool, f func(*pgx.Conn) error) error {
+func (p *Plain) borrow(ctx context.Context) (*pgx.Conn, func(), error) { return borrow(ctx, p.pool) }
+
+// borrow takes a connection of the pool, until give.
+func borrow(ctx context.Context, pool *pgxpool.Pool) (conn *pgx.Conn, give func(), err error) {
+	pooled, err := pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pooled.Conn(), pooled.Release, nil
+}
+
+// repeat lends f a connection, and repeats f if the server undid its work for a passing reason.
+func repeat(ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), f func(*pgx.Conn) error) error {
 	for attempt := 1; ; attempt++ {
-		conn, err := pool.Acquire(ctx)
+		conn, give, err := lend(ctx)
 		if err != nil {
 			return &coalesce.NotSentError{Err: err}
 		}
-		err = f(conn.Conn())
-		conn.Release()
+		err = f(conn)
+		give()
 		if !protocol.Transient(err) || attempt == attempts || !pause.For(ctx, time.Duration(attempt)*time.Millisecond) {
 			return err
 		}

@@ -1,6 +1,6 @@
 // Package server talks to PostgreSQL for one client. It uses the application's pool, where simultaneous calls travel
 // together. The heartbeat has a connection outside the pool, so that no lease is lost when the application exhausts
-// the pool.
+// the pool. What keeps a lease or gives one back uses either, and whatever else the process can get (package lending).
 package server
 
 import (
@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/coalesce"
+	"github.com/pglock-dev/pglock/internal/lending"
 	"github.com/pglock-dev/pglock/internal/listener"
 	"github.com/pglock-dev/pglock/internal/protocol"
 )
@@ -27,15 +28,14 @@ const (
 	checksWide   = 2
 )
 
-// Server is a database as one client uses it. It is safe for concurrent use, except the calls over the own
-// connection, which only one goroutine at a time may make: Beat, RenewWaiting, OwnTickets, TakeBack, ReleaseAll,
-// AnnounceOwn, EndSession, Sweep and CloseOwn.
+// Server is a database as one client uses it. It is safe for concurrent use.
 type Server struct {
 	Queries  *protocol.Queries
 	executor protocol.Executor
 	pool     *pgxpool.Pool
-	own      ownConn
-	direct   *pgx.ConnConfig // for LISTEN; nil: made as the pool makes its connections
+	lender   *lending.Lender[*pgx.Conn] // for what keeps leases and gives them back
+	losses   losses                     // of the own connection
+	direct   *pgx.ConnConfig            // for LISTEN; nil: made as the pool makes its connections
 
 	life context.Context // ends with Close: no statement outlives it
 	end  context.CancelFunc
@@ -48,26 +48,22 @@ type Server struct {
 // New connects to the schema of the pool's database. After Drain or Close requests fail with errClosed.
 func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed error) *Server {
 	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, direct: direct}
-	s.own.server = s
 	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // its own life, ended by Close
-	s.acquires = gathering(s, acquiresWide, errClosed, s.Queries.Acquire)
-	s.waits = gathering(s, waitsWide, errClosed, s.Queries.Acquire)
-	s.releases = gathering(s, releasesWide, errClosed, s.Queries.Release)
-	s.checks = gathering(s, checksWide, errClosed, s.Queries.Check)
+	s.lender = newLender(s)
+	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.Queries.Acquire)
+	s.waits = gathering(s, waitsWide, errClosed, s.borrow, s.Queries.Acquire)
+	s.releases = gathering(s, releasesWide, errClosed, s.lend, s.Queries.Release)
+	s.checks = gathering(s, checksWide, errClosed, s.borrow, s.Queries.Check)
 	return s
 }
 
 // gathering makes calls of one kind travel together: each is one element of a step's arguments and of its answers.
-func gathering[Q, A any](s *Server, width int, errClosed error, step func([]Q, []A) protocol.Step) *coalesce.Coalescer[*pgx.Conn, Q, A] {
+func gathering[Q, A any](
+	s *Server, width int, errClosed error, lend func(context.Context) (*pgx.Conn, func(), error),
+	step func([]Q, []A) protocol.Step,
+) *coalesce.Coalescer[*pgx.Conn, Q, A] {
 	return coalesce.New(coalesce.Config[*pgx.Conn, Q, A]{
-		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed,
-		Lend: func(ctx context.Context) (*pgx.Conn, func(), error) {
-			conn, err := s.pool.Acquire(ctx)
-			if err != nil {
-				return nil, nil, err
-			}
-			return conn.Conn(), conn.Release, nil
-		},
+		Width: width, Life: s.life, Limit: protocol.Patience, ErrShut: errClosed, Lend: lend,
 		Send: func(ctx context.Context, conn *pgx.Conn, calls []Q) ([]A, error) {
 			answers := make([]A, len(calls))
 			return answers, s.executor.Run(ctx, conn, step(calls, answers))
@@ -95,7 +91,7 @@ type Trouble struct {
 
 // OnTrouble sets who hears of trouble. Call it before the first request.
 func (s *Server) OnTrouble(t Trouble) {
-	s.executor.Unnamed, s.own.reconnected = t.Unnamed, t.Reconnected
+	s.executor.Unnamed, s.losses.reconnected = t.Unnamed, t.Reconnected
 }
 
 // Drain refuses requests for locks from now on, and returns when none is under way; when ctx ends, those end too.
@@ -107,9 +103,8 @@ func (s *Server) Drain(ctx context.Context) {
 	s.waits.Wait()
 }
 
-// Close ends every statement, and returns when they have ended. The own connection is closed politely for as long as
-// ctx allows.
-func (s *Server) Close(ctx context.Context) {
+// Close ends every statement, and returns when they have ended.
+func (s *Server) Close() {
 	s.end()
 	for _, c := range []interface {
 		Shut()
@@ -118,24 +113,36 @@ func (s *Server) Close(ctx context.Context) {
 		c.Shut()
 		c.Wait()
 	}
-	s.closeOwn(ctx)
+	s.lender.Close()
+}
+
+// lend lends a connection of the pool or, if that has none soon, another that can be had.
+func (s *Server) lend(ctx context.Context) (*pgx.Conn, func(), error) {
+	loan, err := s.lender.Lend(ctx, lending.PoolFirst)
+	return loan.Conn, loan.Give, err
 }
 
 // Query runs one step on a connection of the pool, and repeats it if the server undid it for a passing reason.
 func (s *Server) Query(ctx context.Context, step protocol.Step) error {
-	return s.pooled(ctx, func(conn *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
-		defer cancel()
-		return s.executor.Run(ctx, conn, step)
-	})
+	return s.repeat(ctx, s.borrow, step)
 }
 
-// pooled lends f a connection of the pool while the client lives.
-func (s *Server) pooled(ctx context.Context, f func(*pgx.Conn) error) error {
+// reach is Query for what keeps a lease or gives one back: if the pool has no connection soon, it uses another.
+func (s *Server) reach(ctx context.Context, step protocol.Step, along ...protocol.Step) error {
+	return s.repeat(ctx, s.lend, step, along...)
+}
+
+func (s *Server) repeat(
+	ctx context.Context, lend func(context.Context) (*pgx.Conn, func(), error), step protocol.Step, along ...protocol.Step,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	return lend(ctx, s.pool, f)
+	return repeat(ctx, lend, func(conn *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
+		defer cancel()
+		return s.executor.Run(ctx, conn, step, along...)
+	})
 }
 
 // Acquire requests a lock.
@@ -153,7 +160,7 @@ func (s *Server) Check(ctx context.Context, c protocol.Claim) (protocol.Remains,
 
 // Renew renews a lease. It waits for its row.
 func (s *Server) Renew(ctx context.Context, c protocol.Claim) (v protocol.Verdict, err error) {
-	err = s.Query(ctx, s.Queries.Renew(c, protocol.Patience, &v))
+	err = s.reach(ctx, s.Queries.Renew(c, protocol.Patience, &v))
 	return v, err
 }
 
@@ -165,10 +172,8 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 	}
 	var told int64
 	endings := make([]protocol.Ending, 1)
-	err := s.pooled(ctx, func(conn *pgx.Conn) error {
-		return s.executor.Run(ctx, conn, s.Queries.Release([]protocol.Claim{c}, endings),
-			s.Queries.Announce([]string{c.Name}, []*int{new(int)}, &told))
-	})
+	err := s.reach(ctx, s.Queries.Release([]protocol.Claim{c}, endings),
+		s.Queries.Announce([]string{c.Name}, []*int{new(int)}, &told))
 	e := endings[0]
 	if told > 0 {
 		e.Handed.Announced, e.Handed.Slots, e.Handed.Watched = true, withoutHead(e.Handed.Slots), false
@@ -178,7 +183,7 @@ func (s *Server) Release(ctx context.Context, c protocol.Claim, announce bool) (
 
 // HandOver ends a lease and gives the lock to a waiter with the label; with look it only says whether there is one.
 func (s *Server) HandOver(ctx context.Context, c protocol.Claim, to string, look bool) (next protocol.Succession, err error) {
-	err = s.Query(ctx, s.Queries.HandOver(c, to, look, &next))
+	err = s.reach(ctx, s.Queries.HandOver(c, to, look, &next))
 	return next, err
 }
 
@@ -199,7 +204,7 @@ func (s *Server) Own(ctx context.Context, c protocol.Claim, owner uuid.UUID) err
 
 // Announce notifies the new holders of these slots, and the watchers of the locks.
 func (s *Server) Announce(ctx context.Context, names []string, slots []*int) error {
-	return s.Query(ctx, s.Queries.Announce(names, slots, new(int64)))
+	return s.reach(ctx, s.Queries.Announce(names, slots, new(int64)))
 }
 
 // Notify notifies a channel.

@@ -27,6 +27,7 @@ type Request struct {
 	protocol.RequestID
 	Spend bool                    // an attempt may still be under way, and the server is to refuse it
 	Done  chan protocol.TakenBack // 1-buffered: receives the result
+	since time.Duration           // it has been on the list
 	until time.Duration           // it is repeated after refusals until then
 }
 
@@ -34,6 +35,7 @@ type Request struct {
 type List struct {
 	mu      sync.Mutex // a leaf: no other mutex is taken under it
 	waiting []*Request
+	flying  int           // batches that are on their way
 	most    int           // in one statement; fewer after a failure
 	pause   time.Duration // after a failure
 	next    time.Duration
@@ -46,30 +48,38 @@ func New() *List { return &List{most: Most} }
 func (l *List) Add(r protocol.RequestID, spend bool, ttl, now time.Duration) *Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	back := &Request{RequestID: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), until: now + max(ttl, refusedFor)}
+	back := &Request{RequestID: r, Spend: spend, Done: make(chan protocol.TakenBack, 1), since: now, until: now + max(ttl, refusedFor)}
 	l.waiting = append(l.waiting, back)
 	return back
 }
 
-// Empty reports whether the list is empty.
+// Empty reports whether there is nothing to take back, and nothing is on its way.
 func (l *List) Empty() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.waiting) == 0
+	return len(l.waiting) == 0 && l.flying == 0
 }
 
-// Due takes what has to be taken back now, all to be spent or none. Otherwise wait is how long until the next
-// attempt, pause.Never if there is nothing to take back.
-func (l *List) Due(now time.Duration) (batch []*Request, wait time.Duration) {
+// Until is how long until the next attempt, below 0 if it is late; pause.Never if there is nothing to take back.
+func (l *List) Until(now time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
-		return nil, pause.Never
+		return pause.Never
 	}
-	if wait := l.next - now; wait > 0 {
-		return nil, wait
+	return max(l.next, l.waiting[0].since) - now
+}
+
+// Due takes what has to be taken back now, at most so many and all to be spent or none. Say how it went, with Succeeded
+// or Failed.
+func (l *List) Due(now time.Duration, most int) (batch []*Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.waiting) == 0 || l.next > now {
+		return nil
 	}
-	return l.take(l.waiting[0].Spend, l.most), 0
+	l.flying++
+	return l.take(l.waiting[0].Spend, min(most, l.most))
 }
 
 // All takes everything, all to be spent or none in each batch.
@@ -103,6 +113,7 @@ func (l *List) take(spend bool, most int) (batch []*Request) {
 func (l *List) Succeeded() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.flying--
 	l.most, l.pause = min(2*l.most, Most), 0
 }
 
@@ -110,6 +121,7 @@ func (l *List) Succeeded() {
 func (l *List) Failed(failed []*Request, batch int, err error, now time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.flying--
 	if protocol.ConnectionLost(err) { // it may have been too much for the available time
 		l.most = max(1, batch/2)
 	}

@@ -20,14 +20,14 @@ func add(l *List, n int, spend bool) {
 
 func TestBatchesAreOfOneKindAndNoLargerThanTheMost(t *testing.T) {
 	l := New()
-	if batch, wait := l.Due(0); batch != nil || wait != pause.Never {
+	if batch, wait := l.Due(0, Most), l.Until(0); batch != nil || wait != pause.Never {
 		t.Errorf("of nothing: %d after %v", len(batch), wait)
 	}
 	add(l, 1, true)
 	add(l, Most+3, false)
 	add(l, 2, true)
-	for _, want := range []int{3, Most, 3} {
-		batch, _ := l.Due(0)
+	for _, want := range []int{3, Most, 2, 1} {
+		batch := l.Due(0, map[bool]int{true: 2, false: 2 * Most}[want == 2])
 		if len(batch) != want {
 			t.Errorf("a batch of %d, want %d", len(batch), want)
 		}
@@ -36,6 +36,10 @@ func TestBatchesAreOfOneKindAndNoLargerThanTheMost(t *testing.T) {
 				t.Fatal("a batch of both kinds")
 			}
 		}
+		if l.Empty() {
+			t.Error("empty while a batch is on its way")
+		}
+		l.Succeeded()
 	}
 	if !l.Empty() {
 		t.Error("something is left")
@@ -47,21 +51,22 @@ func TestFailureIsTriedAgainLaterWithLess(t *testing.T) {
 	add(l, 100, false)
 	now := time.Duration(0)
 	for i, want := range []time.Duration{20, 40, 80, 160, 320, 640, 1000, 1000} {
-		batch, wait := l.Due(now)
+		wait := l.Until(now)
+		batch := l.Due(now, Most)
 		if wait != 0 || len(batch) != max(1, 100>>i) {
 			t.Fatalf("attempt %d: %d requests after %v", i, len(batch), wait)
 		}
 		l.Failed(batch, len(batch), errors.New("connection lost"), now)
-		if _, wait := l.Due(now); wait != want*time.Millisecond {
+		if wait := l.Until(now); wait != want*time.Millisecond || l.Due(now, Most) != nil {
 			t.Errorf("after failure %d it waits %v, want %d ms", i, wait, want)
 		}
 		now += want * time.Millisecond
 	}
-	if batch, _ := l.Due(now); len(batch) != 1 {
+	if batch := l.Due(now, Most); len(batch) != 1 {
 		t.Errorf("%d requests at once after failures", len(batch))
 	}
 	l.Succeeded()
-	if batch, wait := l.Due(now); len(batch) != 2 || wait != 0 {
+	if wait, batch := l.Until(now), l.Due(now, Most); len(batch) != 2 || wait != 0 {
 		t.Errorf("%d requests after a success, after %v", len(batch), wait)
 	}
 }
@@ -71,12 +76,12 @@ func TestRefusalIsGivenUpInTheEnd(t *testing.T) {
 	for code, kept := range map[string]bool{"42501": false, "40P01": true, "57P01": true} {
 		l := New()
 		add(l, 1, false)
-		batch, _ := l.Due(0)
+		batch := l.Due(0, Most)
 		l.Failed(batch, 1, &pgconn.PgError{Code: code}, refusedFor-1)
 		if l.Empty() {
 			t.Errorf("%s: given up too soon", code)
 		}
-		batch, _ = l.Due(refusedFor + time.Second)
+		batch = l.Due(refusedFor+time.Second, Most)
 		l.Failed(batch, 1, &pgconn.PgError{Code: code}, refusedFor+time.Second)
 		if l.Empty() == kept {
 			t.Errorf("%s: kept after a minute: %v", code, !kept)

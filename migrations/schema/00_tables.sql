@@ -2,34 +2,62 @@
 -- "<schema>, pg_temp": the functions keep that path for ever, and pg_temp must come last, or a caller's temporary
 -- table would shadow ours.
 
+-- The functions find the server's functions and operators by their names and the types of their operands, and a better
+-- match in this schema would run with the rights of the functions' owner. So whoever can make objects here, or has made
+-- a function or an operator, must be able to act as that owner anyway. Until that is sure, nothing is looked up here.
 DO $do$
+DECLARE
+  path   text := pg_catalog.current_setting('search_path');
+  schema name := pg_catalog.current_schema();
+  here   record;
+  r      record;
 BEGIN
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
   IF current_setting('server_version_num')::int < 140000 THEN
     RAISE EXCEPTION 'pglock needs PostgreSQL 14 or newer; this server is %', current_setting('server_version')
       USING ERRCODE = 'feature_not_supported';
   END IF;
-  IF current_schema() IS NULL
-     OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
-        <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp',
-      current_setting('search_path')
+  IF schema IS NULL
+     OR regexp_replace(path, '[" ]', '', 'g') <> regexp_replace(schema, '[" ]', '', 'g') || ',pg_temp' THEN
+    RAISE EXCEPTION 'search_path is "%": it must be an existing schema followed by pg_temp', path
       USING ERRCODE = 'invalid_schema_name', HINT = 'CREATE SCHEMA pglock; SET search_path = pglock, pg_temp;';
   END IF;
-  -- Existing functions in the schema, such as an application's, keep their rights.
-  PERFORM set_config('pglock.before', ARRAY(SELECT p.oid FROM pg_proc p
-                                            WHERE p.pronamespace = (SELECT n.oid FROM pg_namespace n
-                                              WHERE n.nspname = current_schema()))::text, true);
+  SELECT n.oid, n.nspowner, n.nspacl, d.datdba INTO here
+    FROM pg_namespace n JOIN pg_database d ON d.datname = current_database() WHERE n.nspname = schema;
+  SELECT o.n, o.what, w.who, p.rolname INTO r
+    FROM (
+        SELECT 1 AS n, here.nspowner AS role, '' AS what
+        UNION ALL SELECT 2, a.grantee, '' FROM aclexplode(here.nspacl) a WHERE a.privilege_type = 'CREATE'
+        UNION ALL SELECT 3, f.proowner, f.oid::regprocedure::text FROM pg_proc f WHERE f.pronamespace = here.oid
+        UNION ALL SELECT 4, f.oprowner, f.oid::regoperator::text FROM pg_operator f WHERE f.oprnamespace = here.oid) o
+      CROSS JOIN LATERAL (SELECT CASE o.role WHEN 0 THEN 'PUBLIC' ELSE o.role::regrole::text END AS who) w
+      LEFT JOIN pg_roles p ON p.oid = CASE w.who WHEN 'pg_database_owner' THEN here.datdba ELSE o.role END
+    WHERE pg_has_role(p.oid, current_user, 'MEMBER') IS NOT TRUE ORDER BY o.n, w.who LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'schema % %: that would give % the rights of %, who would own the functions', quote_ident(schema),
+        CASE r.n WHEN 1 THEN 'belongs to ' || r.who WHEN 2 THEN 'lets ' || r.who || ' make objects'
+                 ELSE 'has ' || r.what || ', which belongs to ' || r.who END, r.who, quote_ident(current_user)
+      USING ERRCODE = 'object_not_in_prerequisite_state', HINT = CASE r.n
+        WHEN 1 THEN format('SET ROLE %I; or ALTER SCHEMA %I OWNER TO %I;', r.rolname, schema, current_user)
+        WHEN 2 THEN format('REVOKE CREATE ON SCHEMA %I FROM %s CASCADE;', schema, r.who)
+        ELSE format('DROP %s %s;', CASE r.n WHEN 3 THEN 'ROUTINE' ELSE 'OPERATOR' END, r.what) END;
+  END IF;
+  -- What is in the schema already, such as an application's functions, keeps its rights.
+  PERFORM set_config('pglock.before', ARRAY(
+    SELECT 'f' || p.oid FROM pg_proc p WHERE p.pronamespace = here.oid
+    UNION ALL SELECT 'c' || c.oid FROM pg_class c WHERE c.relnamespace = here.oid)::text, true);
+  PERFORM set_config('search_path', path, true);
 END $do$;
 
--- CACHE 1: a greater cache hands out numbers in the wrong order.
-CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 NO CYCLE CACHE 1;
+-- CACHE 1: a greater cache hands out numbers in the wrong order. MAXVALUE: the bits of a token below 2^43.
+CREATE SEQUENCE fencing_token_seq AS bigint MINVALUE 1 MAXVALUE 8796093022207 NO CYCLE CACHE 1;
 CREATE SEQUENCE ticket_seq AS bigint CACHE 1;
 
 -- Distinguishes this installation from every other, and holds what tokens are computed from.
 CREATE TABLE installation (
   one            boolean PRIMARY KEY DEFAULT true CONSTRAINT installation_one_row CHECK (one),
   id             uuid   NOT NULL DEFAULT gen_random_uuid(),
-  epoch          bigint NOT NULL DEFAULT 0,  -- the bits of tokens from 2^44 up
+  epoch          bigint NOT NULL DEFAULT 0,  -- what tokens have from 2^36 up, besides the sequence: see 02_token
   started        timestamptz,                -- the server process that last compared the timeline
   timeline       int,                        -- on which the last grant was written; NULL if not visible
   timeline_since timestamptz,                -- when a grant first noticed this timeline; NULL for the first
@@ -71,8 +99,7 @@ CREATE TABLE locks (
   slowest       interval,                           -- the longest time between two renewals; NULL: none yet
   -- of the head alone
   top_slot      int         NOT NULL DEFAULT 0,     -- the greatest slot that has a row
-  queued        boolean     NOT NULL DEFAULT false, -- false: nobody has a ticket for this lock
-  served        bigint      NOT NULL DEFAULT 0,     -- the last ticket that was served in its turn
+  served        bigint      NOT NULL DEFAULT 0,     -- tickets up to this one count no more
   limit_named   int,                                -- by the latest lease or ticket of mode limit
   spent_until   timestamptz,                        -- until then given-up grant IDs may still arrive
   watched_until timestamptz,                        -- until then somebody wants to hear of changes
@@ -86,11 +113,14 @@ CREATE TABLE sessions (
   holder      text        NOT NULL,
   alive_until timestamptz NOT NULL,
   seen_at     timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when alive_until was written
-  version     text                                  -- of the library; NULL until its heartbeat has told it
+  version     text,                                 -- of the library; NULL until its heartbeat has told it
+  pid         int,                                  -- of the server process of its heartbeat, as long as that holds the
+  mark        bigint                                -- advisory lock with this key
 ) WITH (fillfactor = 50, vacuum_truncate = false);
 
--- The queue. A ticket is drawn and written under the head's lock, with queued set. So whoever locks the head sees
--- every ticket that is lower than any later one, and a head that is not queued has no tickets.
+-- The queue. A ticket is drawn and written by whoever has joined the head or taken it. So whoever takes the head sees
+-- every ticket that is lower than any later one. Whoever ends a lease serves the queue, and nobody queues for a free
+-- lock: so a lock whose head was released, and that has no slots, has no tickets that count.
 CREATE TABLE waiters (
   name        text COLLATE "C" NOT NULL,
   ticket      bigint      NOT NULL,

@@ -17,9 +17,9 @@
 -- Arguments out of range are 22023 (invalid_parameter_value): the message names the argument, the value and the rule.
 --
 -- A SECURITY DEFINER function is for callers. It either fixes the search_path, or qualifies every name and every
--- operator. acquire_lease, release_lease and fence_commit qualify, because fixing the path would cost a tenth of
--- their time. Only these functions call the others, which use the path that is set. Rules return true or raise, so
--- that a caller evaluates them without a query.
+-- operator. acquire_lease, release_lease, fence_commit and guard_write qualify, because fixing the path would cost a
+-- tenth of their time and more. Only these functions call the others, which use the path that is set. Rules return
+-- true or raise, so that a caller evaluates them without a query.
 
 -- schema_version is what a client compares with the version that it needs. It reads nothing.
 CREATE FUNCTION schema_version() RETURNS int
@@ -62,6 +62,27 @@ AS $$
     ELSE refuse(p_argument, p_value::text, 'be from 100 ms to 24 hours, in hours and less') END
 $$;
 
+-- is_count refuses a number out of range, such as the length of a list.
+CREATE FUNCTION is_count(p_argument text, p_value bigint, p_least bigint, p_most bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN p_value BETWEEN p_least AND p_most THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from ' || p_least || ' to ' || p_most) END
+$$;
+
+-- is_length refuses what cannot be the length of a list; NULL is all of it.
+CREATE FUNCTION is_length(p_value bigint) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$ SELECT p_value IS NULL OR is_count('limit', p_value, 1, 1000000) $$;
+
+-- is_age refuses what cannot be a time that has passed: the clock less an age must be a time.
+CREATE FUNCTION is_age(p_argument text, p_value interval) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$
+  SELECT CASE WHEN p_value BETWEEN interval '0' AND interval '1000 years' THEN true
+    ELSE refuse(p_argument, p_value::text, 'be from 0 to 1000 years') END
+$$;
+
 -- is_operator refuses an act that the history could not explain.
 CREATE FUNCTION is_operator(p_reason text, p_actor text) RETURNS boolean
 LANGUAGE sql VOLATILE
@@ -71,7 +92,7 @@ AS $$
 $$;
 
 -- is_batch refuses arrays that are empty, too long for one statement, or of different lengths.
-CREATE FUNCTION is_batch(VARIADIC p_lengths int[]) RETURNS boolean
+CREATE FUNCTION is_batch(p_lengths int[]) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -124,7 +145,7 @@ AS $$
 $$;
 
 -- is_over says that nothing of a lease can be under way any more: it was released or broken, or its expiry is
--- settled. Grants depend on this alone, for rows that they have read under the head's lock.
+-- settled. Grants depend on this alone, for rows that they have read when they had taken the head.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;

@@ -1,6 +1,10 @@
--- Tokens. A token is a number of one sequence plus an epoch, the bits from 2^44 up. The epoch grows with each change
--- of the server's timeline, because a promoted standby may have lost the sequence's last values along with grants. It
--- also grows when the sequence is found behind a granted token, as after a restore.
+-- Tokens. A token is the epoch, times 2^36, plus a number of one sequence. The epoch has two parts:
+--   the line, the bits of a token from 2^44 up, grows with each change of the server's timeline, because a promoted
+--   standby may have lost the sequence's last values along with grants;
+--   the step, the bits from 2^36 to 2^42, grows when the sequence is found behind a granted token, as after a restore,
+--   and by hand. It begins with 0 on each line.
+-- A failover may lose steps. It cannot lose its own promotion, which outweighs all steps before it. That needs steps to
+-- stay below the line: there are 127, the sequence ends below 2^43, and both raise an error when they are used up.
 
 -- current_timeline is the timeline that the server writes; every promotion of a standby changes it at once. NULL if
 -- the schema's owner may not see it.
@@ -16,10 +20,22 @@ END $$;
 
 UPDATE installation SET timeline = current_timeline(), started = pg_postmaster_start_time();
 
+-- epoch_of puts an epoch together.
+CREATE FUNCTION epoch_of(p_line bigint, p_step bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+BEGIN
+  IF p_line > 524287 THEN
+    RAISE EXCEPTION 'no greater token is left: tokens have room for 524287 changes of the timeline'
+      USING ERRCODE = 'program_limit_exceeded';
+  END IF;
+  RETURN (p_line << 8) + p_step;
+END $$;
+
 -- epoch_now compares the timeline with the recorded one, records a change, and returns the epoch. Until the record is
--- committed all others compute the same from the old record, and wait for nobody. The epoch grows by as much as the
--- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So the epoch is greater
--- on a later timeline, even if the record of one in between was lost.
+-- committed all others compute the same from the old record, and wait for nobody. The line grows by as much as the
+-- timeline does; if a restore or an upgrade has set the timeline back, by the whole timeline. So it is greater on a
+-- later timeline, even if the record of one in between was lost.
 CREATE FUNCTION epoch_now() RETURNS bigint
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -29,13 +45,34 @@ DECLARE
 BEGIN
   SELECT i.timeline, i.epoch INTO was FROM installation i;
   IF line <> coalesce(was.timeline, 0) THEN
-    was.epoch := LEAST(was.epoch + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 524287);
+    was.epoch := epoch_of(
+      (was.epoch >> 8) + line - CASE WHEN line > was.timeline THEN was.timeline ELSE 0 END, 0);
   END IF;
   UPDATE installation i SET timeline = line, epoch = GREATEST(i.epoch, was.epoch), started = pg_postmaster_start_time(),
       timeline_since = CASE WHEN line = i.timeline OR line IS NULL THEN i.timeline_since ELSE clock_timestamp() END
     FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
     WHERE i.one = mine.one AND i.started IS DISTINCT FROM pg_postmaster_start_time();
   RETURN was.epoch;
+END $$;
+
+-- next_epoch returns an epoch after p_epoch in which tokens are greater than p_above, where p_drawn is a number that
+-- the sequence has reached. That is one step on, or if p_above is of a greater line, one step after it. It never begins
+-- a greater line by itself: a failover that loses that would begin the same line, with a lower number.
+CREATE FUNCTION next_epoch(p_epoch bigint, p_above bigint, p_drawn bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+DECLARE
+  last bigint := GREATEST(p_epoch, (p_above - p_drawn) >> 36);
+BEGIN
+  IF (last & 255) < 127 THEN
+    RETURN last + 1;
+  ELSIF last >> 8 = p_epoch >> 8 AND p_above >> 44 <= p_epoch >> 8 THEN
+    RAISE EXCEPTION 'no greater token is left on this timeline: its 127 steps are used up'
+      USING ERRCODE = 'program_limit_exceeded',
+            HINT = 'A promotion begins with new steps. Or begin a line by hand, which a later failover may lose: '
+                   || format('advance_epoch(reason, actor, %s).', ((p_epoch >> 8) + 1) << 44);
+  END IF;
+  RETURN epoch_of((last >> 8) + 1, 0);
 END $$;
 
 -- draw_tokens draws the tokens of a grant, at most p_turns. They are consecutive, and the first is greater than
@@ -54,16 +91,16 @@ BEGIN
   IF NOT FOUND THEN
     base := epoch_now();
   END IF;
-  first := (base << 44) + nextval('fencing_token_seq');
+  first := (base << 36) + nextval('fencing_token_seq');
   IF first <= p_above THEN
-    base := LEAST((p_above >> 44) + 1, 524287);
+    base := next_epoch(base, p_above, first - (base << 36));
     UPDATE installation i SET epoch = base FROM (SELECT o.one FROM installation o FOR UPDATE SKIP LOCKED) mine
       WHERE i.one = mine.one AND i.epoch < base;
-    first := (base << 44) + nextval('fencing_token_seq');
+    first := (base << 36) + nextval('fencing_token_seq');
   END IF;
   last := first;
   FOR n IN 1..p_turns - 1 LOOP
-    EXIT WHEN (base << 44) + nextval('fencing_token_seq') <> last + 1;
+    EXIT WHEN (base << 36) + nextval('fencing_token_seq') <> last + 1;
     last := last + 1;
   END LOOP;
 END $$;
@@ -101,24 +138,23 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT schema_version(), database_id(), current_setting('default_transaction_isolation'),
          pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean,
-         (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1
+         (SELECT s.seqcache = 1 AND NOT s.seqcycle AND s.seqincrement = 1 AND s.seqmax <= 8796093022207
           FROM pg_sequence s WHERE s.seqrelid = 'fencing_token_seq'::regclass),
          serves_from()
 $$;
 
 -- advance_epoch makes every later token greater than any that this database knows of, and than p_above: after a
--- restore, or when a standby was promoted beside another.
+-- restore, or when a standby was promoted beside another. It returns a token that all later ones exceed.
 CREATE FUNCTION advance_epoch(p_reason text, p_actor text, p_above bigint DEFAULT 0) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  ok boolean := is_operator(p_reason, p_actor) AND require_durable_commit();
+  ok boolean := is_operator(p_reason, p_actor) AND require_durable_commit()
+    AND (p_above >= 0 IS TRUE OR refuse('above', p_above::text, 'be a token, or 0'));
   e  bigint;
 BEGIN
-  IF p_above IS NULL OR p_above NOT BETWEEN 0 AND (524286::bigint << 44) THEN
-    RETURN refuse('above', p_above::text, 'be a token, or 0');
-  END IF;
-  UPDATE installation i SET epoch = LEAST(GREATEST(i.epoch, p_above >> 44) + 1, 524287) RETURNING i.epoch INTO e;
-  INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e << 44, p_actor, p_reason);
+  UPDATE installation i SET epoch = next_epoch(i.epoch, p_above, (SELECT s.last_value FROM fencing_token_seq s))
+    RETURNING i.epoch << 36 INTO e;
+  INSERT INTO events (kind, lock_name, token, actor, reason) VALUES ('epoch', '', e, p_actor, p_reason);
   RETURN e;
 END $$;

@@ -6,41 +6,46 @@ CREATE FUNCTION session_of(p_key uuid) RETURNS uuid
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;
 
--- session_mark is the key of the advisory lock by which people find the server process of a session's heartbeat. It
--- reads nothing.
-CREATE FUNCTION session_mark(p_session_id uuid) RETURNS bigint
-LANGUAGE sql IMMUTABLE
-AS $$ SELECT ('x' || left(replace(p_session_id::text, '-', ''), 16))::bit(64)::bigint $$;
-
--- mark_connection notes that this connection is the heartbeat's, for list_backends: with an advisory lock, which the
--- server drops with the connection. It answers false and marks nothing where the connection ends at a pooler:
--- p_backend_pid is the process that the client was told when it connected. It also notes the version of the client's
--- library, for list_sessions, if p_version is given. Nothing depends on either, and neither keeps anybody from
--- anything. A session that is new here is not alive by that: its tickets make it so.
+-- mark_connection notes that this connection is the heartbeat's, for list_backends: it takes an advisory lock with a
+-- key that nobody can know before, and the session's row has the key and the process. The server drops the lock with
+-- the connection. So a process counts only if the session's key has named it and the connection is still the same; who
+-- takes the same lock besides misleads nobody. It answers false and marks nothing where the connection ends at a
+-- pooler: p_backend_pid is the process that the client was told when it connected; and while somebody else has locked
+-- the session's row. It also notes the version of the client's library, for list_sessions, if p_version is given.
+-- Nothing depends on either, and neither keeps anybody from anything. A session that is new here is not alive by that:
+-- its tickets make it so.
 CREATE FUNCTION mark_connection(
   p_session_key uuid, p_backend_pid int, p_holder text DEFAULT NULL, p_version text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
-  me uuid := session_of(p_session_key);
+  me   uuid := session_of(p_session_key);
+  ok   boolean := p_version IS NULL OR has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
+    AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
+  key  bigint := ('x' || left(replace(gen_random_uuid()::text, '-', ''), 16))::bit(64)::bigint;
+  mine boolean := me IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
+    AND pg_try_advisory_lock_shared(key);
 BEGIN
-  IF p_version IS NOT NULL THEN
-    PERFORM has_bytes('version', p_version, 256) AND has_bytes('holder', p_holder, 256)
-      AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID'));
-    INSERT INTO sessions (session_id, holder, alive_until, version)
-      VALUES (me, p_holder, clock_timestamp(), p_version) ON CONFLICT (session_id) DO NOTHING;
+  IF mine OR p_version IS NOT NULL THEN
+    INSERT INTO sessions (session_id, holder, alive_until, version, pid, mark)
+      VALUES (me, coalesce(p_holder, '-'), clock_timestamp(), p_version, CASE WHEN mine THEN p_backend_pid END,
+        CASE WHEN mine THEN key END) ON CONFLICT (session_id) DO NOTHING;
     IF NOT FOUND THEN
-      UPDATE sessions s SET version = p_version FROM (
-          SELECT o.session_id FROM sessions o WHERE o.session_id = me AND o.version IS DISTINCT FROM p_version
-          FOR NO KEY UPDATE SKIP LOCKED) mine
-        WHERE s.session_id = mine.session_id;
+      UPDATE sessions s SET version = coalesce(p_version, s.version),
+          pid = CASE WHEN mine THEN p_backend_pid ELSE s.pid END, mark = CASE WHEN mine THEN key ELSE s.mark END
+        FROM (SELECT o.session_id FROM sessions o
+              WHERE o.session_id = me AND (mine OR o.version IS DISTINCT FROM p_version)
+              FOR NO KEY UPDATE SKIP LOCKED) o
+        WHERE s.session_id = o.session_id;
+      IF mine AND NOT FOUND THEN
+        mine := NOT pg_advisory_unlock_shared(key);
+      END IF;
     END IF;
   END IF;
-  RETURN p_session_key IS NOT NULL AND p_backend_pid IS NOT DISTINCT FROM pg_backend_pid()
-    AND pg_try_advisory_lock_shared(session_mark(me));
+  RETURN mine;
 END $$;
 
--- marked_pids tells the server processes of this database whose connections are marked.
+-- marked_pids tells the server processes of this database that hold advisory locks, by which connections are marked.
 CREATE FUNCTION marked_pids() RETURNS TABLE (mark bigint, pid int)
 LANGUAGE sql VOLATILE
 AS $$
@@ -79,7 +84,7 @@ END $$;
 
 -- end_session ends the session and its tickets at once, instead of letting them run out, and returns whether there
 -- was one. It locks the session, then its tickets (I25), and no lock's head: first give up its waits, so that the
--- waiters behind them are served.
+-- waiters behind them are served. Whoever serves the queue passes over tickets that it has locked.
 CREATE FUNCTION end_session(p_session_key uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
@@ -94,25 +99,28 @@ BEGIN
 END $$;
 
 -- sweep removes what nobody needs any more, at most p_limit rows of each kind, and returns how many: tickets and
--- sessions that have been dead for a minute and have no marked connection, notes of grant IDs given up an hour ago,
--- receipts a week old, keys of work done once that are no longer kept (a day longer than they are accepted, in case the
--- clock is set back), and with p_history the old end of the history. It skips what somebody has locked, and waits
--- for nobody (I25).
+-- sessions that have been dead for a minute and have no marked connection, tickets that count no more, notes of grant
+-- IDs given up an hour ago, receipts a week old, keys of work done once that are no longer kept (a day longer than they
+-- are accepted, in case the clock is set back), and with p_history the old end of the history. It skips what somebody
+-- has locked, and waits for nobody (I25).
 CREATE FUNCTION sweep(p_limit int DEFAULT 1000, p_history boolean DEFAULT true) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
   ok    boolean := require_read_committed()
-    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+    AND is_count('limit', p_limit, 1, 100000);
   dead  record;
   n     bigint;
   total bigint := 0;
 BEGIN
   FOR dead IN SELECT * FROM (VALUES
-    ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND NOT EXISTS (SELECT FROM sessions s
-                       WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute') $of$),
+    ('waiters', $of$ o.enqueued_at < $1 - interval '1 minute' AND (
+                       NOT EXISTS (SELECT FROM sessions s
+                         WHERE s.session_id = o.session_id AND s.alive_until > $1 - interval '1 minute')
+                       OR o.ticket <= (SELECT l.served FROM locks l WHERE l.name = o.name AND l.slot = 0)) $of$),
     ('sessions', $of$ o.alive_until < $1 - interval '1 minute'
-                       AND session_mark(o.session_id) NOT IN (SELECT m.mark FROM marked_pids() m) $of$),
+                       AND (coalesce(o.mark, 0), coalesce(o.pid, 0)) NOT IN (SELECT m.mark, m.pid FROM marked_pids() m)
+                       $of$),
     ('spent_grants', $of$ o.at < $1 - interval '1 hour' ORDER BY o.at $of$),
     ('receipts', $of$ o.at < $1 - interval '7 days' $of$),
     ('done_keys', $of$ o.keep_until < $1 - interval '1 day' ORDER BY o.keep_until $of$)) AS d (kind, which)

@@ -23,11 +23,11 @@
 -- 55P03. With p_turns above 1 the grant carries up to so many tokens. p_alone says that the caller's statement is the
 -- whole transaction: if it grants nothing, it then does not wait for the disk.
 --
--- I1, I2. This statement grants a released lock without queue and slots, of which no grant ID was given up lately. It
--- checks all this on the version of the row that it locks. acquire_otherwise handles all other cases, and unusual
--- settings of the session. The statement searches from the end of the index, where the newest version of a row lies,
--- however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key whatever it changes: a
--- fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
+-- I1, I2. This statement grants a released lock without slots, for which therefore nobody queues, and of which no grant
+-- ID was given up lately. It checks all this on the version of the row that it locks. acquire_otherwise handles all
+-- other cases, and unusual settings of the session. The statement searches from the end of the index, where the newest
+-- version of a row lies, however many old ones an open transaction keeps. FOR UPDATE makes this an update of the key
+-- whatever it changes: a fenced transaction whose snapshot does not show it gets 40001 from the check in its COMMIT.
 CREATE FUNCTION acquire_lease(
   p_name text, p_grant_id uuid, p_session_key uuid, p_holder text, p_ttl interval, p_metadata jsonb DEFAULT NULL,
   p_retry boolean DEFAULT false, p_mode text DEFAULT 'exclusive', p_capacity int DEFAULT NULL,
@@ -42,7 +42,7 @@ DECLARE
   watched boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
-    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 44 FROM {{schema}}.installation i
+    token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
              WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
             OPERATOR(pg_catalog.+) pg_catalog.nextval({{sequence}}),
     first_token = NULL, grant_id = p_grant_id, owner_id = p_owner_id, holder = p_holder, ttl = p_ttl,
@@ -54,11 +54,11 @@ BEGIN
   WHERE l.ctid OPERATOR(pg_catalog.=) (
     SELECT h.ctid FROM {{schema}}.locks h
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
-      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND NOT h.queued AND h.top_slot OPERATOR(pg_catalog.=) 0
+      AND h.expires_at OPERATOR(pg_catalog.=) '-infinity' AND h.top_slot OPERATOR(pg_catalog.=) 0
       AND h.grant_id OPERATOR(pg_catalog.<>) p_grant_id
       AND (h.spent_until IS NULL OR h.spent_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp())
       AND h.token OPERATOR(pg_catalog.<=) (
-        SELECT (i.epoch OPERATOR(pg_catalog.<<) 44)
+        SELECT (i.epoch OPERATOR(pg_catalog.<<) 36)
                OPERATOR(pg_catalog.+) pg_catalog.pg_sequence_last_value({{sequence}})
         FROM {{schema}}.installation i WHERE i.started OPERATOR(pg_catalog.=) pg_catalog.pg_postmaster_start_time())
       AND p_mode OPERATOR(pg_catalog.=) 'exclusive' AND p_capacity IS NULL AND p_turns OPERATOR(pg_catalog.=) 1
@@ -97,9 +97,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed()
-    AND is_batch(cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders), cardinality(p_ttls),
+    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids), cardinality(p_holders), cardinality(p_ttls),
                  cardinality(p_metadata), cardinality(p_retries), cardinality(p_modes), cardinality(p_capacities),
-                 cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested), cardinality(p_turns));
+                 cardinality(p_waits), cardinality(p_owner_ids), cardinality(p_nested), cardinality(p_turns)]);
   a     record;
   given record;
   sync  text := current_setting('synchronous_commit');
@@ -129,6 +129,7 @@ BEGIN
   IF p_alone AND ok THEN
     sync := set_config('synchronous_commit', 'off', true);
   END IF;
+  ok := p_alone OR bound_rest(false);
 END $$;
 
 -- check_request refuses a request that breaks a rule.
@@ -154,8 +155,12 @@ $$;
 -- acquire_otherwise grants a lock that was never used: a name without a row has no queue, and none of its grant IDs
 -- was given up. INSERT locks the table before it draws the token, so the token cannot be older than a concurrent
 -- prune of the row (I21). If somebody else inserts the name, it waits for them, and then the name is no longer new.
--- For any other lock it first looks, without locking, whether locking is worthwhile, so that a refused try writes
--- nothing (I13). If the request may wait, or the look says so, it locks the head and decides.
+-- For any other lock it first looks, without locking. A try that is refused ends there, and has written nothing (I13).
+-- If it cannot take the head of a lock that looks free, it looks again for some milliseconds: whoever joins, or has
+-- taken it, is soon done.
+-- If the look finds that nobody's lease is in the way, it takes the head and decides. Otherwise, or if somebody has
+-- locked the head, a request that waits joins the queue. It never takes a head that it has joined: two that did would
+-- wait for each other. If the lock has become free meanwhile, the answer says that the first asks again at once.
 CREATE FUNCTION acquire_otherwise(
   w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean,
     p_many boolean, OUT granted boolean, OUT token bigint, OUT more json)
@@ -163,19 +168,17 @@ LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 #variable_conflict use_column
 DECLARE
-  head locks;
-  a    record;
-  ok   boolean;
+  head  locks;
+  a     record;
+  stays boolean;  ok boolean;
+  since timestamptz;
 BEGIN
   w.session_id := session_of(p_session_key);
   ok := require_read_committed() AND check_request(w, p_session_ttl)
     AND (NOT p_many OR set_config('lock_timeout', '50ms', true) IS NOT NULL)         -- until the function ends
     AND (NOT p_wait OR touch_session(w.session_id, w.holder, p_session_ttl));
-  IF p_wait OR p_retry THEN
-    head := lock_head(w.name, true, w.mode <> 'exclusive');
-  ELSE
-    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-  END IF;
+  stays := p_wait OR p_retry;
+  SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   IF head.name IS NULL AND w.mode = 'exclusive' THEN
     ok := require_durable_commit();
     INSERT INTO locks AS l (name, token, first_token, grant_id, session_id, owner_id, holder, ttl, acquired_at,
@@ -185,24 +188,36 @@ BEGIN
       FROM draw_tokens(0, w.turns) t
       ON CONFLICT (name, slot) DO NOTHING
       RETURNING true, l.token, CASE WHEN l.first_token < l.token
-        THEN json_build_object('first_token', l.first_token) END
-      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more;
+        THEN json_build_object('first_token', l.first_token) END, l.acquired_at
+      INTO acquire_otherwise.granted, acquire_otherwise.token, acquire_otherwise.more, since;
     IF FOUND THEN
+      IF since < clock_timestamp() - w.ttl / 20 THEN           -- it has waited for who inserted the name, and undid it
+        UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl
+          WHERE l.name = w.name AND l.slot = 0;
+      END IF;
       RETURN;
     END IF;
+    SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   END IF;
-  IF p_wait OR p_retry OR NOT is_taken(w, head) THEN
-    IF head.name IS NULL OR NOT (p_wait OR p_retry) THEN
-      head := lock_head(w.name, p_wait OR p_retry, true);
-    END IF;
-    a := decide(w, head, p_wait);
-  ELSE
+  IF NOT stays AND is_taken(w, head) THEN
     a := refusal(w, head, NULL, NULL, NULL);
+  ELSE
+    FOR look IN 1..20 LOOP
+      a := decide(w, CASE WHEN NOT (stays AND is_held(w, head)) THEN take_head(w.name, false, true) END, p_wait, true);
+      EXIT WHEN a.granted IS NOT NULL OR stays;
+      ok := pg_sleep(0.002) IS NOT NULL;                 -- a newcomer may have joined, or somebody is granted it
+      SELECT * INTO head FROM locks l WHERE l.name = w.name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+      EXIT WHEN is_taken(w, head);
+    END LOOP;
+    IF a.granted IS NULL AND stays THEN
+      a := decide(w, join_head(w.name), p_wait, false);
+    ELSIF a.granted IS NULL THEN
+      a := refusal(w, head, NULL, NULL, NULL);
+    END IF;
+    ok := bound_rest(p_alone OR p_many);                 -- after all waiting
   END IF;
-  acquire_otherwise.granted := a.granted;
-  acquire_otherwise.token := a.token;
-  acquire_otherwise.more := a.more;
-  IF p_alone AND NOT a.granted AND (a.more -> 'handed') IS NULL THEN
+  granted := a.granted; token := a.token; more := a.more;
+  IF p_alone AND NOT acquire_otherwise.granted AND (acquire_otherwise.more -> 'handed') IS NULL THEN
     ok := set_config('synchronous_commit', 'off', true) IS NOT NULL;
   END IF;
 END $$;

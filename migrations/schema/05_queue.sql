@@ -1,32 +1,65 @@
--- The queue, and who is granted what. Every function that grants in turn, ends or queues locks the head first. So
--- between two of them only a lock's holders change anything: they renew, and commit fenced writes.
+-- The queue, and who is granted what. Whoever grants in turn, ends a lease or takes a request back locks the head FOR
+-- UPDATE: it takes the head. Whoever queues locks it FOR KEY SHARE: it joins. So while somebody has taken the head,
+-- nobody queues, and only the lock's holders change anything: they renew, and commit fenced writes. Those who join are
+-- in nobody's way but of those who take: many join at once, and the holder renews beside them.
 
--- lock_head locks the head of a lock for its queue. If there is none, p_make makes it create one. FOR NO KEY UPDATE
--- does not block a COMMIT that checks the lease. NULL: there is no head, or it is locked and p_wait is false. The
--- holder cannot renew meanwhile, so a transaction that locks the head and then stays idle is ended after a second.
-CREATE FUNCTION lock_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
+-- bound_rest bounds the rest of this transaction, which has locked what others need: it is ended if it is idle for a
+-- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. p_alone: no other
+-- statement comes. A lower limit that the user has set stays.
+CREATE FUNCTION bound_rest(p_alone boolean) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)
+    AND (p_alone OR bound_timeout('statement_timeout', 1000)
+      AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
+$$;
+
+-- take_head locks the head of a lock FOR UPDATE. If there is none, p_make makes it create one. NULL: there is no head,
+-- or it is locked and p_wait is false.
+CREATE FUNCTION take_head(p_name text, p_wait boolean, p_make boolean) RETURNS locks
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   head locks;
-  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);
 BEGIN
   LOOP
     IF p_wait THEN
-      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
-        FOR NO KEY UPDATE;
+      SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
     ELSE
       SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
-        FOR NO KEY UPDATE SKIP LOCKED;
+        FOR UPDATE SKIP LOCKED;
     END IF;
     EXIT WHEN FOUND OR NOT p_make OR NOT p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.slot = 0);
-    INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
-      SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
-        clock_timestamp(), '-infinity'
-      FROM draw_tokens(0, 1) t
-      ON CONFLICT (name, slot) DO NOTHING;
+    PERFORM make_head(p_name);
   END LOOP;
   RETURN head;
+END $$;
+
+-- join_head locks the head of a lock FOR KEY SHARE, and creates it if there is none. It waits for whoever has taken it.
+CREATE FUNCTION join_head(p_name text) RETURNS locks
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  head locks;
+BEGIN
+  LOOP
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1 FOR KEY SHARE;
+    EXIT WHEN FOUND;
+    PERFORM make_head(p_name);
+  END LOOP;
+  RETURN head;
+END $$;
+
+-- make_head creates the head of a lock that nobody holds, unless there is one.
+CREATE FUNCTION make_head(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  INSERT INTO locks (name, token, grant_id, session_id, holder, ttl, acquired_at, renewed_at, expires_at)
+    SELECT p_name, t.last, gen_random_uuid(), gen_random_uuid(), '-', interval '1 s', clock_timestamp(),
+      clock_timestamp(), '-infinity'
+    FROM draw_tokens(0, 1) t
+    ON CONFLICT (name, slot) DO NOTHING;
 END $$;
 
 -- next_waiter returns the lowest ticket above p_served whose session is alive; those between are dead. All tickets up
@@ -63,6 +96,24 @@ BEGIN
     FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
 END $$;
 
+-- is_held says, without locking, that a lease is in the way of the next in the queue, or of w if nobody queues.
+CREATE FUNCTION is_held(w waiters, p_head locks) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  nxt waiters;
+BEGIN
+  IF p_head.expires_at > clock_timestamp() THEN
+    RETURN true;
+  END IF;
+  IF p_head.top_slot > 0 THEN
+    nxt := next_waiter(w.name, p_head.served);
+    nxt := CASE WHEN nxt.ticket IS NULL THEN w ELSE nxt END;
+    RETURN free_at(w.name, nxt.mode, nxt.capacity) IS NOT NULL;
+  END IF;
+  RETURN false;
+END $$;
+
 -- is_taken says, without locking, that a request would have to wait: for somebody else's lease, or for somebody who
 -- queues. It raises if the request would be refused in any case.
 CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
@@ -70,18 +121,19 @@ LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   held boolean := coalesce(p_head.expires_at > clock_timestamp(), false);
-  ok   boolean := NOT (held AND w.nested) OR refuse_own(w.name, w.owner_id);
+  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot
 BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
     RETURN true;
   END IF;
   ok := w.mode <> 'limit' OR p_head.limit_named = w.capacity OR refuse_limit(w.name, w.capacity, false);
-  RETURN (p_head.queued AND (next_waiter(w.name, p_head.served)).ticket IS NOT NULL
+  RETURN ((next_waiter(w.name, p_head.served)).ticket IS NOT NULL
     OR free_at(w.name, w.mode, w.capacity) IS NOT NULL)
     AND NOT EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.grant_id = w.grant_id);
 END $$;
 
--- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last.
+-- refusal is the answer that says who holds the lock; of several holders, the one whose lease ends last. The place
+-- counts dead tickets. Where the lock is free, the first is who has none but dead ones before it: nobody else will ask.
 CREATE FUNCTION refusal(
   w waiters, p_head locks, p_ticket bigint, p_place int, p_handed json, OUT granted boolean, OUT token bigint,
     OUT more json)
@@ -102,7 +154,8 @@ BEGIN
   END IF;
   more := json_strip_nulls(json_build_object(
     'holder', holder, 'expires_at', until, 'remaining_us', left_, 'ticket', p_ticket, 'place', p_place,
-    'first', nullif(p_place = 1, false), 'handed', p_handed, 'watched',
+    'first', nullif(p_place = 1 OR left_ = 0 AND (next_waiter(w.name, p_head.served)).ticket >= p_ticket, false),
+    'handed', p_handed, 'watched',
       nullif(p_head.watched_until > clock_timestamp(), false)));
 END $$;
 
@@ -122,6 +175,19 @@ BEGIN
   RETURN true;
 END $$;
 
+-- name_limit notes in the head which limit a request names, so that the next need not look, unless it is refused. The
+-- caller has taken the head or joined. Of those who have joined with another limit, one after the other names it: who
+-- comes later sees the ticket of who came before.
+CREATE FUNCTION name_limit(w waiters) RETURNS void
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM locks l WHERE l.name = w.name AND l.slot = 0 FOR NO KEY UPDATE;
+  IF refuse_limit(w.name, w.capacity, true) THEN
+    UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
+  END IF;
+END $$;
+
 -- refuse_limit raises when the lock is in use with another limit: by a lease that is not over, or by a live waiter.
 -- Only under the head's lock (p_locked) can it find out whether a lease that has run out is over.
 CREATE FUNCTION refuse_limit(p_name text, p_capacity int, p_locked boolean) RETURNS boolean
@@ -138,7 +204,9 @@ BEGIN
       WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
         OR p_locked AND NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
-      SELECT q.capacity FROM waiters q WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id)) u
+      SELECT q.capacity FROM waiters q
+      WHERE q.name = p_name AND q.mode = 'limit' AND session_alive(q.session_id) AND q.ticket > (
+        SELECT h.served FROM locks h WHERE h.name = p_name AND h.slot = 0)) u
     WHERE u.capacity <> p_capacity LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'limit of lock % is %: it is in use with limit %', quote_literal(p_name), p_capacity, other
@@ -176,16 +244,18 @@ BEGIN
 END $$;
 
 -- What a statement has granted. token (of a block the last), first_token and slot belong to the request that it
--- answers; hints and handed to others, as described for acquire_lease. queued: somebody may still queue. slots,
--- tokens, firsts: of the latest batch.
+-- answers; hints and handed to others, as described for acquire_lease. slots, tokens, firsts: of the latest batch.
 CREATE TYPE grants AS (
-  token bigint, first_token bigint, slot int, hints text[], handed int[], queued boolean,
+  token bigint, first_token bigint, slot int, hints text[], handed int[],
   slots int[], tokens bigint[], firsts bigint[]);
 
 -- serve grants the lock to the next in the queue, for as long as the modes allow: one writer, or readers, or as many
--- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. Tickets of dead
--- sessions are deleted on the way. The caller has locked the head; p_at: FOR UPDATE, at that place. The answer itself
--- informs the waiters of p_session_id; p_grant_id is the request that is being answered.
+-- as a limit leaves room for (I9). After the queue comes w, which has no ticket yet and may be NULL. The caller has
+-- taken the head; p_at is its place, if it knows it. The answer itself informs the waiters of p_session_id; p_grant_id
+-- is the request that is being answered.
+--
+-- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
+-- taking it back. serve never waits for a ticket's row.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
@@ -193,14 +263,13 @@ AS $$
 DECLARE
   g         grants;
   nxt       waiters;
-  batch     waiters[];
-  slots     int[];
+  batch     waiters[];  slots int[];
+  upto      bigint := p_head.served;                     -- tickets that count no more
   exclusive int := 0;                                    -- leases that are not over, by mode
   shared    int := 0;
   limited   int := 0;
   above     bigint := p_head.token;
 BEGIN
-  g.queued := p_head.queued;
   IF p_head.expires_at > clock_timestamp() THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
@@ -208,64 +277,81 @@ BEGIN
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
-    nxt := CASE WHEN g.queued THEN next_waiter(p_head.name, p_head.served) END;
+    nxt := next_waiter(p_head.name, upto);
     IF nxt.ticket IS NULL THEN
-      g.queued := false;                                 -- all that is left of it is dead
+      IF (SELECT q.ticket FROM waiters q WHERE q.name = p_head.name AND q.ticket > upto ORDER BY 1 LIMIT 1) > 0 THEN
+        upto := GREATEST(upto, (SELECT s.last_value FROM ticket_seq s));   -- nobody is drawing one
+      END IF;
       EXIT WHEN w.ticket IS NULL;
-      nxt := w;
-      w := NULL;
+      nxt := w; w := NULL;
     END IF;
-    batch := ARRAY[nxt];
     IF nxt.mode = 'exclusive' THEN
       EXIT WHEN shared > 0 OR limited > 0;
-      p_at := coalesce(p_at, lock_to_grant(p_head.name));
-      EXIT WHEN p_at IS NULL;
-      g := grant_head(g, nxt, p_at, above, p_head.expires_at > '-infinity', nxt.ticket);
-      exclusive := 1;
+      batch := claim(ARRAY[nxt], upto);
+      IF batch IS NOT NULL THEN
+        g := grant_head(g, nxt, coalesce(p_at, place_of(p_head.name)), above, p_head.expires_at > '-infinity',
+          GREATEST(upto, nxt.ticket));
+        exclusive := 1;
+      END IF;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
       slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000
         ELSE nxt.capacity - limited END);
       EXIT WHEN slots IS NULL;
-      IF nxt.ticket > 0 THEN
-        batch := next_batch(nxt, cardinality(slots));
+      batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, cardinality(slots)) ELSE ARRAY[nxt] END, upto);
+      IF batch IS NOT NULL THEN
+        g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
+        above := g.tokens[cardinality(batch)];
+        shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
+        limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
       END IF;
-      g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
-      above := g.tokens[cardinality(batch)];
-      shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
-      limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
     END IF;
-    IF nxt.ticket > 0 THEN                               -- theirs, and those before them, which are dead
-      DELETE FROM waiters q WHERE q.name = p_head.name AND q.ticket <= batch[cardinality(batch)].ticket;
+    upto := GREATEST(upto, nxt.ticket, batch[cardinality(batch)].ticket);
+    IF batch IS NOT NULL THEN
+      g := tell(g, batch, p_session_id, p_grant_id);
     END IF;
-    g := tell(g, batch, p_session_id, p_grant_id);
   END LOOP;
-  IF p_head.queued AND NOT g.queued THEN
-    DELETE FROM waiters q WHERE q.name = p_head.name;
-    UPDATE locks l SET queued = false WHERE exclusive = 0 AND l.name = p_head.name AND l.slot = 0;
+  IF exclusive = 0 AND upto > p_head.served THEN       -- else grant_head has done it
+    UPDATE locks l SET served = upto WHERE l.name = p_head.name AND l.slot = 0;
   END IF;
   RETURN g;
 END $$;
 
--- lock_to_grant locks the head FOR UPDATE and returns its place; NULL if a COMMIT that is about to fail checks its
--- lease, which is over.
-CREATE FUNCTION lock_to_grant(p_name text) RETURNS tid
+-- claim takes requests out of the queue that are to be granted, with the dead ones before them above p_served, and
+-- returns those that it got; NULL: none. A request whose ticket somebody has locked is being taken back. A request
+-- without a ticket is got.
+CREATE FUNCTION claim(p_batch waiters[], p_served bigint) RETURNS waiters[]
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  place tid;
+  top bigint := p_batch[cardinality(p_batch)].ticket;
+  got bigint[];
 BEGIN
-  SELECT l.ctid INTO place FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1
-    FOR UPDATE SKIP LOCKED;
-  RETURN place;
+  IF top IS NULL OR top = 0 THEN
+    RETURN p_batch;
+  END IF;
+  WITH gone AS (
+    DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(
+      SELECT o.ctid FROM waiters o WHERE o.name = p_batch[1].name AND o.ticket > p_served AND o.ticket <= top
+      ORDER BY o.ticket DESC LIMIT cardinality(p_batch) + 1000 FOR UPDATE SKIP LOCKED)) RETURNING q.ticket)
+    SELECT array_agg(n.ticket) INTO got FROM gone n;
+  RETURN (SELECT array_agg(b ORDER BY b.ticket) FROM unnest(p_batch) b WHERE b.ticket = ANY (got));
 END $$;
 
--- grant_head gives the head to a request. The caller has locked it FOR UPDATE at that place, which makes this an
--- update of the key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is
--- over, that nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history
--- has as a takeover. p_served is the ticket that is served in its turn; 0 if a request without a ticket is granted,
--- or one before its turn. p_handed: the holder of the present lease ends it by this grant. Only then does ended_at
--- change, by which note_tenure tells it from a grant over somebody's lease.
+-- place_of is where the present version of a head lies, for whoever has taken it.
+CREATE FUNCTION place_of(p_name text) RETURNS tid
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  RETURN (SELECT l.ctid FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1);
+END $$;
+
+-- grant_head gives the head to a request. The caller has taken it, and it lies at that place; this is an update of the
+-- key whatever it changes, as in acquire_lease. The caller has also checked that the previous lease is over, that
+-- nothing else is in the way, and whose turn it is. p_ran_out: the previous lease ran out, which the history has as a
+-- takeover. p_served is the last ticket that counts no more; 0 if one is granted before its turn. p_handed: the holder
+-- of the present lease ends it by this grant. Only then does ended_at change, by which note_tenure tells it from a
+-- grant over somebody's lease.
 CREATE FUNCTION grant_head(
   g grants, w waiters, p_at tid, p_above bigint, p_ran_out boolean, p_served bigint, p_handed boolean DEFAULT false)
 RETURNS grants
@@ -288,7 +374,7 @@ BEGIN
     served = GREATEST(l.served, p_served), ttl = w.ttl,
     acquired_at = clock_timestamp(), renewed_at = clock_timestamp(), expires_at = clock_timestamp() + w.ttl,
     ended_at = CASE WHEN p_handed THEN clock_timestamp() ELSE l.ended_at END,
-    metadata = w.metadata, queued = g.queued, grants = l.grants + 1, slowest = NULL
+    metadata = w.metadata, grants = l.grants + 1, slowest = NULL
     WHERE l.ctid = p_at;
   g.slots := ARRAY[0];
   g.tokens := ARRAY[t.last];
@@ -399,9 +485,11 @@ AS $$
     THEN json_strip_nulls(json_build_object('hints', g.hints, 'slots', g.handed)) END
 $$;
 
--- decide decides about a request under the head's lock, and answers as acquire_lease does. Nobody else is granted,
--- ends or queues for this lock meanwhile. Without a head: it is being granted to somebody.
-CREATE FUNCTION decide(w waiters, p_head locks, p_wait boolean, OUT granted boolean, OUT token bigint, OUT more json)
+-- decide decides about a request and answers as acquire_lease does, under the head that its caller has taken, or with
+-- p_taken false joined: then it grants nothing anew, and if the lock is free the request has to ask again at once.
+-- Without a head it answers nothing.
+CREATE FUNCTION decide(
+  w waiters, p_head locks, p_wait boolean, p_taken boolean, OUT granted boolean, OUT token bigint, OUT more json)
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
@@ -413,40 +501,32 @@ DECLARE
   ok     boolean;
 BEGIN
   IF p_head.name IS NULL THEN
-    granted := false;
-    more := '{"remaining_us": 0}';
     RETURN;
   ELSIF p_head.grant_id = w.grant_id OR p_head.top_slot > 0 THEN
     mine := lease_of(p_head, w.grant_id);
   END IF;
   IF mine.name IS NOT NULL THEN
     PERFORM grant_again(mine);
-    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL, NULL);
+    g := ROW(mine.token, mine.first_token, nullif(mine.slot, 0), NULL, NULL, NULL, NULL, NULL);
   ELSE
     IF p_head.spent_until > clock_timestamp() AND EXISTS (SELECT FROM spent_grants s WHERE s.grant_id = w.grant_id) THEN
       RAISE EXCEPTION 'grant ID of lock % was given up', quote_literal(w.name) USING
         ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
     END IF;
     ok := NOT w.nested OR refuse_own(w.name, w.owner_id);
-    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity
-      AND refuse_limit(w.name, w.capacity, true) THEN
-      -- so that the next need not look
-      UPDATE locks l SET limit_named = w.capacity WHERE l.name = w.name AND l.slot = 0;
+    IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN
+      PERFORM name_limit(w);
     END IF;
-    g.queued := p_head.queued;
-    IF p_head.expires_at <= clock_timestamp() THEN
-      g := serve(p_head, NULL, CASE WHEN NOT g.queued OR NOT EXISTS (SELECT FROM waiters q
-        WHERE q.grant_id = w.grant_id)
-                                    THEN w END,          -- who has a ticket is served by it, and once
-                 w.session_id, w.grant_id);
-      IF g.slots IS NOT NULL THEN
-        SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
-      END IF;
+    IF p_taken AND p_head.expires_at <= clock_timestamp() THEN
+      g := serve(p_head, NULL, CASE WHEN NOT EXISTS (SELECT FROM waiters q
+          WHERE q.grant_id = w.grant_id AND q.ticket > p_head.served) THEN w END,
+        w.session_id, w.grant_id);                       -- who has a ticket is served by it, and once
+      SELECT * INTO p_head FROM locks l WHERE l.name = w.name AND l.slot = 0;
     END IF;
   END IF;
   IF g.token IS NULL THEN
-    IF p_wait THEN
-      r := enqueue(w, p_head.served, g.queued);
+    IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN
+      r := enqueue(w, p_head);
       ticket := r.ticket; place := r.place;
     END IF;
     r := refusal(w, p_head, ticket, place, handed_by(g));
@@ -479,50 +559,49 @@ BEGIN
 END $$;
 
 -- grant_again answers a request whose earlier attempt was granted (I6). It renews the lease instead of only reading
--- it, so that this commit waits for the disk and the standby, as the lost answer's commit may not have done.
+-- it, so that this commit waits for the disk and the standby, as the lost answer's commit may not have done. It waits
+-- for the lease's row for as long as its caller does for rows.
 CREATE FUNCTION grant_again(p_row locks) RETURNS void
 LANGUAGE plpgsql VOLATILE
 AS $$
-DECLARE
-  ok boolean := require_durable_commit();
 BEGIN
-  PERFORM FROM locks l WHERE l.name = p_row.name AND l.slot = p_row.slot FOR NO KEY UPDATE;
-  UPDATE locks l SET renewed_at = clock_timestamp(), expires_at = clock_timestamp() + l.ttl,
-    slowest = GREATEST(l.slowest, clock_timestamp() - l.renewed_at)
-    WHERE l.name = p_row.name AND l.slot = p_row.slot AND l.grant_id = p_row.grant_id
-      AND l.expires_at > clock_timestamp();
+  PERFORM FROM renew_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot],
+    current_setting('lock_timeout')::interval) r WHERE r.outcome = 'renewed';
   IF NOT FOUND THEN
     RAISE EXCEPTION 'grant ID of lock % was used before and its lease has ended', quote_literal(p_row.name)
       USING ERRCODE = 'LK008', HINT = 'Choose a new grant ID.';
   END IF;
 END $$;
 
--- enqueue writes the ticket of a request, once. Tickets are greater than every ticket that was served, even after a
--- failover that set the sequence back. place is counted up to 100, and includes tickets of dead sessions until a look
--- corrects it. p_queued: the head says that there may be others.
-CREATE FUNCTION enqueue(w waiters, p_served bigint, p_queued boolean, OUT ticket bigint, OUT place int)
+-- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
+-- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. Tickets are
+-- greater than every ticket that was served, even after a failover that set the sequence back. place is counted up to
+-- 100, and includes tickets of dead sessions until a look corrects it.
+CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_column
+DECLARE
+  r record;
 BEGIN
   w.ticket := nextval('ticket_seq');
-  w.ticket := CASE WHEN w.ticket > p_served THEN w.ticket ELSE p_served + w.ticket END;
+  w.ticket := CASE WHEN w.ticket > p_head.served THEN w.ticket ELSE p_head.served + w.ticket END;
   w.enqueued_at := clock_timestamp();
-  INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
-  IF NOT FOUND THEN
-    SELECT q.ticket INTO enqueue.ticket FROM waiters q WHERE q.grant_id = w.grant_id AND q.name = w.name;
-    IF NOT FOUND THEN
+  LOOP
+    INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
+    EXIT WHEN FOUND;
+    SELECT q.ticket, q.name INTO r FROM waiters q WHERE q.grant_id = w.grant_id;
+    IF r.name <> w.name THEN
       PERFORM refuse('grant_id', 'in use for another lock', 'be chosen anew for each request');
+    ELSIF r.ticket > p_head.served THEN
+      enqueue.ticket := r.ticket;
+      EXIT;
     END IF;
-  END IF;
-  IF p_queued THEN
-    SELECT count(*) + 1 INTO enqueue.place FROM (
-      SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_served AND q.ticket < enqueue.ticket
-      ORDER BY q.ticket LIMIT 99) ahead;
-  ELSE
-    UPDATE locks l SET queued = true WHERE l.name = w.name AND l.slot = 0;
-    enqueue.place := 1;
-  END IF;
+    DELETE FROM waiters q WHERE q.grant_id = w.grant_id;
+  END LOOP;
+  SELECT count(*) + 1 INTO enqueue.place FROM (
+    SELECT FROM waiters q WHERE q.name = w.name AND q.ticket > p_head.served AND q.ticket < enqueue.ticket
+    ORDER BY q.ticket LIMIT 99) ahead;
 END $$;
 
 -- Telling.
@@ -552,19 +631,20 @@ CREATE FUNCTION announce(p_names text[], p_slots int[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 DECLARE
+  a record;
   r record;
   n bigint := 0;
 BEGIN
-  FOR i IN 1..coalesce(cardinality(p_names), 0) LOOP
+  FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
     SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
-      FROM locks l WHERE l.name = p_names[i] AND l.slot = coalesce(p_slots[i], 0);
-    IF p_slots[i] >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
+      FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, 0);
+    IF a.slot >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
       n := n + 1;
       PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
                         hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
     END IF;
     IF r.slot > 0 THEN
-      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = p_names[i]
+      SELECT l.name, l.watched_until > clock_timestamp() AS watched INTO r FROM locks l WHERE l.name = a.name
         AND l.slot = 0;
     END IF;
     IF r.watched THEN

@@ -8,8 +8,8 @@
 -- p_alone and p_many are as there. It waits for a COMMIT under way that has checked the lease, at most a second:
 -- 55P03.
 --
--- This statement ends an exclusive lease. release_otherwise continues if somebody may queue for the lock, and handles
--- any other lease.
+-- This statement ends an exclusive lease; after it nobody else queues for the lock. release_otherwise continues if
+-- somebody has queued, and handles any other lease.
 CREATE FUNCTION release_lease(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int DEFAULT NULL, p_alone boolean DEFAULT false,
   p_many boolean DEFAULT false, OUT released boolean, OUT more json)
@@ -18,8 +18,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
   at      pg_catalog.tid;
-  queued  boolean;
+  served  pg_catalog.int8;
   watched boolean;
+  ok      boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET expires_at = '-infinity', ended_at = pg_catalog.clock_timestamp()
   WHERE l.ctid OPERATOR(pg_catalog.=) (
@@ -30,17 +31,23 @@ BEGIN
         AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
-  RETURNING true, l.ctid, l.queued, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-    INTO release_lease.released, at, queued, watched;
+  RETURNING true, l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+    INTO release_lease.released, at, served, watched;
   IF watched THEN
     more := '{"watched": true}';
   END IF;
-  IF queued IS NOT FALSE THEN
+  IF at IS NULL OR (
+      SELECT q.ticket FROM {{schema}}.waiters q
+      WHERE q.name OPERATOR(pg_catalog.=) p_name AND q.ticket OPERATOR(pg_catalog.>) served ORDER BY q.ticket LIMIT 1
+    ) IS NOT NULL THEN
     SELECT o.released, o.more INTO release_lease.released, release_lease.more
     FROM {{schema}}.release_otherwise(p_name, p_token, p_grant_id, p_slot, at, p_many) o;
   END IF;
   IF p_alone AND (more IS NULL OR (more OPERATOR(pg_catalog.->) 'handed') IS NULL) THEN
     PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+  END IF;
+  IF NOT p_alone AND NOT p_many THEN
+    ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;
 
@@ -54,7 +61,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed()
-    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
+    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots)]);
   a     record;
   ended record;
 BEGIN
@@ -72,11 +79,12 @@ BEGIN
   IF p_alone AND ok THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
+  ok := bound_rest(p_alone);
 END $$;
 
 -- release_otherwise serves the queue after the end of an exclusive lease, whose row is at p_at. Without p_at it ends
--- the lease itself, and may wait for its row. For an exclusive lease it locks only that row; for another it locks the
--- head first, so that nobody queues meanwhile.
+-- the lease itself, and may wait for its row. For an exclusive lease it locks only that row, which is the head; for
+-- another it takes the head first.
 CREATE FUNCTION release_otherwise(
   p_name text, p_token bigint, p_grant_id uuid, p_slot int, p_at tid, p_many boolean, OUT released boolean,
     OUT more json)
@@ -96,7 +104,7 @@ BEGIN
         AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND coalesce(p_slot, 0) = 0
       ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;
     IF NOT FOUND AND p_slot IS DISTINCT FROM 0 THEN
-      PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+      head := take_head(p_name, true, false);
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
     END IF;
@@ -138,24 +146,24 @@ DECLARE
                   AND (p_look IS NOT NULL OR refuse('look', NULL, 'be true or false'));
 BEGIN
   PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id FOR UPDATE;
+  ok := bound_rest(false);
   hand_over.outcome := lost_reason(p_name, p_token, p_grant_id, 0);
   IF hand_over.outcome IS NOT NULL THEN
     RETURN;
   END IF;
   SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
-  SELECT * INTO w FROM waiters q
-    WHERE q.name = p_name AND q.ticket > head.served AND q.holder = p_to AND q.mode = 'exclusive'
-      AND session_alive(q.session_id)
-    ORDER BY q.ticket LIMIT 1;
-  IF FOUND AND NOT p_look THEN
-    DELETE FROM waiters q WHERE q.name = p_name AND q.ticket = w.ticket;      -- gone, if its session has just ended
-  END IF;
-  hand_over.outcome := CASE WHEN FOUND THEN 'handed over' ELSE 'nobody' END;
+  LOOP
+    SELECT * INTO w FROM waiters q
+      WHERE q.name = p_name AND q.ticket > coalesce(w.ticket, head.served) AND q.holder = p_to
+        AND q.mode = 'exclusive' AND session_alive(q.session_id)
+      ORDER BY q.ticket LIMIT 1;
+    EXIT WHEN w.ticket IS NULL OR p_look OR claim(ARRAY[w], w.ticket - 1) IS NOT NULL;
+  END LOOP;
+  hand_over.outcome := CASE WHEN w.ticket IS NULL THEN 'nobody' ELSE 'handed over' END;
   IF p_look OR hand_over.outcome = 'nobody' THEN
     RETURN;
   END IF;
-  g.queued := head.queued;
-  g := tell(grant_head(g, w, lock_to_grant(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
+  g := tell(grant_head(g, w, place_of(p_name), head.token, false, 0, true), ARRAY[w], head.session_id, NULL);
   more := json_strip_nulls(json_build_object('handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
@@ -164,8 +172,8 @@ END $$;
 -- waiters. With p_spend it also spends their grant IDs, so that a request still under way is refused. For this it
 -- changes the head: a request that has already read the head and does not see the note finds the head changed. Locks
 -- are taken in the byte order of names. It returns one answer per request: ended says that a grant had come, place is
--- the place that the ticket had, more is as in acquire_lease. One request waits for whoever is deciding about its
--- lock, at most a second; several wait only for a moment: 55P03, and nothing was done.
+-- the place that the ticket had, more is as in acquire_lease. One request waits for whoever has taken its lock's head,
+-- at most a second; several wait only for a moment: 55P03, and nothing was done.
 CREATE FUNCTION give_up(
   p_session_key uuid, p_names text[], p_grant_ids uuid[], p_spend boolean DEFAULT false, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, ended boolean, place int, token bigint, more json)
@@ -173,11 +181,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := require_read_committed() AND is_batch(cardinality(p_names), cardinality(p_grant_ids));
+  ok boolean := require_read_committed() AND is_batch(ARRAY[cardinality(p_names), cardinality(p_grant_ids)]);
   a  record;
   u  record;
 BEGIN
-  IF p_session_key IS NULL OR array_position(p_grant_ids, NULL) IS NOT NULL OR p_spend IS NULL THEN
+  IF p_session_key IS NULL OR p_spend IS NULL OR (SELECT bool_or(g IS NULL) FROM unnest(p_grant_ids) g) THEN
     ok := refuse('session_key, grant_id or spend', NULL, 'not be NULL');
   END IF;
   ok := cardinality(p_names) = 1 OR set_config('lock_timeout', '50ms', true) IS NOT NULL;   -- until the function ends
@@ -202,9 +210,12 @@ BEGIN
   IF p_alone AND ok THEN
     PERFORM set_config('synchronous_commit', 'off', true);
   END IF;
+  ok := bound_rest(p_alone);
 END $$;
 
--- give_up_all is give_up for requests of one lock.
+-- give_up_all is give_up for requests of one lock. The tickets go first, without the head: a ticket that is locked is
+-- passed over by whoever serves the queue, and one that they are serving is waited for. So who leaves the queue of a
+-- held lock is in nobody's way. It takes the head to spend, and where the lock may be free for those behind.
 CREATE FUNCTION give_up_all(
   p_name text, p_grant_ids uuid[], p_session_id uuid, p_spend boolean,
   OUT ended boolean[], OUT places int[], OUT token bigint, OUT more json)
@@ -216,25 +227,34 @@ DECLARE
   g    grants;
   t    bigint;
   r    record;
-  ok   boolean := bound_timeout('idle_in_transaction_session_timeout', 1000);   -- as in lock_head
+  mine boolean := false;                                 -- a grant had come
 BEGIN
   IF p_spend THEN
-    head := lock_head(p_name, true, true);
+    head := take_to_spend(p_name, p_grant_ids);
     INSERT INTO spent_grants (grant_id, at) SELECT s, clock_timestamp()
       FROM unnest(p_grant_ids) s ON CONFLICT DO NOTHING;
     UPDATE locks l SET spent_until = clock_timestamp() + interval '1 hour' WHERE l.name = p_name AND l.slot = 0;
   ELSE
-    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
   END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
     DELETE FROM waiters q WHERE q.grant_id = p_grant_ids[i] AND q.name = p_name RETURNING q.ticket INTO t;
     places[i] := CASE WHEN FOUND THEN (
-      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket < t ORDER BY q.ticket
-        LIMIT 99) ahead) END;
+      SELECT count(*) + 1 FROM (SELECT FROM waiters q WHERE q.name = p_name AND q.ticket > coalesce(head.served, 0)
+        AND q.ticket < t ORDER BY q.ticket LIMIT 99) ahead) END;
+  END LOOP;
+  IF NOT p_spend THEN
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
+    mine := array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT FROM locks l
+      WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND l.expires_at > clock_timestamp());
+    head := CASE WHEN mine OR head.expires_at <= clock_timestamp()
+      THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;
+  END IF;
+  FOR i IN 1..cardinality(p_grant_ids) LOOP
     ended[i] := end_grant(head, p_grant_ids[i]);
   END LOOP;
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
   IF head.name IS NOT NULL THEN
+    SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0;
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
@@ -244,8 +264,39 @@ BEGIN
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
 END $$;
 
--- end_grant ends the lease with a grant ID, if there is one. The caller has locked the head, and serves the queue
--- afterwards.
+-- await_row waits until a lease's row can be locked FOR UPDATE, and says whether it can. It locks nothing: what is
+-- locked in a subtransaction, as an EXCEPTION makes one, and changed outside it, is no change of the key for a COMMIT
+-- that follows the row's versions (I4).
+CREATE FUNCTION await_row(p_name text, p_slot int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  PERFORM FROM locks l WHERE l.name = p_name AND l.slot = p_slot FOR UPDATE;
+  RAISE SQLSTATE 'LK000';
+EXCEPTION
+  WHEN SQLSTATE 'LK000' THEN RETURN true;
+  WHEN lock_not_available THEN RETURN false;
+END $$;
+
+-- take_to_spend takes the head for those who spend grant IDs. A fenced transaction that is at its COMMIT, or prepared,
+-- may keep it for long. Then it locks the head only against grants, and returns no head, so that nothing is granted.
+-- By then whoever had joined with one of these grant IDs has had a second; a ticket that is still being written shows
+-- in the looks of its session.
+CREATE FUNCTION take_to_spend(p_name text, p_grant_ids uuid[]) RETURNS locks
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+  IF current_setting('lock_timeout')::interval >= '1 s' AND NOT await_row(p_name, 0) THEN   -- not one of several
+    PERFORM FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+    IF NOT EXISTS (SELECT FROM locks l WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids)) THEN
+      RETURN NULL;
+    END IF;                                              -- a grant has come and is to end
+  END IF;
+  RETURN take_head(p_name, true, true);
+END $$;
+
+-- end_grant ends the lease with a grant ID, if there is one. The caller has taken the head, and serves the queue
+-- afterwards. Without a head there is none.
 CREATE FUNCTION end_grant(p_head locks, p_grant_id uuid) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -261,14 +312,41 @@ BEGIN
   RETURN FOUND;
 END $$;
 
+-- take_to_break takes the head, or with p_slot another row of the lock, for an operator: 55P03 says who has locked it.
+CREATE FUNCTION take_to_break(p_name text, p_slot int) RETURNS locks
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  r   locks;
+  who record;
+BEGIN
+  IF await_row(p_name, coalesce(p_slot, 0)) THEN
+    SELECT * INTO r FROM locks l WHERE l.name = p_name AND l.slot = coalesce(p_slot, 0) FOR UPDATE;
+    RETURN r;
+  END IF;
+  SELECT string_agg(b.who, ' and ') AS names, string_agg(b.ends, ' ') AS ends INTO who FROM (
+    SELECT DISTINCT
+      CASE WHEN p.pid IS NULL THEN 'prepared transaction ' || quote_literal(p.gid)
+           ELSE 'process ' || p.pid || coalesce(' (' || nullif(a.application_name, '') || ')', '') END AS who,
+      CASE WHEN p.pid IS NULL THEN format('ROLLBACK PREPARED %L;', p.gid)
+           ELSE format('SELECT pg_terminate_backend(%s);', p.pid) END AS ends
+    FROM backend_pids(p_name) p LEFT JOIN pg_stat_activity a ON a.pid = p.pid
+    WHERE p.use = 'row' AND p.pid IS DISTINCT FROM pg_backend_pid() LIMIT 5) b;
+  RAISE EXCEPTION 'lock % cannot be broken now: its row is locked by %; nothing was changed', quote_literal(p_name),
+      coalesce(who.names, 'another transaction')
+    USING ERRCODE = 'lock_not_available',
+      HINT = 'Try again' || coalesce(', or end that transaction: ' || who.ends, '.');
+END $$;
+
 -- break_lock ends somebody else's lease and draws a new token. Without one, a fenced transaction of the old holder at
 -- REPEATABLE READ would not notice the break, and would commit. Then it serves the queue. p_token, if given, must be
--- the holder's; with several holders it must be given. It waits for a COMMIT of the holder that is under way.
+-- the holder's; with several holders it must be given. It waits for a COMMIT of the holder that is under way, and for
+-- whoever else has locked the row, at most five seconds: 55P03, which names them, and nothing was done.
 CREATE FUNCTION break_lock(
   p_name text, p_reason text, p_actor text, p_token bigint DEFAULT NULL,
   OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[],
     OUT watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -279,7 +357,7 @@ DECLARE
   tokens bigint[];
   over   timestamptz;
 BEGIN
-  SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot = 0 FOR NO KEY UPDATE;
+  head := take_to_break(p_name, NULL);
   SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
     AND l.expires_at > clock_timestamp();
   IF cardinality(tokens) > 1 AND p_token IS NULL THEN
@@ -288,9 +366,11 @@ BEGIN
   END IF;
   SELECT * INTO r FROM locks l
     WHERE l.name = p_name AND l.expires_at > clock_timestamp()
-      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true)
-    FOR UPDATE;
-  IF NOT FOUND OR r.expires_at <= clock_timestamp() THEN
+      AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true);
+  IF r.slot > 0 THEN
+    r := take_to_break(p_name, r.slot);
+  END IF;
+  IF r.name IS NULL OR r.expires_at <= clock_timestamp() THEN
     IF tokens IS NULL OR r.name IS NOT NULL THEN
       RAISE EXCEPTION 'lock % is not held: there is nothing to break', quote_literal(p_name) USING ERRCODE = 'LK006';
     END IF;

@@ -62,12 +62,12 @@ AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit()
-    AND is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots))
-    AND (array_position(p_slots, NULL) IS NULL OR refuse('slot', NULL, 'be that of the lease'))
+    AND is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots)])
+    AND ((SELECT bool_and(s IS NOT NULL) FROM unnest(p_slots) s) OR refuse('slot', NULL, 'be that of the lease'))
     AND (p_lasting IS NULL AND p_no_longer IS NULL
-         OR is_batch(cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
+         OR is_batch(ARRAY[cardinality(p_names), cardinality(coalesce(p_lasting, array_fill(NULL::interval,
               ARRAY[cardinality(p_names)]))), cardinality(coalesce(p_no_longer, array_fill(NULL::timestamptz,
-              ARRAY[cardinality(p_names)]))))
+              ARRAY[cardinality(p_names)])))])
             AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM unnest(p_lasting) g) IS NOT FALSE);
 BEGIN
   IF p_wait NOT BETWEEN interval '0' AND interval '24 hours' THEN
@@ -111,7 +111,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := is_batch(cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids), cardinality(p_slots));
+  ok boolean := is_batch(ARRAY[cardinality(p_names), cardinality(p_tokens), cardinality(p_grant_ids),
+                               cardinality(p_slots)]);
   a  record;
 BEGIN
   IF pg_is_in_recovery() THEN

@@ -1,6 +1,6 @@
 -- Looks: the state of a session's waits, and circles of owners that wait for each other.
 
--- look keeps the session alive and returns every ticket that is still queued. For first tickets it adds the time
+-- look keeps the session alive and returns every ticket that still counts. For first tickets it adds the time
 -- until they should ask again; for tickets in p_nested the circle that they close, if there is one and they are its
 -- newest. It locks the session and no lock: it decides nothing (I14).
 CREATE FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[] DEFAULT '{}')
@@ -14,12 +14,17 @@ DECLARE
     AND (me IS NOT NULL OR refuse('session_key', NULL, 'be a UUID')) AND touch_session(me, p_holder, p_session_ttl);
 BEGIN
   RETURN QUERY
-    WITH mine AS MATERIALIZED (
+    WITH every AS MATERIALIZED (
       SELECT q.ticket, q.name, q.mode, q.capacity FROM waiters q WHERE q.session_id = me),
+    served AS MATERIALIZED (
+      SELECT n.name, coalesce((SELECT l.served FROM locks l WHERE l.name = n.name AND l.slot = 0), 0) AS upto
+      FROM (SELECT DISTINCT e.name FROM every e) n),
+    mine AS MATERIALIZED (
+      SELECT e.*, s.upto FROM every e JOIN served s ON s.name = e.name WHERE e.ticket > s.upto),
     firsts AS MATERIALIZED (   -- the next of each lock, as serve sees it
-      SELECT f.ticket FROM (SELECT m.name, min(m.ticket) AS ticket FROM mine m GROUP BY m.name) n
+      SELECT f.ticket FROM (SELECT m.name, m.upto, min(m.ticket) AS ticket FROM mine m GROUP BY m.name, m.upto) n
         CROSS JOIN LATERAL (
-          SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket <= n.ticket
+          SELECT q.ticket FROM waiters q WHERE q.name = n.name AND q.ticket > n.upto AND q.ticket <= n.ticket
             AND (q.ticket = n.ticket OR EXISTS (
               SELECT FROM sessions s WHERE s.session_id = q.session_id AND s.alive_until > clock_timestamp()))
           ORDER BY q.ticket LIMIT 1) f
@@ -39,28 +44,35 @@ AS $$
   WHERE q.session_id = session_of(p_session_key) AND q.ticket = ANY (p_tickets)
 $$;
 
+-- The tickets that count: a ticket up to the last one that was served is a remnant.
+CREATE VIEW queue AS
+  SELECT q.*, h.served FROM waiters q JOIN locks h ON h.name = q.name AND h.slot = 0 AND q.ticket > h.served;
+
 -- Who keeps a waiter waiting, and how: the holders of the lock, and waiters before it that hold locks themselves.
 -- any_of says that it can continue when one of several does, as with a semaphore. A waiter behind one of another mode
 -- waits for all holders, because that one does.
 CREATE VIEW waits AS
   SELECT q.owner_id, q.ticket, q.name AS lock, q.holder AS waiter, k.for_owner, k.holder, k.any_of, k.queued
-  FROM waiters q CROSS JOIN LATERAL (
+  FROM queue q CROSS JOIN LATERAL (
     SELECT l.owner_id AS for_owner, l.holder, q.mode = 'limit' AND l.mode = 'limit' AND NOT b.behind AS any_of,
            false AS queued
     FROM locks l, (SELECT EXISTS (
-        SELECT FROM waiters o WHERE o.name = q.name AND o.ticket < q.ticket AND o.mode <> q.mode
+        SELECT FROM waiters o
+        WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> q.mode
           AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
     WHERE l.name = q.name AND l.expires_at > clock_timestamp()
       AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
     UNION ALL
     SELECT w.owner_id, w.holder, false, true FROM waiters w
-    WHERE w.name = q.name AND w.ticket < q.ticket AND w.nested AND NOT (q.mode = 'shared' AND w.mode = 'shared')
+    WHERE w.name = q.name AND w.ticket > q.served AND w.ticket < q.ticket AND w.nested
+      AND NOT (q.mode = 'shared' AND w.mode = 'shared')
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = w.session_id)) k
   WHERE (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id);
 
 -- find_circle returns the circle of owners that wait for each other in which this ticket is the newest, as JSON: its
--- waits, one after the other; NULL if there is none. It locks nothing. It is STABLE, so that it reads everything in
--- its caller's one snapshot: steps from different moments could close a circle that never existed.
+-- waits, one after the other, without the IDs of the owners, which are secrets; NULL if there is none. It locks
+-- nothing. It is STABLE, so that it reads everything in its caller's one snapshot: steps from different moments could
+-- close a circle that never existed.
 CREATE FUNCTION find_circle(p_name text, p_ticket bigint) RETURNS text
 LANGUAGE plpgsql STABLE
 AS $$
@@ -105,7 +117,8 @@ BEGIN
     SELECT jsonb_agg(jsonb_build_object('at', n.at, 'path', n.path)), seen || array_agg(n.at),
            max(n.path::text) FILTER (WHERE n.at = start)
       INTO way, seen, circle FROM (
-        SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || to_jsonb(e) AS path
+        SELECT DISTINCT ON (e.for_owner) e.for_owner AS at, w -> 'path' || jsonb_build_object('lock', e.lock, 'waiter',
+                 e.waiter, 'holder', e.holder, 'queued', e.queued, 'ticket', e.ticket) AS path
         FROM jsonb_array_elements(way) w JOIN unnest(edges) e ON e.owner_id = (w ->> 'at')::uuid
         WHERE e.for_owner = ANY (stuck) AND NOT e.for_owner = ANY (seen)
           AND CASE WHEN e.owner_id = start THEN e.ticket = p_ticket ELSE e.ticket < p_ticket END

@@ -27,6 +27,12 @@ BEGIN
     'SELECT ' || can);
 END $do$;
 
+-- sooner is by how many milliseconds a wait for a lock ends before the statement that waits would, so that the error
+-- says that it was a lock.
+CREATE FUNCTION sooner(p_ms bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT LEAST(GREATEST(20, p_ms / 20), p_ms / 4, 1000) $$;
+
 -- bound_transaction ends this transaction in p_ms, whatever holds it up, so that a hanging holder does not block the
 -- next one at the fence for longer. A lower limit that the user has set stays. It uses few and large expressions,
 -- because each is set up anew in every transaction.
@@ -38,14 +44,15 @@ AS $$
          || current_setting('idle_in_transaction_session_timeout') || current_setting('tcp_user_timeout')
          || current_setting('client_connection_check_interval')
          || coalesce(current_setting('transaction_timeout', true), '0') = '000000'       -- the commonest: none is set
-    THEN set_config('lock_timeout', p_ms::text, true) || set_config('statement_timeout', p_ms::text, true)
+    THEN set_config('lock_timeout', (p_ms - sooner(p_ms))::text, true)
+         || set_config('statement_timeout', p_ms::text, true)
          || set_config('idle_in_transaction_session_timeout', p_ms::text, true) || set_config('tcp_user_timeout',
            p_ms::text, true)
          || CASE WHEN can_check_connection() THEN set_config('client_connection_check_interval', '1000', true)
            ELSE '' END
          || CASE WHEN current_setting('transaction_timeout', true) IS NOT NULL
                  THEN set_config('transaction_timeout', (p_ms + 100)::text, true) ELSE '' END IS NOT NULL
-    ELSE bound_timeout('lock_timeout', p_ms) AND bound_timeout('statement_timeout', p_ms)
+    ELSE bound_timeout('lock_timeout', p_ms - sooner(p_ms)) AND bound_timeout('statement_timeout', p_ms)
          AND bound_timeout('idle_in_transaction_session_timeout', p_ms) AND bound_timeout('tcp_user_timeout', p_ms)
          AND (NOT can_check_connection() OR bound_timeout('client_connection_check_interval', 1000))
          AND (current_setting('transaction_timeout', true) IS NULL
@@ -67,10 +74,10 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
 DECLARE
-  res text;
   r   record;
-  ms  bigint;
-  ok  boolean := has_bytes('resource', coalesce(p_resource, p_name, 'NULL'), 512);
+  res text;  ms bigint;
+  ok  boolean := has_bytes(CASE WHEN p_resource IS NULL THEN 'name' ELSE 'resource' END,
+                           coalesce(p_resource, p_name, 'NULL'), 512);
 BEGIN
   IF p_name IS NULL OR p_token IS NULL OR p_token <= 0 OR p_grant_id IS NULL THEN
     RAISE EXCEPTION 'name, token and grant_id are %, % and %: none of them may be NULL, and the token must be positive',
@@ -149,21 +156,21 @@ END $$;
 
 -- The check inside COMMIT (I4). It holds the lease until the transaction's end: FOR KEY SHARE makes a grant, a
 -- release and a break come after it, lets renewals pass, and fails with 40001 if an older snapshot hides one of the
--- three. It reads the clock after the row is locked. A row from a restore or a replica carries another transaction's
--- ID and is left alone.
+-- three. It reads the clock in an expression of its own, after the row is locked: a query computes what it selects
+-- before it waits for the row. A row from a restore or a replica carries another transaction's ID and is left alone.
 CREATE FUNCTION fence_commit() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 DECLARE
   held boolean;
+  ends pg_catalog.timestamptz;
 BEGIN
   IF NEW.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id() THEN
     SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token
-           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)
-           AND l.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
-      INTO held FROM {{schema}}.locks l
+           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token), l.expires_at
+      INTO held, ends FROM {{schema}}.locks l
       WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
-    IF held IS NOT TRUE THEN
+    IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE THEN
       PERFORM {{schema}}.refuse_lease(NEW.lock_name, NEW.last_token, NEW.grant_id);
     END IF;
   END IF;
@@ -185,6 +192,7 @@ DECLARE
   res  text;
   f    record;
   held boolean;
+  ends timestamptz;
   ok   boolean := cardinality(p_resources) BETWEEN 1 AND 10000 IS TRUE
     OR refuse('resources', coalesce(cardinality(p_resources), 0) || ' of them',
               'be 1 to 10000 that the transaction has passed the fences of');
@@ -202,10 +210,9 @@ BEGIN
           'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
         USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
-    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
-           AND l.expires_at > clock_timestamp()
-      INTO held FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
-    IF held IS NOT TRUE THEN
+    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token, l.expires_at
+      INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
+    IF (held AND ends > clock_timestamp()) IS NOT TRUE THEN
       PERFORM refuse_lease(f.lock_name, f.last_token, f.grant_id);
     END IF;
   END LOOP;
@@ -224,8 +231,8 @@ AS $$
 DECLARE
   n    int := cardinality(p_names);
   none text[] := array_fill(NULL::text, ARRAY[coalesce(n, 0)]);
-  ok   boolean := is_batch(n, cardinality(p_tokens), cardinality(p_grant_ids), cardinality(coalesce(p_resources, none)),
-                           cardinality(coalesce(p_slots, none::int[])));
+  ok   boolean := is_batch(ARRAY[n, cardinality(p_tokens), cardinality(p_grant_ids),
+    cardinality(coalesce(p_resources, none)), cardinality(coalesce(p_slots, none::int[]))]);
   a    record;
   f    record;
   last text;

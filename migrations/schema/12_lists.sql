@@ -34,6 +34,7 @@ RETURNS SETOF described
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
+  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older));
   SELECT * FROM (
     SELECT d.* FROM described d
     WHERE d.name > p_after AND d.name >= p_prefix
@@ -41,7 +42,7 @@ AS $$
       AND starts_with(d.name, p_prefix)
       AND is_listed(d.name, d.holder, d.session_id, d.mode, d.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
-      AND (NOT p_queued OR EXISTS (SELECT FROM waiters q WHERE q.name = d.name))
+      AND (NOT p_queued OR d.waiting > 0)
       AND (d.held OR p_free AND NOT EXISTS (
         SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
     ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
@@ -62,13 +63,13 @@ AS $$
 DECLARE
   ok boolean := (p_order IN ('age', 'recent', 'waiting', 'expiry') IS TRUE OR refuse('order', quote_literal(p_order),
       'be age, recent, waiting or expiry'))
-    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+    AND is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
   k  record;
 BEGIN
   FOR k IN
     SELECT l.name, l.slot FROM locks l
       LEFT JOIN (
-        SELECT q.name, min(q.enqueued_at) AS since FROM waiters q WHERE p_order = 'waiting' OR p_queued
+        SELECT q.name, min(q.enqueued_at) AS since FROM queue q WHERE p_order = 'waiting' OR p_queued
         GROUP BY q.name) w ON w.name = l.name
     WHERE starts_with(l.name, p_prefix)
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
@@ -86,6 +87,17 @@ BEGIN
   END LOOP;
 END $$;
 
+-- first_of is where a list of waiters begins: after the given ticket, and at one lock after those that count no more,
+-- whose part of the index may be full of remains.
+CREATE FUNCTION first_of(p_name text, p_after text, p_after_ticket bigint, OUT name text, OUT ticket bigint)
+LANGUAGE sql STABLE
+AS $$
+  SELECT v.name, v.ticket FROM (
+    VALUES (p_after, p_after_ticket), (p_name, (SELECT l.served FROM locks l WHERE l.name = p_name AND l.slot = 0)))
+      AS v (name, ticket)
+  ORDER BY v.name COLLATE "C" DESC NULLS LAST, v.ticket DESC NULLS LAST LIMIT 1
+$$;
+
 -- list_waiters lists the queue in order, of one lock or of all, p_limit waiters after the one of lock p_after with the
 -- ticket p_after_ticket, which had the place p_after_place; NULL counts the places again. The first one whose session
 -- is alive waits for the holder, the others for the waiter before them. p_older leaves out those that came more
@@ -100,6 +112,8 @@ RETURNS TABLE (name text, ticket bigint, place bigint, mode text, capacity int, 
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off
 AS $$
+  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older))
+    AND (p_after_place IS NULL OR is_count('after_place', p_after_place, 0, 1000000000000));
   SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
          (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = q.session_id) IS TRUE,
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
@@ -109,20 +123,21 @@ AS $$
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
   FROM (
     SELECT * FROM (
-      SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
-               THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e WHERE e.name = p_after AND e.ticket > 0
-                                               AND e.ticket <= p_after_ticket))
+      SELECT w.*, h.served, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) + CASE WHEN w.name = p_after
+               THEN coalesce(p_after_place, (SELECT count(*) FROM waiters e
+                 WHERE e.name = p_after AND e.ticket > h.served AND e.ticket <= p_after_ticket))
                ELSE 0 END AS place
-      FROM waiters w
-      WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND w.name >= p_name AND w.name >= p_prefix
-        AND w.name <= coalesce(last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
+      FROM waiters w CROSS JOIN LATERAL (
+        SELECT o.served FROM locks o WHERE o.name = w.name AND o.slot = 0 OFFSET 0) h
+      WHERE w.ticket > h.served AND w.name >= p_prefix
+        AND w.name <= coalesce(nullif(p_name, ''), last_with(p_prefix), (SELECT max(m.name) FROM waiters m))
         AND starts_with(w.name, p_prefix)
-        AND (w.name, w.ticket) > (p_after, p_after_ticket)) a
+        AND (w.name, w.ticket) > (SELECT s.name, s.ticket FROM first_of(p_name, p_after, p_after_ticket) s)) a
     WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
     ORDER BY a.name, a.ticket LIMIT p_limit) q
   LEFT JOIN LATERAL (
-    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+    SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
       AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
     ORDER BY p.ticket DESC LIMIT 1) b ON true
   ORDER BY q.name, q.ticket
@@ -141,7 +156,7 @@ SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-  ok boolean := p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000');
+  ok boolean := is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
 BEGIN
   RETURN QUERY
     SELECT q.name, q.ticket, q.place, q.mode, q.capacity, q.holder, q.session_id,
@@ -153,13 +168,13 @@ BEGIN
              ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
     FROM (
       SELECT * FROM (
-        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM waiters w
-        WHERE (p_name = '' OR w.name = p_name) AND w.ticket > 0 AND starts_with(w.name, p_prefix)) a
+        SELECT w.*, row_number() OVER (PARTITION BY w.name ORDER BY w.ticket) AS place FROM queue w
+        WHERE (p_name = '' OR w.name = p_name) AND starts_with(w.name, p_prefix)) a
       WHERE is_listed(a.name, a.holder, a.session_id, a.mode, a.enqueued_at,
                       p_match, p_holder, p_session_id, p_mode, p_older)
       ORDER BY a.enqueued_at, a.name, a.ticket LIMIT p_limit) q
     LEFT JOIN LATERAL (
-      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket < q.ticket
+      SELECT p.ticket, p.holder FROM waiters p WHERE p.name = q.name AND p.ticket > q.served AND p.ticket < q.ticket
         AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = p.session_id)
       ORDER BY p.ticket DESC LIMIT 1) b ON true
     ORDER BY q.enqueued_at, q.name, q.ticket;
@@ -175,6 +190,7 @@ RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at tim
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
+  SELECT is_length(p_limit) AND (p_older IS NULL OR is_age('older', p_older));
   SELECT f.resource, f.last_token, f.lock_name, f.advanced_at FROM (
     (SELECT * FROM fences o WHERE o.lock_name = p_lock_name AND o.resource > p_after AND o.resource >= p_prefix
        AND o.resource <= coalesce(last_with(p_prefix), (SELECT max(m.resource) FROM fences m))
@@ -202,6 +218,7 @@ CREATE FUNCTION rank_fences(
 RETURNS TABLE (resource text, last_token bigint, lock_name text, advanced_at timestamptz)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
+  SELECT is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
   SELECT o.resource, o.last_token, o.lock_name, o.advanced_at FROM fences o
   WHERE (p_lock_name = '' OR o.lock_name = p_lock_name OR o.resource = p_lock_name)
     AND starts_with(o.resource, p_prefix)
@@ -225,12 +242,12 @@ AS $$
 DECLARE
   ok boolean := (p_order IN ('name', 'age', 'leases', 'waiting') IS TRUE OR refuse('order', quote_literal(p_order),
       'be name, age, leases or waiting'))
-    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+    AND is_count('limit', p_limit, 1, 10000) AND (p_older IS NULL OR is_age('older', p_older));
 BEGIN
   RETURN QUERY
     WITH every AS MATERIALIZED (
       SELECT a.session_id, coalesce(max(s.holder), max(a.holder)) COLLATE "C" AS holder, max(s.version) AS version,
-             GREATEST(max(a.until), max(s.alive_until)) AS alive_until,
+             max(s.pid) AS pid, max(s.mark) AS mark, GREATEST(max(a.until), max(s.alive_until)) AS alive_until,
              GREATEST(max(a.seen), max(s.seen_at)) AS seen_at,
              sum(a.leases)::bigint AS leases, sum(a.tickets)::bigint AS tickets
       FROM (
@@ -238,7 +255,7 @@ BEGIN
                count(*) AS leases, 0 AS tickets
         FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
         UNION ALL
-        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM waiters q GROUP BY q.session_id
+        SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM queue q GROUP BY q.session_id
         UNION ALL
         SELECT o.session_id, NULL, NULL, NULL, 0, 0 FROM sessions o) a
         LEFT JOIN sessions s ON s.session_id = a.session_id
@@ -253,8 +270,7 @@ BEGIN
       ORDER BY CASE p_order WHEN 'leases' THEN -o.leases WHEN 'waiting' THEN -o.tickets END,
                CASE p_order WHEN 'age' THEN o.seen_at END, o.holder, o.session_id
       LIMIT p_limit) e
-      LEFT JOIN (SELECT m.mark, min(m.pid) AS pid FROM marked_pids() m GROUP BY m.mark) k
-        ON k.mark = session_mark(e.session_id)
+      LEFT JOIN (SELECT DISTINCT m.mark, m.pid FROM marked_pids() m) k ON k.mark = e.mark AND k.pid = e.pid
     ORDER BY CASE p_order WHEN 'leases' THEN -e.leases WHEN 'waiting' THEN -e.tickets END,
              CASE p_order WHEN 'age' THEN e.seen_at END, e.holder, e.session_id;
 END $$;

@@ -41,9 +41,9 @@ AS $$
       WHERE o.resource = p_name AND o.lock_name <> p_name
         AND EXISTS (SELECT FROM writers w WHERE w.relation = 'fences'::regclass))
   SELECT l.slot, l.token, l.holder, 'heartbeat', NULL, k.pid, NULL
-  FROM locks l JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid IS NOT NULL
-    AND k.database = (SELECT h.oid FROM here h)
-    AND (k.classid::bigint << 32 | k.objid::bigint) = session_mark(l.session_id)
+  FROM locks l JOIN sessions s ON s.session_id = l.session_id
+    JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
+      AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
   WHERE l.name = p_name AND l.expires_at > clock_timestamp()
   UNION
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
@@ -134,6 +134,44 @@ AS $$
              WHEN 'at row' THEN 5 ELSE 6 END, e.slot, e.resource, e.pid, e.gid
 $$;
 
+-- list_blockers tells whom server process p_pid waits for, and where: those at the end of the chain, who wait for none.
+-- It also tells whose open transactions have passed the fence of one of these resources: a transaction that waits there
+-- waits for one of them. It runs with the caller's rights, as list_backends does, and hides the same.
+CREATE FUNCTION list_blockers(p_pid int, p_resources text[] DEFAULT '{}')
+RETURNS TABLE (blocked_at text, pid int, gid text, db_user text, application_name text, state text,
+               transaction_us bigint)
+LANGUAGE sql VOLATILE SET search_path FROM CURRENT
+AS $$
+  WITH RECURSIVE chain AS (
+      SELECT p_pid AS pid, pg_blocking_pids(p_pid) AS by
+      UNION
+      SELECT b.pid, pg_blocking_pids(b.pid) FROM chain c CROSS JOIN LATERAL unnest(c.by) b (pid) WHERE b.pid > 0),
+    k AS MATERIALIZED (SELECT * FROM pg_locks o WHERE EXISTS (SELECT FROM chain c WHERE cardinality(c.by) > 0)),
+    at AS MATERIALIZED (   -- of a wait for a transaction, the lock on the row says where
+      SELECT w.transactionid, CASE
+          WHEN w.locktype = 'advisory' THEN 'an advisory lock'
+          WHEN w.locktype = 'transactionid' AND r.relation IS NULL THEN 'the end of another transaction'
+          WHEN w.relation IS NULL AND r.relation IS NULL THEN 'a ' || w.locktype
+          ELSE CASE w.locktype WHEN 'relation' THEN 'table ' ELSE 'a row of ' END || (
+            SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = coalesce(r.relation, w.relation)) END AS place
+      FROM k w LEFT JOIN k r ON r.pid = w.pid AND r.locktype = 'tuple' AND w.locktype = 'transactionid'
+      WHERE w.pid = p_pid AND NOT w.granted ORDER BY r.relation LIMIT 1)
+  SELECT at.place, c.pid, NULL, a.usename::text, a.application_name, a.state,
+         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint
+  FROM at CROSS JOIN (SELECT DISTINCT o.pid FROM chain o WHERE o.by = '{}' AND o.pid <> p_pid) c
+    JOIN pg_stat_activity a ON a.pid = c.pid
+  UNION ALL
+  SELECT at.place, NULL, p.gid, p.owner::text, NULL, 'prepared',
+         (extract(epoch FROM clock_timestamp() - p.prepared) * 1000000)::bigint
+  FROM at JOIN pg_prepared_xacts p ON p.transaction = at.transactionid
+  UNION ALL
+  SELECT 'the fence of ' || quote_literal(b.resource), b.pid, b.gid, b.db_user, b.application_name, b.state,
+         b.transaction_us
+  FROM unnest(p_resources) r (resource) CROSS JOIN LATERAL list_backends(r.resource) b
+  WHERE b.use = 'write' AND b.resource = r.resource
+$$;
+
 -- list_waits tells what the sessions that hold a lock wait for, who holds that, and what those wait for: at most
 -- p_limit tickets, nearest first. Tickets of dead sessions do not count. same_owner says that the line of work that
 -- holds is the one that waits; otherwise another one of the same session does.
@@ -143,16 +181,17 @@ RETURNS TABLE (depth int, holds text, waiter text, session_id uuid, same_owner b
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $$
+  SELECT is_length(p_limit);
   WITH RECURSIVE w AS (
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
-    FROM locks l JOIN waiters q ON q.session_id = l.session_id
+    FROM locks l JOIN queue q ON q.session_id = l.session_id
     WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
     FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
-      JOIN waiters q ON q.session_id = l.session_id
+      JOIN queue q ON q.session_id = l.session_id
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,

@@ -1,15 +1,57 @@
 -- For operators.
 
+-- diagnose_tokens is diagnose for tokens.
+CREATE FUNCTION diagnose_tokens() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE sql VOLATILE AS $$
+  WITH f AS MATERIALIZED (
+    SELECT i.epoch, i.timeline_since AT TIME ZONE 'UTC' AS since, current_timeline() AS line,
+      pg_is_in_recovery() AS standby, s.seqcache, s.seqincrement, s.seqmax,
+      CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
+      q.last_value AS number, (i.epoch << 36) + q.last_value AS drawn,
+      coalesce(GREATEST((SELECT max(l.token) FROM locks l), (SELECT max(f.last_token) FROM fences f)), 0) AS granted
+    FROM installation i JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass, fencing_token_seq q)
+  SELECT v.* FROM f CROSS JOIN LATERAL (VALUES
+    ('timeline', CASE WHEN NOT f.standby THEN f.line IS NOT NULL END,
+     CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.line::text, 'not visible') END, CASE
+       WHEN f.standby THEN 'Ask the primary.' WHEN f.line > 0 THEN 'Tokens ascend over a failover that loses commits.'
+       ELSE 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace does '
+         'nothing. Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).' END),
+    ('epoch', CASE WHEN (f.epoch & 255) > 100 OR f.epoch >> 8 > 500000 THEN false END, format('%s.%s', f.epoch >> 8,
+       f.epoch & 255) || coalesce(to_char(f.since, '", since "YYYY-MM-DD HH24:MI:SS" UTC"'), ''),
+     'How often the timeline has changed, and how often tokens had to rise since then: 127 times at most.'),
+    ('token sequence', f.seqcache = 1 AND f.seqincrement = 1 AND f.seqmax <= 8796093022207 AND f.cycles <> 'cycles'
+       AND f.number < f.seqmax / 10 * 9,
+     format('cache %s, increment %s, %s, %s %% used', f.seqcache, f.seqincrement, f.cycles, f.number * 100 / f.seqmax),
+     'Anything but cache 1, increment 1, no cycle and a maximum of 8796093022207 hands tokens out of order. At the '
+       'maximum nothing is granted any more.'),
+    ('tokens', f.granted <= f.drawn, format('%s drawn, %s granted', f.drawn, f.granted), CASE
+       WHEN f.granted <= f.drawn THEN 'The sequence is ahead of every token that was granted.'
+       ELSE 'The sequence is behind tokens that were granted, as after a restore: names that are new would begin below '
+         'them, and fences refuse that. Advance the epoch.' END)) AS v
+$$;
+
+-- diagnose_rights is diagnose for rights.
+CREATE FUNCTION diagnose_rights() RETURNS TABLE (item text, ok boolean, value text, meaning text)
+LANGUAGE sql VOLATILE AS $$
+  WITH w AS MATERIALIZED (SELECT o.*, row_number() OVER () AS n, count(*) OVER () AS all FROM wrong_rights() o)
+  SELECT 'rights', true, 'as they must be', 'Only the functions touch the tables, and only the two roles call them.'
+  WHERE NOT EXISTS (SELECT FROM w)
+  UNION ALL
+  SELECT 'rights on ' || w.object, false,
+    w.grantee || CASE WHEN w.lacks THEN ' lacks ' ELSE ' has ' END || w.privileges,
+    CASE WHEN w.lacks THEN 'What needs this right fails: ' ELSE 'Nobody may have this right: ' END || w.mend || '.'
+  FROM w WHERE w.n <= 10
+  UNION ALL
+  SELECT 'rights', false, w.all - 10 || ' more are wrong', 'See object, grantee, privileges and mend of wrong_rights().'
+  FROM w WHERE w.n = 11
+$$;
+
 -- diagnose says what this server can and cannot do for the locks. ok is NULL if that depends on the user's needs. It
 -- locks nothing, and also answers on a standby.
 CREATE FUNCTION diagnose() RETURNS TABLE (item text, ok boolean, value text, meaning text)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
   WITH f AS MATERIALIZED (
-    SELECT i.epoch, i.timeline_since AT TIME ZONE 'UTC' AS since, current_timeline() AS line,
-      pg_is_in_recovery() AS standby, r.rolname, r.rolsuper, s.seqcache, s.seqincrement,
-      CASE WHEN s.seqcycle THEN 'cycles' ELSE 'no cycle' END AS cycles,
-      (i.epoch << 44) + (SELECT q.last_value FROM fencing_token_seq q) AS drawn,
-      coalesce(GREATEST((SELECT max(l.token) FROM locks l), (SELECT max(f.last_token) FROM fences f)), 0) AS granted,
+    SELECT r.rolname, r.rolsuper,
       (SELECT mxid_age(d.datminmxid) FROM pg_database d WHERE d.datname = current_database()) AS multis,
       (SELECT count(*) FROM pg_prepared_xacts p
        WHERE p.database = current_database() AND p.prepared < clock_timestamp() - interval '1 minute') AS prepared,
@@ -17,26 +59,13 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
        WHERE a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND a.datname = current_database()) AS oldest,
       pg_has_role('pg_read_all_stats', 'USAGE') AS sees, pg_notification_queue_usage()::numeric AS heard,
       can_check_connection() AS checks, current_setting('transaction_timeout', true) IS NOT NULL AS bounds
-    FROM installation i JOIN pg_roles r ON r.rolname = current_user   -- who is the owner here
-      JOIN pg_sequence s ON s.seqrelid = 'fencing_token_seq'::regclass)
+    FROM pg_roles r WHERE r.rolname = current_user)   -- who is the owner here
+  SELECT * FROM diagnose_tokens()
+  UNION ALL
   SELECT v.* FROM f CROSS JOIN LATERAL (VALUES
     ('owner', NOT f.rolsuper, quote_ident(f.rolname) || CASE WHEN f.rolsuper THEN ', a superuser' ELSE '' END,
      'The functions run with the rights of their owner' || CASE WHEN f.rolsuper
        THEN '. One that is no superuser limits what a hole in them could do.' ELSE ', and it is no superuser.' END),
-    ('timeline', CASE WHEN NOT f.standby THEN f.line IS NOT NULL END,
-     CASE WHEN f.standby THEN 'standby' ELSE coalesce(f.line::text, 'not visible') END, CASE
-       WHEN f.standby THEN 'Ask the primary.' WHEN f.line > 0 THEN 'Tokens ascend over a failover that loses commits.'
-       ELSE 'Lost: a failover that loses commits is not noticed, its tokens may be handed out again, and a grace does '
-         'nothing. Let the owner of the schema execute pg_current_wal_lsn() and pg_walfile_name(pg_lsn).' END),
-    ('epoch', NULL, f.epoch || coalesce(to_char(f.since, '", since "YYYY-MM-DD HH24:MI:SS" UTC"'), ''),
-     'The high bits of new tokens (2^44 and up); it grows with each change of the timeline.'),
-    ('token sequence', f.seqcache = 1 AND f.seqincrement = 1 AND f.cycles <> 'cycles',
-     format('cache %s, increment %s, %s', f.seqcache, f.seqincrement, f.cycles),
-     'Anything but cache 1, increment 1 and no cycle hands tokens out of order.'),
-    ('tokens', f.granted <= f.drawn, format('%s drawn, %s granted', f.drawn, f.granted), CASE
-       WHEN f.granted <= f.drawn THEN 'The sequence is ahead of every token that was granted.'
-       ELSE 'The sequence is behind tokens that were granted, as after a restore: names that are new would begin below '
-         'them, and fences refuse that. Advance the epoch.' END),
     ('multixacts', f.multis < 1000000000, f.multis || ' of 2147483648',
      'They are used where several transactions hold a row at once. Vacuum brings the number down.'),
     ('fsync', current_setting('fsync')::boolean AND current_setting('full_page_writes')::boolean,
@@ -58,18 +87,22 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     ('notification queue', f.heard < 0.5, round(f.heard * 100, 1) || ' % full',
      'When it is full, hints are lost and waiting calls go by looks alone: end the session that does not read.')) AS v
   UNION ALL
+  SELECT * FROM diagnose_rights()
+  UNION ALL
   SELECT 'guard of ' || g.table_name, g.problem IS NULL, g.resource || coalesce('/<' || g.key_column || '>', ''),
     coalesce(g.problem || '. Guard the table again.', 'Every write needs the fence of this resource.')
   FROM list_guards() g
 $$;
 
--- prune_locks removes locks, with all their slots, that have been free for longer than p_idle and that nobody queues
--- for. A call is one step: it looks at no more than p_limit names after p_after, in order. It returns how many locks
--- went, and next: pass that to the following step, each in a transaction by itself, until it is NULL. It finds the
--- locks without locking. To remove them it locks the table, waiting at most a tenth of a second, and then the heads,
--- waiting for nobody. That keeps tokens in order (I21): an INSERT locks the table before it draws a token, so no
--- token is drawn before the row went and used after. If the sequence does not know the greatest token of the rows,
--- the epoch takes it over. The history gets the leases that have run out.
+-- prune_locks removes locks, with all their slots, that have been free for longer than p_idle, that nobody queues for
+-- and that nobody watches. A call is one step: it looks at no more than p_limit names after p_after, in order. It
+-- returns how many locks went, and next: pass that to the following step, each in a transaction by itself, until it is
+-- NULL. It finds the locks without locking. To remove them it locks the table, before it locks or writes any row, and
+-- waits for that at most a tenth of a second: so two that prune come one after the other. Then it locks the rows,
+-- waiting for nobody: what has run out and has a renewal or a COMMIT under way stays. That keeps tokens in order
+-- (I21): an INSERT locks the table before it draws a token, so no token is drawn before the row went and used after.
+-- If the sequence does not know the greatest token of the rows, the epoch takes it over. The history gets the leases
+-- that have run out.
 CREATE FUNCTION prune_locks(
   p_idle interval DEFAULT '1 day', p_limit int DEFAULT 1000, p_after text DEFAULT '', OUT removed bigint, OUT next text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -78,11 +111,11 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off S
 AS $$
 DECLARE
   ok    boolean := require_read_committed()
-    AND (p_idle >= interval '0' IS TRUE OR refuse('idle', p_idle::text, 'not be negative'))
-    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+    AND is_age('idle', p_idle) AND is_count('limit', p_limit, 1, 100000);
   since timestamptz := clock_timestamp() - p_idle;
   names text[];
   top   bigint;
+  drawn bigint;
 BEGIN
   SELECT array_agg(c.name ORDER BY c.name) INTO names FROM (
     SELECT i.name FROM locks i WHERE i.name > coalesce(p_after, '') AND i.slot = 0
@@ -92,18 +125,15 @@ BEGIN
   IF names IS NULL THEN
     RETURN;
   END IF;
-  PERFORM settle(n) FROM unnest(names) n;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
-  WITH idle AS MATERIALIZED (            -- whoever has locked a head waits for our table lock: never wait for them
-      SELECT f.name FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
-        SELECT i.name FROM locks i
-        WHERE i.name = c.name AND i.slot = 0 AND is_over(i.expires_at, i.ended_at)
-          AND GREATEST(i.ended_at, i.expires_at) <= since
-          AND NOT EXISTS (SELECT FROM locks o WHERE o.name = i.name AND o.slot > 0
-                          AND (NOT is_over(o.expires_at, o.ended_at) OR GREATEST(o.ended_at, o.expires_at) > since))
-          AND NOT EXISTS (SELECT FROM waiters q WHERE q.name = i.name)
-          AND (i.spent_until IS NULL OR i.spent_until <= clock_timestamp())
-        FOR UPDATE OF i SKIP LOCKED) f),
+  WITH mine AS MATERIALIZED (            -- whoever has locked a row waits for our table lock: never wait for them
+      SELECT r.* FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
+        SELECT i.name, GREATEST(i.ended_at, i.expires_at) AS ended, GREATEST(i.spent_until, i.watched_until) AS needed
+        FROM locks i WHERE i.name = c.name FOR UPDATE OF i SKIP LOCKED) r),
+    idle AS MATERIALIZED (
+      SELECT m.name FROM mine m WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name) GROUP BY m.name
+      HAVING max(m.ended) <= since AND (max(m.needed) <= clock_timestamp()) IS NOT FALSE
+        AND count(*) = (SELECT count(*) FROM locks o WHERE o.name = m.name)),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
@@ -112,8 +142,8 @@ BEGIN
           g.acquired_at, g.expires_at, g.grants
         FROM gone g WHERE g.expires_at > '-infinity')
     SELECT count(*) FILTER (WHERE slot = 0), max(token) INTO removed, top FROM gone;
-  UPDATE installation i SET epoch = LEAST((top >> 44) + 1, 524287)
-    WHERE top > (i.epoch << 44) + (SELECT s.last_value FROM fencing_token_seq s);
+  SELECT s.last_value INTO drawn FROM fencing_token_seq s;
+  UPDATE installation i SET epoch = next_epoch(i.epoch, top, drawn) WHERE top > (i.epoch << 36) + drawn;
   IF cardinality(names) = p_limit THEN
     next := names[p_limit];
   END IF;

@@ -2,36 +2,41 @@
 
 -- break_session ends what a session has in p_limit locks after p_after, in the byte order of their names: its leases,
 -- as break_lock does, and its tickets. It answers a row for each, with the ticket, or the token and the new token. The
--- session's row goes first (I25), so that its other tickets do not count any more. A client that is still alive loses
--- its leases, and its waiting calls queue again, at the end. All of it is one transaction.
+-- session's row goes first (I25), so that its other tickets do not count any more; unless the session itself is writing
+-- it. A client that is still alive loses its leases, and its waiting calls queue again, at the end. All of it is one
+-- transaction. It waits for each lock as break_lock does.
 CREATE FUNCTION break_session(
   p_session_id uuid, p_reason text, p_actor text, p_limit int DEFAULT 1000, p_after text DEFAULT '')
 RETURNS TABLE (name text, slot int, ticket bigint, holder text, token bigint, new_token bigint,
                expires_at timestamptz, handed int[], watched boolean)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
   ok boolean := require_read_committed() AND require_durable_commit() AND is_operator(p_reason, p_actor)
     AND (p_session_id IS NOT NULL OR refuse('session_id', NULL, 'be a UUID'))
-    AND (p_limit BETWEEN 1 AND 10000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 10000'));
+    AND is_count('limit', p_limit, 1, 10000);
   head locks;
   n    text;
-  r    record;
-  b    record;
+  r    record;  b record;
   left_queue boolean;
 BEGIN
-  DELETE FROM sessions s WHERE s.session_id = p_session_id;
+  DELETE FROM sessions s WHERE s.ctid = ANY (ARRAY(
+    SELECT o.ctid FROM sessions o WHERE o.session_id = p_session_id FOR UPDATE SKIP LOCKED));
   FOR n IN
     SELECT a.name FROM (
       SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND l.expires_at > clock_timestamp()
       UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
     WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
   LOOP
-    SELECT * INTO head FROM locks l WHERE l.name = n AND l.slot = 0 FOR NO KEY UPDATE;
+    head := take_to_break(n, NULL);
     left_queue := false;
     name := n;
-    FOR r IN DELETE FROM waiters q WHERE q.name = n AND q.session_id = p_session_id RETURNING q.ticket, q.holder LOOP
+    FOR r IN
+      DELETE FROM waiters q WHERE q.ctid = ANY (ARRAY(         -- what is locked is being taken back
+        SELECT o.ctid FROM waiters o WHERE o.name = n AND o.session_id = p_session_id AND o.ticket > head.served
+        FOR UPDATE SKIP LOCKED)) RETURNING q.ticket, q.holder
+    LOOP
       left_queue := true;
       slot := NULL; ticket := r.ticket; holder := r.holder;
       token := NULL; new_token := NULL; expires_at := NULL; handed := NULL; watched := NULL;
@@ -41,11 +46,9 @@ BEGIN
       SELECT l.slot, l.token FROM locks l
       WHERE l.name = n AND l.session_id = p_session_id AND l.expires_at > clock_timestamp() ORDER BY l.slot
     LOOP
-      BEGIN
-        b := break_lock(n, p_reason, p_actor, r.token);
-      EXCEPTION WHEN SQLSTATE 'LK006' THEN
-        CONTINUE;                                               -- it has just ended by itself
-      END;
+      CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
+        WHERE l.name = n AND l.slot = r.slot AND l.expires_at > clock_timestamp());
+      b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
       left_queue := false;
       slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
       expires_at := b.expires_at; handed := b.handed; watched := b.watched;

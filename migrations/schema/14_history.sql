@@ -90,6 +90,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 AS $$
 #variable_conflict use_column
 DECLARE
+  ok   boolean := is_length(p_limit);
   upto bigint := coalesce(p_before, 9223372036854775807);
 BEGIN
   RETURN QUERY
@@ -135,6 +136,8 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 AS $$
 #variable_conflict use_column
+DECLARE
+  ok boolean := is_length(p_limit);
 BEGIN
   IF p_lock_name = '' THEN
     RETURN QUERY
@@ -169,6 +172,7 @@ CREATE FUNCTION clock_steps(p_after bigint DEFAULT 0, p_limit int DEFAULT 100000
 RETURNS TABLE (id bigint, before timestamptz, after timestamptz, last bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off
 AS $$
+  SELECT is_length(p_limit);
   WITH page AS MATERIALIZED (
     SELECT e.id, e.at, lag(e.at) OVER (ORDER BY e.id) AS before
     FROM (SELECT o.id, o.at FROM events o WHERE o.id >= p_after ORDER BY o.id LIMIT p_limit) e)
@@ -190,8 +194,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 AS $$
 DECLARE
   ok   boolean := require_read_committed()
-    AND (p_older IS NULL OR p_older >= interval '0' OR refuse('older', p_older::text, 'not be negative'))
-    AND (p_limit BETWEEN 1 AND 100000 IS TRUE OR refuse('limit', p_limit::text, 'be from 1 to 100000'));
+    AND (p_older IS NULL OR is_age('older', p_older)) AND is_count('limit', p_limit, 1, 100000);
   upto timestamptz := clock_timestamp() - coalesce(p_older, (SELECT i.history_keep FROM installation i));
 BEGIN
   WITH page AS MATERIALIZED (

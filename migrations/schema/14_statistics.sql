@@ -9,7 +9,8 @@ AS $$
     blocked AS MATERIALIZED (
       SELECT w.pid, w.waitstart FROM ours w WHERE NOT w.granted AND w.pid IN (
           SELECT r.pid FROM ours r JOIN pg_class c ON c.oid = r.relation
-          WHERE r.locktype = 'relation' AND c.relnamespace = current_schema()::regnamespace
+          WHERE r.locktype = 'relation'
+            AND c.relnamespace = (SELECT n.oid FROM pg_namespace n WHERE n.nspname = current_schema())
             AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
       LIMIT 1000),
     blockers AS MATERIALIZED (
@@ -34,6 +35,7 @@ CREATE FUNCTION statistics(p_top int DEFAULT 0)
 RETURNS TABLE (item text, lock_name text, value double precision)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
+  SELECT is_count('top', p_top, 0, 100000);
   WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
     leases AS MATERIALIZED (
       SELECT l.name, l.session_id, l.acquired_at, l.expires_at - m.now < l.ttl / 3 AS ending,
@@ -46,7 +48,7 @@ AS $$
       SELECT q.name, count(*) FILTER (WHERE s.alive_until > m.now) AS waiting,
              count(*) FILTER (WHERE (s.alive_until > m.now) IS NOT TRUE) AS dead,
              min(q.enqueued_at) FILTER (WHERE s.alive_until > m.now) AS since
-      FROM moment m JOIN waiters q ON q.ticket > 0 LEFT JOIN sessions s ON s.session_id = q.session_id GROUP BY q.name),
+      FROM moment m JOIN queue q ON q.ticket > 0 LEFT JOIN sessions s ON s.session_id = q.session_id GROUP BY q.name),
     known AS (
       SELECT h.name, coalesce(h.leases, 0) AS leases, coalesce(h.ending, 0) AS ending, h.since AS held_since,
              coalesce(q.waiting, 0) AS waiting, coalesce(q.dead, 0) AS dead, q.since AS waiting_since,

@@ -1,11 +1,16 @@
+-- As in the way up, nothing is looked up in the schema before it is known which one it is.
 DO $do$
+DECLARE
+  path   text := pg_catalog.current_setting('search_path');
+  schema name := pg_catalog.current_schema();
 BEGIN
-  IF current_schema() IS NULL OR regexp_replace(current_setting('search_path'), '[" ]', '', 'g')
-     <> regexp_replace(current_schema(), '[" ]', '', 'g') || ',pg_temp' THEN
-    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp',
-        current_setting('search_path')
+  PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+  IF schema IS NULL
+     OR regexp_replace(path, '[" ]', '', 'g') <> regexp_replace(schema, '[" ]', '', 'g') || ',pg_temp' THEN
+    RAISE EXCEPTION 'search_path is "%": it must be the schema of pglock followed by pg_temp', path
       USING ERRCODE = 'invalid_schema_name', HINT = 'SET search_path = pglock, pg_temp;';
   END IF;
+  PERFORM set_config('search_path', path, true);
 END $do$;
 
 -- Guards must be dropped first: without the functions nobody could write to the tables, and dropping guards in

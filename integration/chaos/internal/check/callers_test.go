@@ -3,6 +3,7 @@
 package check
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -127,12 +128,76 @@ func TestLeaseThatRanOutForNothingIsFound(t *testing.T) {
 		"a fault of its own":    {func(s *story) { s.faults.Was(history.Fault{Worker: 0, Begin: ms(500), End: ms(600)}) }, nil},
 		"a fault of another":    {func(s *story) { s.faults.Was(history.Fault{Worker: 1, Begin: ms(500), End: ms(600)}) }, []string{"lost for nothing"}},
 		"a server that is busy": {func(s *story) { s.Look(history.Look{Began: ms(500), Ended: ms(900)}) }, nil},
+		"a machine that is busy": {func(s *story) {
+			s.Event(history.Event{Kind: history.Stalled, Who: bob, From: ms(500), At: ms(900)})
+		}, nil},
+		"another that was stopped": {func(s *story) {
+			s.faults.Was(history.Fault{Worker: 1, Begin: ms(490), End: ms(950)})
+			s.Event(history.Event{Kind: history.Stalled, Who: bob, From: ms(500), At: ms(900)})
+		}, []string{"lost for nothing"}},
+		"a disk that is busy": {func(s *story) { s.Marked(ms(500), ms(900)) }, nil},
+		"a mark":              {func(s *story) { s.Marked(ms(500), ms(590)) }, []string{"lost for nothing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
 			s.has(alice, 1, 5, 0, "exclusive", 0)
 			c.because(s)
 			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(1500), Name: "x", Class: "lost", Reason: "expired"})
+			s.finds(c.finds...)
+		})
+	}
+}
+
+// A lease of less than a second may run out when its process or the server was late for a good part of its TTL.
+func TestBriefLeaseThatRanOutForNothingIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		how   string
+		late  int // in three times, all in all
+		finds []string
+	}{
+		"beside a crowd":              {history.Brief, 21, []string{"lost for nothing"}},
+		"beside a crowd, and it hung": {history.Brief, 90, nil},
+		"anywhere else":               {"acquire", 0, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.Event(history.Event{Kind: history.Has, Who: alice, Call: 1, Lease: 1, How: c.how, At: ms(0), Name: "x", TTL: 200 * time.Millisecond})
+			for n := range 3 {
+				s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(350 + 50*n), At: ms(350 + 50*n + c.late/3)})
+			}
+			s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(0), At: ms(190)}) // long before
+			s.Event(history.Event{Kind: history.Lets, Who: alice, Lease: 1, At: ms(500), Name: "x", Until: ms(480)})
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(501), Name: "x", Class: "lost", Reason: "expired"})
+			s.finds(c.finds...)
+		})
+	}
+}
+
+// No fault explains that an extended lease ran out, but a failover that may have lost the extension.
+func TestExtendedLeaseThatRanOutIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		because func(*story)
+		at      int
+		finds   []string
+	}{
+		"too soon":                      {func(*story) {}, 2700, []string{"extension"}},
+		"too soon, but there was fault": {func(s *story) { s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)}) }, 2700, []string{"extension"}},
+		"when its extension was over":   {func(s *story) { s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)}) }, 3200, nil},
+		"when somebody had ended it": {func(s *story) {
+			s.faults.Was(history.Fault{Begin: ms(500), End: ms(9000)})
+			s.Event(history.Event{Kind: history.Shortens, Who: alice, Lease: 1, At: ms(1000), Name: "x"})
+		}, 2700, nil},
+		"when the extension may be lost": {func(s *story) {
+			s.faults.Was(history.Fault{Begin: ms(50), End: ms(9000)})
+			s.Promoted(history.Promotion{Lossy: true, Safe: ms(50), Dead: ms(200), Opened: ms(300)})
+		}, 2700, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.has(alice, 1, 5, 0, "exclusive", 0)
+			s.Event(history.Event{Kind: history.Extends, Who: alice, Lease: 1, From: ms(100), At: ms(110), Name: "x", TTL: 3 * time.Second})
+			c.because(s)
+			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(c.at), Name: "x", Class: "lost", Reason: "expired"})
 			s.finds(c.finds...)
 		})
 	}
@@ -183,6 +248,22 @@ func TestLockHeldForAReasonIsNoViolation(t *testing.T) {
 	}
 }
 
+// A stranger's transaction may keep a release waiting for a second.
+func TestLockHeldForLongerThanAnOpenTransactionIsFound(t *testing.T) {
+	s := tell(t)
+	s.faults.Was(history.Fault{Name: "open", Worker: history.Everybody, Begin: ms(90), End: ms(5000), Quiet: true, Delays: time.Second})
+	s.asks(alice, 1, 0, "a")
+	s.Event(history.Event{Kind: history.Fails, Who: alice, Call: 1, At: ms(100), Class: "cancelled"})
+	held := []history.Holder{{Name: "x", Token: 5, Label: "a", AcquiredAt: ms(150), ExpiresAt: ms(5150)}}
+	for at := 200; at < 2100; at += 300 {
+		s.look(at, held, nil)
+	}
+	s.finds()
+	s.look(2200, held, nil)
+	s.look(2700, held, nil)
+	s.finds("held by nobody")
+}
+
 func TestTicketOfNobodyIsFound(t *testing.T) {
 	s := tell(t)
 	s.asks(alice, 1, 0, "a")
@@ -212,6 +293,17 @@ func TestPruneThatTakesLongIsFound(t *testing.T) {
 	s.finds("stuck")
 }
 
+func TestWhatTakesLongBesideAnOpenTransactionIsFound(t *testing.T) {
+	s := tell(t)
+	s.Took("a release", ms(0), ms(900), time.Second, nil)
+	s.faults.Was(history.Fault{Worker: history.Everybody, Begin: ms(10_000), End: ms(11_000)})
+	s.Took("a release", ms(9000), ms(12_000), time.Second, nil) // the server was away
+	s.finds()
+	s.Took("a release", ms(20_000), ms(21_100), time.Second, nil)
+	s.Took("a release", ms(30_000), ms(30_100), time.Second, errors.New("refused"))
+	s.finds("held up", "held up")
+}
+
 func TestPlainViolationsAreFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		event history.Event
@@ -225,7 +317,7 @@ func TestPlainViolationsAreFound(t *testing.T) {
 		"no serialization failure reaches who acquires": {history.Event{Kind: history.Fails, Class: "40001"}, []string{"errors"}},
 		"one may reach who writes":                      {history.Event{Kind: history.Wrote, Class: "40001"}, nil},
 		"an error without a name":                       {history.Event{Kind: history.Left, Class: "other"}, []string{"errors"}},
-		"a guard that lets a write through":             {history.Event{Kind: history.Finds, Error: "an UPDATE was accepted"}, []string{"errors"}},
+		"what a worker finds itself":                    {history.Event{Kind: history.Finds, Error: "it must not be"}, []string{"errors"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
@@ -244,4 +336,44 @@ func TestDefectsInTheLogAreFound(t *testing.T) {
 		"2026-11-22 06:14:33.616 UTC [1]  58030 PANIC:  could not write",
 	}, "\n"))
 	s.finds("server log", "server log", "server log")
+}
+
+func TestRefusalOfAServerThatIsNotFullIsFound(t *testing.T) {
+	s := tell(t)
+	s.faults.Was(history.Fault{Name: "full", Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true, Full: true})
+	s.Event(history.Event{Kind: history.Fails, How: "try", At: ms(210), Class: "53300"})
+	s.finds()
+	s.Event(history.Event{Kind: history.Fails, How: "try", At: ms(20_000), Class: "53300"})
+	s.finds("errors")
+}
+
+// A guard that was tampered with may ask for another fence, and so refuse a fenced write.
+func TestFencedWriteThatAGuardRefusesIsFound(t *testing.T) {
+	s := tell(t)
+	s.faults.Was(history.Fault{Name: history.Tampered, Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true})
+	s.Event(history.Event{Kind: history.Wrote, How: "Write, guarded", At: ms(150), Answer: history.Refused, Class: "unfenced"})
+	s.finds()
+	s.Event(history.Event{Kind: history.Wrote, How: "Write, guarded", At: ms(20_000), Answer: history.Refused, Class: "unfenced"})
+	s.finds("errors")
+}
+
+// An unfenced write may be let through only while somebody has tampered with a guard.
+func TestUnfencedWriteThatIsLetThroughIsFound(t *testing.T) {
+	for name, c := range map[string]struct {
+		from, to int
+		answer   string
+		finds    []string
+	}{
+		"before the guard was tampered with": {10, 90, history.Done, []string{"guards"}},
+		"while the guard was tampered with":  {10, 110, history.Done, nil},
+		"after its repair":                   {201, 210, history.Done, []string{"guards"}},
+		"refused":                            {10, 20, history.Refused, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := tell(t)
+			s.faults.Was(history.Fault{Name: history.Tampered, Worker: history.Everybody, Begin: ms(100), End: ms(200), Quiet: true})
+			s.Event(history.Event{Kind: history.Wrote, How: history.Unfenced, Name: "guarded", From: ms(c.from), At: ms(c.to), Answer: c.answer})
+			s.finds(c.finds...)
+		})
+	}
 }

@@ -33,11 +33,14 @@ var Names = []struct{ Name, About string }{
 	{"tokens", "the tokens of a lock ascend from grant to grant, over all processes, crashes and promotions"},
 	{"two tenures", "by the server's clock no two leases of a lock run at once that exclude each other"},
 	{"two believers", "no two holders that exclude each other see Valid() at once, but for one whose lease was broken or lost with a failover, up to its deadline"},
-	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is answered soon"},
+	{"lost for nothing", "no lease of a second or more runs out while its process runs, reaches the server, and is answered soon; none of less beside thousands of others"},
+	{"extension", "no lease runs out before its extension has, whatever becomes of its process and its connections"},
 	{"held by nobody", "no lock stays held for more than a second after the call that it was granted to, or its release, has returned"},
 	{"waits for nobody", "no ticket stays in a queue for more than three seconds after its call has returned"},
 	{"free but waited for", "no lock stays free for more than four seconds while somebody waits for it"},
+	{"guards", "a table under guard refuses unfenced writes; a guard that was tampered with is named by who looks for it, and can be repaired"},
 	{"stuck", "every call comes back within its context, and some seconds for what is said to the server; a step of a prune within two"},
+	{"held up", "who queues, or ends its session, and leaves its transaction open, keeps nobody from renewing or releasing for more than a second, or from breaking for more than five"},
 	{"leftovers", "goroutines, heap, tickets and sessions go back to nothing"},
 	{"errors", "no error reaches a caller that nothing explains"},
 	{"server log", "the server panics never, and reports no deadlock and no error that is a defect"},
@@ -109,8 +112,9 @@ func New(faults *history.Faults, report func(Violation), line func(string)) *Jud
 	j.tokens = newTokens(c)
 	j.tenures = newTenures(c, j.wall)
 	j.believers = believers{court: c, asked: make(map[int64]history.Time), open: make(map[int64]*belief), past: make(map[string][]*belief)}
-	j.losses = losses{court: c, since: make(map[int64]history.Event)}
-	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call), leases: make(map[int64]place)}
+	j.losses = losses{court: c, since: make(map[int64]history.Event), until: make(map[int64]history.Time),
+		last: make(map[int64]history.Time), late: make(map[int][]span)}
+	j.usage = usage{of: make(map[place]*use), dead: make(map[int64]bool), calls: make(map[int64]*call), leases: make(map[int64]held)}
 	j.looks = looks{court: c, usage: &j.usage, suspects: make(map[string]suspect), blamed: make(map[string]bool)}
 	return j
 }
@@ -119,6 +123,11 @@ func New(faults *history.Faults, report func(Violation), line func(string)) *Jud
 func (j *Judge) Event(e history.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	if e.Kind == history.Late {
+		j.line(sayEvent(e)) // there are many: not in the trail
+		j.losses.event(e)
+		return
+	}
 	j.note(sayEvent(e))
 	j.count(e)
 	j.answers.event(e)
@@ -128,7 +137,11 @@ func (j *Judge) Event(e history.Event) {
 	j.usage.event(e)
 	j.leftovers(e)
 	j.errors(e)
+	j.guards(e)
 	if e.Kind == history.Stalled {
+		if !j.faults.Disturbed(worker(e.Who), e.From, e.At, 0) { // then the machine is busy, and not only this process waits
+			j.losses.answered(e.From, e.At)
+		}
 		j.faults.Was(history.Fault{Name: stalledName, Worker: int(e.Who / history.Lives), Begin: e.From, End: e.At})
 	}
 }
@@ -177,6 +190,13 @@ func (j *Judge) Marking(n int64, at history.Time) {
 	j.answers.marks[n] = at
 }
 
+// Marked notes for how long a mark was under way. It waits for the disk, as renewals do and looks do not.
+func (j *Judge) Marked(from, to history.Time) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.losses.answered(from, to)
+}
+
 // Breaking notes that an operator is about to break a lease, or the present holder's; call what it returns when that
 // is done.
 func (j *Judge) Breaking(name string) (done func()) {
@@ -201,6 +221,18 @@ func (j *Judge) Pruned(from, to history.Time) {
 	}
 }
 
+// Took notes that something was done for which others must not keep anybody waiting, and how it ended.
+func (j *Judge) Took(what string, from, to history.Time, most time.Duration, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	took := to.Sub(from)
+	if err == nil && took <= most || j.losses.wasSlow(from, to) ||
+		j.faults.Disturbed(history.Everybody, from.Add(-lossSettle), to, lossSettle) {
+		return
+	}
+	j.blame("held up", to, nil, fmt.Sprintf("%s took %v, of %v at most, and ended with: %v", what, took, most, err))
+}
+
 // Promoted notes that a standby has taken over, before anybody reaches it.
 func (j *Judge) Promoted(p history.Promotion) {
 	j.mu.Lock()
@@ -211,6 +243,9 @@ func (j *Judge) Promoted(p history.Promotion) {
 	j.tenures.promoted(p)
 	j.chains.promoted(p)
 	j.believers.promotions = append(j.believers.promotions, p)
+	if p.Lossy {
+		j.losses.went = append(j.losses.went, p)
+	}
 }
 
 // Look hears what the server lists.
@@ -224,7 +259,7 @@ func (j *Judge) Look(l history.Look) {
 		j.faults.Was(history.Fault{Name: lateName, Worker: history.Everybody, Begin: j.lastLook, End: l.Ended})
 	}
 	j.lastLook = l.Ended
-	j.losses.look(l)
+	j.losses.answered(l.Began, l.Ended)
 	j.looks.look(l)
 }
 

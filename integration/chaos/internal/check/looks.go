@@ -33,7 +33,8 @@ const (
 	heldByNobody   = time.Second
 	waitsForNobody = 3 * time.Second
 	freeButWaited  = 4 * time.Second
-	own            = "chaos" // begins the labels of the laboratory itself
+	delayed        = 5 * time.Second // for as long as that a fault's delays are remembered
+	own            = "chaos"         // begins the labels of the laboratory itself
 )
 
 func (l *looks) look(k history.Look) {
@@ -87,6 +88,7 @@ func (l *looks) idle(at place, there, now history.Time, allowed time.Duration, l
 		return false, 0
 	}
 	u := l.usage.of[at]
+	allowed += l.faults.Delay(now.Add(-allowed-delayed), now)
 	if u == nil {
 		return now.Sub(there) > allowed+settling, there // it never asked
 	}
@@ -113,7 +115,7 @@ func (l *looks) lookForFree(k history.Look, held map[string]bool, first map[stri
 		free[name] = f
 		u := l.usage.of[place{t.Label, name}]
 		key := fmt.Sprint("free ", t.Number)
-		if k.Began.Sub(f.since) > freeButWaited && !l.blamed[key] && !l.anybodyDisturbed(k.Tickets, name, f.since.Add(-time.Second), k.Began) {
+		if k.Began.Sub(f.since) > freeButWaited+l.faults.Delay(f.since, k.Began) && !l.blamed[key] && !l.anybodyDisturbed(k.Tickets, name, f.since.Add(-time.Second), k.Began) {
 			l.blamed[key] = true
 			l.blame("free but waited for", k.Began, []string{name}, fmt.Sprintf("nobody has held lock %q for %v, while ticket %d of %s is the first whose call waits", name, k.Began.Sub(f.since), t.Number, sayWho(u.who)), t)
 		}

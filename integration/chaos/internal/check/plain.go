@@ -5,6 +5,7 @@ package check
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -48,15 +49,32 @@ var explained = map[string]bool{
 	"LK001": true, "LK003": true, "LK011": true, // refusals, where a statement of the worker's own was told
 }
 
+// lasting is for how long before its report an error may have come about.
+const lasting = 10 * time.Second
+
+// explained are those that something else explains: the kind of the call, or a certain fault.
+func (j *Judge) explained(e history.Event) bool {
+	switch e.Class {
+	case "40001":
+		return e.Kind == history.Wrote
+	case "53300":
+		return slices.ContainsFunc(j.faults.Between(e.At.Add(-lasting), e.At), func(f history.Fault) bool {
+			return f.Full
+		})
+	case "unfenced": // the guard may ask for another fence
+		return e.Kind == history.Wrote && j.tampered(e.At.Add(-lasting), e.At)
+	}
+	return false
+}
+
 func (j *Judge) errors(e history.Event) {
 	switch e.Kind {
 	case history.Stuck:
 		j.blame("stuck", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.How), e.Error)
 	case history.Finds:
 		j.blame("errors", e.At, nil, fmt.Sprintf("%s %s", sayWho(e.Who), e.Error))
-	case history.Fails, history.Wrote, history.Renews, history.Left:
-		serialization := e.Class == "40001" && e.Kind == history.Wrote
-		if !explained[e.Class] && !serialization {
+	case history.Fails, history.Wrote, history.Renews, history.Extends, history.Left:
+		if !explained[e.Class] && !j.explained(e) {
 			j.blame("errors", e.At, nil, fmt.Sprintf("%s %s failed with an error that nothing explains (%s): %s", sayWho(e.Who), e.How, e.Class, e.Error), sayEvent(e))
 		}
 	}
@@ -83,11 +101,14 @@ func (j *Judge) serverLog(log string) {
 func (j *Judge) count(e history.Event) {
 	how := e.How
 	switch e.Kind {
-	case history.Fails, history.Wrote, history.Renews:
+	case history.Fails, history.Wrote, history.Renews, history.Extends:
 	case history.Has:
 		how = e.How
 	case history.Left:
 		how = "release"
+		if e.How == history.Brief {
+			how = "release, brief"
+		}
 	case history.Learns:
 		how = "Outcome"
 	default:

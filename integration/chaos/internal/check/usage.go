@@ -14,7 +14,13 @@ type usage struct {
 	of     map[place]*use
 	dead   map[int64]bool // processes that were killed
 	calls  map[int64]*call
-	leases map[int64]place
+	leases map[int64]held
+}
+
+// held is a lease in hand.
+type held struct {
+	place
+	lasts time.Duration // at most, when nobody renews it
 }
 
 // place is a lock as one holder's label uses it.
@@ -58,15 +64,20 @@ func (u *usage) event(e history.Event) {
 		}
 	case history.Has:
 		if c := u.calls[e.Call]; c != nil {
-			u.leases[e.Lease] = place{c.label, e.Name}
+			u.leases[e.Lease] = held{place{c.label, e.Name}, max(e.TTL, 5*time.Second)}
+		}
+	case history.Extends:
+		if x, known := u.leases[e.Lease]; known {
+			x.lasts = max(x.lasts, e.TTL)
+			u.leases[e.Lease] = x
 		}
 	case history.Left:
-		at, known := u.leases[e.Lease]
+		x, known := u.leases[e.Lease]
 		if !known {
 			return
 		}
 		delete(u.leases, e.Lease)
-		u.close(at, e.At, toldByReleases[e.Class], 5*time.Second)
+		u.close(x.place, e.At, toldByReleases[e.Class], x.lasts)
 	}
 }
 

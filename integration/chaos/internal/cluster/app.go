@@ -25,6 +25,9 @@ CREATE TABLE public.links (
 	PRIMARY KEY (op, resource));
 CREATE TABLE public.marks (one boolean PRIMARY KEY, n bigint NOT NULL);
 INSERT INTO public.marks VALUES (true, 0);
+INSERT INTO public.guarded_rows VALUES ('0', 0); -- so that an unfenced write has a row to change
+INSERT INTO public.guarded_whole VALUES ('one', 0);
+CREATE FUNCTION public.lets_all_pass() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
 CREATE PUBLICATION chaos FOR TABLE public.links, public.marks, ` + locksSchema + "." + locksTable
 
 // Heads of the chains, wherever they are kept. A guarded row's resource is its table and its key.
@@ -32,12 +35,23 @@ const appHeads = `SELECT resource, head FROM public.cells
 	UNION ALL SELECT 'guarded_rows/' || id, head FROM public.guarded_rows
 	UNION ALL SELECT 'guarded_whole', head FROM public.guarded_whole`
 
-// makeApp makes the application's tables, guards two of them, and creates the workers' user.
-func makeApp(ctx context.Context, conn *pgx.Conn, user, password string) error {
-	name := pgx.Identifier{user}.Sanitize()
+// Users of the application's database. All have the same password, and no rights on locks but those of pglock_user.
+const (
+	App      = "app"      // the workers
+	Owner    = "keeper"   // owns the guarded tables
+	Stranger = "stranger" // has nothing of the application's
+)
+
+// makeApp makes the application's tables, guards two of them, and creates the users.
+func makeApp(ctx context.Context, conn *pgx.Conn, password string) error {
 	if _, err := conn.Exec(ctx, appTables+";"+fmt.Sprintf(`
-		CREATE ROLE %[1]s LOGIN PASSWORD '%[2]s' IN ROLE pglock_user;
-		GRANT SELECT, INSERT, UPDATE ON public.cells, public.guarded_rows, public.guarded_whole, public.links TO %[1]s`, name, password)); err != nil {
+		CREATE ROLE %[1]s LOGIN PASSWORD '%[4]s' IN ROLE pglock_user;
+		CREATE ROLE %[2]s LOGIN PASSWORD '%[4]s' IN ROLE pglock_user;
+		CREATE ROLE %[3]s LOGIN PASSWORD '%[4]s' IN ROLE pglock_user;
+		ALTER TABLE public.guarded_rows OWNER TO %[2]s;
+		ALTER TABLE public.guarded_whole OWNER TO %[2]s;
+		GRANT SELECT, INSERT, UPDATE ON public.cells, public.guarded_rows, public.guarded_whole, public.links TO %[1]s`,
+		App, Owner, Stranger, password)); err != nil {
 		return fmt.Errorf("cluster: make the application's tables: %w", err)
 	}
 	if err := fencedstore.GuardTable(ctx, conn, "public.guarded_rows", fencedstore.WithTableKey("id")); err != nil {

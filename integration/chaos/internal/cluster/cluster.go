@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
 	"github.com/pglock-dev/pglock/internal/pgprograms"
@@ -26,7 +27,6 @@ import (
 )
 
 const (
-	appUser = "app"
 	// patience bounds every step that takes a moment unless something is broken.
 	patience = 20 * time.Second
 )
@@ -35,7 +35,7 @@ const (
 var settings = map[string]string{
 	"wal_level":       "logical",
 	"wal_keep_size":   "128MB",
-	"max_connections": "300",
+	"max_connections": "600",
 	"log_line_prefix": "%m [%p] %a %e ",
 }
 
@@ -81,7 +81,7 @@ func Start(ctx context.Context, programs pgprograms.Programs, commit func(histor
 		return nil, err
 	}
 	err = c.ask(ctx, func(conn *pgx.Conn) error {
-		if err := makeApp(ctx, conn, appUser, c.password); err != nil {
+		if err := makeApp(ctx, conn, c.password); err != nil {
 			return err
 		}
 		return makeSlot(ctx, conn)
@@ -150,8 +150,14 @@ func (c *Cluster) URL() string { return c.primaryNode().url }
 func (c *Cluster) Address() string { return address(c.URL()) }
 
 // AppURL is the application's connection string over a proxy.
-func (c *Cluster) AppURL(proxy string) string {
-	u := url.URL{Scheme: "postgres", User: url.UserPassword(appUser, c.password), Host: proxy, Path: "/postgres", RawQuery: "sslmode=disable"}
+func (c *Cluster) AppURL(proxy string) string { return c.userURL(App, proxy) }
+
+// UserURL is the connection string of a user of the application's database, without a proxy.
+func (c *Cluster) UserURL(user string) string { return c.userURL(user, c.Address()) }
+
+func (c *Cluster) userURL(user, host string) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(user, c.password), Host: host, Path: "/postgres",
+		RawQuery: "sslmode=disable"}
 	return u.String()
 }
 
@@ -178,11 +184,21 @@ func (n *node) ask(ctx context.Context, f func(*pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, n.url)
+	for isFull(err) && ctx.Err() == nil {
+		pause(ctx, 50*time.Millisecond)
+		conn, err = pgx.Connect(ctx, n.url)
+	}
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	return f(conn)
+}
+
+// isFull reports whether the server has no slot just now: a fault, or hundreds of clients, have taken them.
+func isFull(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "53300"
 }
 
 // exec runs statements one after the other, each in a transaction of its own.

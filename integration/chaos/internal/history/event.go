@@ -9,23 +9,28 @@ type Kind string
 
 // The kinds of events, in the order in which they come in the life of a worker.
 const (
-	Ready   Kind = "ready"   // the worker has a client
-	Asks    Kind = "asks"    // a call for locks begins: Call, Names, How, Mode, Label, TTL
-	Has     Kind = "has"     // it was given a lease: Call, Lease, Name, Slot, Token
-	Fails   Kind = "fails"   // it has returned without one: Call, Class, Error
-	Writes  Kind = "writes"  // a write begins: Op, How, Resources
-	Wrote   Kind = "wrote"   // it has returned: Op, Answer, Class, Error
-	Learns  Kind = "learns"  // Store.Outcome has said what became of an unknown write: Op, Answer
-	Renews  Kind = "renews"  // Lease.Renew has returned: Lease, Class
-	Lets    Kind = "lets"    // the release of a lease begins: Lease, Until
-	Left    Kind = "left"    // it has returned: Lease, Class, Error
-	Inside  Kind = "inside"  // a write has done its work and waits before it returns from its callback: Op
-	Stalled Kind = "stalled" // the worker did not run between From and At
-	Stuck   Kind = "stuck"   // a call has not come back in time: How, Error
-	Finds   Kind = "finds"   // the worker itself has seen what must not be: How, Error
-	Stormed Kind = "stormed" // a storm of cancelled calls is over: Before, Goroutines
-	Drained Kind = "drained" // every call has returned, the client is open: Before, Goroutines
-	Closed  Kind = "closed"  // client and pool are closed: Before, Goroutines, Heap, HeapBefore
+	Ready    Kind = "ready"    // the worker has a client
+	Asks     Kind = "asks"     // a call for locks begins: Call, Names, How, Mode, Label, TTL
+	Has      Kind = "has"      // it was given a lease: Call, Lease, Name, Slot, Token
+	Fails    Kind = "fails"    // it has returned without one: Call, Class, Error
+	Writes   Kind = "writes"   // a write begins: Op, How, Resources
+	Wrote    Kind = "wrote"    // it has returned: Op, Answer, Class, Error
+	Learns   Kind = "learns"   // Store.Outcome has said what became of an unknown write: Op, Answer
+	Renews   Kind = "renews"   // Lease.Renew has returned: Lease, Class
+	Extends  Kind = "extends"  // Lease.Extend was called at From and has returned: Lease, TTL, Class
+	Shortens Kind = "shortens" // an extension is about to be ended: Lease
+	Lets     Kind = "lets"     // the release of a lease begins: Lease, Until
+	Left     Kind = "left"     // it has returned: Lease, Class, Error
+	Inside   Kind = "inside"   // a write has done its work and waits before it returns from its callback: Op
+	Stalled  Kind = "stalled"  // the worker did not run between From and At
+	Stuck    Kind = "stuck"    // a call has not come back in time: How, Error
+	Finds    Kind = "finds"    // the worker itself has seen what must not be: How, Error
+	Stormed  Kind = "stormed"  // a storm of cancelled calls is over: Before, Goroutines
+	Crowded  Kind = "crowded"  // a crowd is over
+	Late     Kind = "late"     // the process or the server was late between From and At
+	Thronged Kind = "thronged" // every client of a throng has had its turn
+	Drained  Kind = "drained"  // every call has returned, the client is open: Before, Goroutines
+	Closed   Kind = "closed"   // client and pool are closed: Before, Goroutines, Heap, HeapBefore
 )
 
 // Answers of writes.
@@ -35,12 +40,18 @@ const (
 	Refused = "refused" // not committed, the caller was told
 )
 
+// Unfenced is how a worker writes to a guarded table under no fence.
+const Unfenced = "unfenced"
+
+// Brief is how a worker asks for a lease of less than a second that must not be lost for nothing.
+const Brief = "brief"
+
 // Event is one thing that a worker says.
 type Event struct {
 	Kind Kind  `json:"k"`
 	Who  int64 `json:"w"`           // the process: worker * Lives + life
 	At   Time  `json:"t"`           // before what begins, after what has ended
-	From Time  `json:"f,omitempty"` // of Stalled
+	From Time  `json:"f,omitempty"` // of what has a beginning, too
 
 	Call  int64 `json:"c,omitempty"`
 	Lease int64 `json:"l,omitempty"`

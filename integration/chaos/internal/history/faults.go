@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// Tampered names the fault that makes a guard useless for a while.
+const Tampered = "tamper"
+
 // Everybody is whom a fault of the server concerns.
 const Everybody = -1
 
@@ -18,7 +21,9 @@ type Fault struct {
 	Begin  Time
 	End    Time // 0 while it lasts
 	Note   string
-	Quiet  bool // it keeps nobody from the server: a break, a prune, cancelled calls
+	Quiet  bool     // it keeps nobody from the server: a break, a prune, cancelled calls
+	Delays Duration // it may delay the end of a lease, or a grant, for so long
+	Full   bool     // nobody can connect anew: who has lost connections to another fault stays without them
 }
 
 // Faults are all faults so far. They are safe for concurrent use.
@@ -55,9 +60,31 @@ func (f *Faults) Disturbed(worker int, from, to Time, settling time.Duration) bo
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.ContainsFunc(f.all, func(x Fault) bool {
-		return !x.Quiet && (x.Worker == Everybody || x.Worker == worker) && x.Begin <= to && (x.End == 0 || x.End.Add(settling) >= from)
+		return !x.Quiet && (x.Worker == Everybody || x.Worker == worker) && x.Begin <= to && f.until(x, settling) >= from
 	})
 }
+
+// until is when everybody has settled after a fault. Where the server was full then, nobody could connect before that
+// was over.
+func (f *Faults) until(x Fault, settling time.Duration) Time {
+	until := x.over().Add(settling)
+	for _, y := range f.all {
+		if y.Full && y.Begin <= until && y.over() >= x.Begin {
+			until = max(until, y.over().Add(settling))
+		}
+	}
+	return until
+}
+
+// over is the end of the fault, far away while it lasts.
+func (x Fault) over() Time {
+	if x.End == 0 {
+		return never
+	}
+	return x.End
+}
+
+const never = Time(1 << 62)
 
 // Count tells how often each kind was injected.
 func (f *Faults) Count() map[string]int {
@@ -68,6 +95,14 @@ func (f *Faults) Count() map[string]int {
 		count[x.Name]++
 	}
 	return count
+}
+
+// Delay is for how long faults of that time may have delayed the end of a lease, or a grant.
+func (f *Faults) Delay(from, to Time) (most time.Duration) {
+	for _, x := range f.Between(from, to) {
+		most = max(most, x.Delays)
+	}
+	return most
 }
 
 // Between are the faults that were active in the time.

@@ -22,6 +22,12 @@ func TestDisturbanceConcernsItsWorkerAndLastsALittleLonger(t *testing.T) {
 			t.Errorf("worker %d is disturbed between %d and %d: %v", c.worker, c.from, c.to, got)
 		}
 	}
+	f.Was(Fault{Name: "full", Worker: Everybody, Begin: at(220), End: at(400), Quiet: true, Full: true})
+	for worker, disturbed := range []bool{false, true, false} {
+		if got := f.Disturbed(worker, at(420), at(430), 50*time.Millisecond); got != disturbed {
+			t.Errorf("worker %d is disturbed after the server was full: %v", worker, got)
+		}
+	}
 	ended := f.Began(Fault{Name: "crash", Worker: Everybody})
 	if !f.Disturbed(2, Now(), Now(), 0) {
 		t.Error("a fault that lasts disturbs nobody")

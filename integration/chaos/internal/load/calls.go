@@ -41,6 +41,7 @@ func (q request) options(label string) []pglock.AcquireOption {
 type hand struct {
 	*pglock.Lease
 	id   int64
+	how  string       // it was asked for
 	last history.Time // the last moment at which it was certainly valid; 0 when it never was seen to be
 }
 
@@ -123,7 +124,7 @@ func (w *worker) do(ctx context.Context, client *pglock.Client, id int64, q requ
 }
 
 func (w *worker) has(call int64, q request, l *pglock.Lease) *hand {
-	h := &hand{Lease: l, id: w.id()}
+	h := &hand{Lease: l, id: w.id(), how: q.how}
 	at := history.Now()
 	h.valid()
 	w.out.say(history.Event{Kind: history.Has, At: at, Call: call, Lease: h.id, How: q.how, Name: l.Name(), Mode: string(q.mode), Limit: q.limit,
@@ -137,7 +138,8 @@ func (w *worker) lets(h *hand) {
 }
 
 func (w *worker) left(h *hand, err error) {
-	e := history.Event{Kind: history.Left, At: history.Now(), Lease: h.id, Name: h.Name(), Class: classify(err)}
+	e := history.Event{Kind: history.Left, At: history.Now(), Lease: h.id, Name: h.Name(), How: h.how,
+		Class: classify(err)}
 	if err != nil {
 		e.Error = err.Error()
 	}

@@ -39,7 +39,8 @@ var steps = []step{
 	{6, (*worker).once},
 	{8, (*worker).briefly},
 	{4, (*worker).nested},
-	{2, func(w *worker, ctx context.Context, _ *rand.Rand) { w.rogue(ctx) }},
+	{4, (*worker).extended},
+	{2, (*worker).rogue},
 	{1, (*worker).visit},
 }
 

@@ -27,6 +27,11 @@ const (
 // storm has many calls wait for as many locks, which another client holds, with a pool of four connections, and cancels all
 // of them at once, while the holder releases what they wait for.
 func (w *worker) storm(ctx context.Context, o Order) {
+	if !w.big.TryLock() {
+		w.out.say(history.Event{Kind: history.Stormed, At: history.Now()})
+		return
+	}
+	defer w.big.Unlock()
 	n := w.storms.Add(1)
 	holderName, stormName := fmt.Sprintf("%s+holder%d", w.Label, n), fmt.Sprintf("%s+storm%d", w.Label, n)
 	holders, err := w.newPool(ctx, 4, w.Label)

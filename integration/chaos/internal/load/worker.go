@@ -45,11 +45,15 @@ type Order struct {
 	Do  string        `json:"do"` // one of the constants
 	N   int           `json:"n,omitempty"`
 	TTL time.Duration `json:"ttl,omitempty"`
+	For time.Duration `json:"for,omitempty"`
 }
 
 // What a worker can be ordered to do.
 const (
 	Storm    = "storm"  // N calls that wait for as many held locks are cancelled at once
+	Crowd    = "crowd"  // one client keeps N leases of the TTL, and beside them short ones for so long
+	Throng   = "throng" // N clients ask for one lock at once, each for so long at most
+	Extend   = "extend" // a lease, for so long
 	GoInside = "inside" // write, and wait within the callback, after the work, for GoOn
 	GoOn     = "go on"
 	Drain    = "drain" // end all calls
@@ -67,6 +71,7 @@ type worker struct {
 
 	ids     atomic.Int64
 	storms  atomic.Int64
+	big     sync.Mutex // held by what makes thousands of goroutines, or hundreds of connections
 	goOn    chan struct{}
 	errands sync.WaitGroup // what was ordered beside the load
 }
@@ -113,6 +118,16 @@ func Run(in io.Reader, out io.Writer) error {
 		switch o.Do {
 		case Storm:
 			w.errands.Go(func() { w.storm(load, o) })
+		case Crowd:
+			w.errands.Go(func() { w.crowd(load, o) })
+		case Throng:
+			w.errands.Go(func() { w.throng(load, o) })
+		case Extend:
+			w.errands.Go(func() {
+				q := request{how: "extended", names: []string{"extended " + w.Label}, mode: pglock.ModeExclusive,
+					ttl: 500 * time.Millisecond, patience: time.Second}
+				w.extend(load, rand.New(rand.NewPCG(w.Seed, uint64(w.id()))), q, o.For)
+			})
 		case GoInside:
 			w.errands.Go(func() { w.inside(load) })
 		case GoOn:
@@ -162,7 +177,7 @@ func (w *worker) newPool(ctx context.Context, most int32, name string) (*pgxpool
 
 // newClient tries for as long as faults may keep the server away.
 func (w *worker) newClient(ctx context.Context, pool *pgxpool.Pool, label string, opts ...pglock.Option) (c *pglock.Client, err error) {
-	opts = append(opts, pglock.WithDefaultHolder(label), pglock.WithSessionTTL(w.SessionTTL))
+	opts = append([]pglock.Option{pglock.WithDefaultHolder(label), pglock.WithSessionTTL(w.SessionTTL)}, opts...)
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		attempt, cancel := context.WithTimeout(ctx, 3*time.Second)
 		c, err = pglock.New(attempt, pool, opts...)

@@ -1,0 +1,78 @@
+package fencedstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// patience bounds a wait for something that happens at once unless the code is broken.
+const patience = 20 * time.Second
+
+// The context of a write's callback ends when any of its leases does, the last as well as the first: by a break that
+// the client hears of, or by a release. Its cause says which lease and why, and nothing of the write stays, though the
+// callback may return nil.
+func TestCallbackOfAWriteUnderSeveralFencesEndsWithAnyLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.exec(t, `CREATE TABLE done (n int)`)
+	admin, err := lockadmin.New(t.Context(), b.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends := map[string]struct {
+		end func(ctx context.Context, l *pglock.Lease)
+		is  error
+	}{
+		"broken": {func(ctx context.Context, l *pglock.Lease) {
+			mustBreak(t, admin, l)
+			if _, err := l.Check(ctx); !errors.Is(err, pglock.ErrLost) {
+				t.Errorf("the check after a break: %v", err)
+			}
+		}, pglock.ErrLost},
+		"released": {func(ctx context.Context, l *pglock.Lease) { _ = l.Release(ctx) }, pglock.ErrReleased},
+	}
+	for what, end := range ends {
+		for n := range 3 {
+			if t.Failed() {
+				return // each waits for long
+			}
+			t.Run(fmt.Sprint(what, " ", n), func(t *testing.T) {
+				var fences []fencedstore.Fence
+				for i := range 3 {
+					fences = append(fences, fencedstore.Fence{Lease: b.acquire(t, fmt.Sprint(t.Name(), i))})
+				}
+				lost := fences[n].Lease
+				err := b.store.WriteAll(t.Context(), fences, func(ctx context.Context, tx pgx.Tx) error {
+					if _, err := tx.Exec(ctx, `INSERT INTO done VALUES (1)`); err != nil {
+						return err
+					}
+					end.end(t.Context(), lost)
+					select {
+					case <-ctx.Done():
+					case <-time.After(patience):
+						t.Fatalf("lease %d has ended, and the callback goes on", n)
+					}
+					if cause := context.Cause(ctx); !errors.Is(cause, end.is) || !errors.Is(cause, lost.Err()) {
+						t.Errorf("the cause is %v, want that of lease %d: %v", cause, n, lost.Err())
+					}
+					return nil
+				})
+				if !errors.Is(err, end.is) {
+					t.Errorf("the write: %v, want %v", err, end.is)
+				}
+			})
+		}
+	}
+	if n := b.number(t, `SELECT count(*) FROM done`); n != 0 {
+		t.Errorf("%d writes were committed", n)
+	}
+}

@@ -1,0 +1,39 @@
+//go:build unix
+
+package main
+
+import (
+	"time"
+
+	"github.com/pglock-dev/pglock/integration/chaos/internal/history"
+	"github.com/pglock-dev/pglock/integration/chaos/internal/load"
+)
+
+var manyFaults = []fault{
+	{name: "crowd", about: "a client keeps thousands of long leases, and beside them short ones of 100 to 300 ms (--crowd)",
+		lane: crowdLane, weight: 1, quiet: true, run: crowded},
+	{name: "throng", about: "hundreds of clients ask for one lock at once (--throng)",
+		lane: useLane, weight: 1, quiet: true, full: true, run: thronged},
+}
+
+// crowded goes on while the other faults pause, so that losses can be seen that nothing else explains.
+func crowded(h *hit) error {
+	return h.orders(load.Order{Do: load.Crowd, N: h.crowd, TTL: 12 * time.Second,
+		For: between(h.rand, 8*time.Second, 16*time.Second)}, history.Crowded)
+}
+
+// thronged may fill the server: each client has two connections of its own, and on a busy machine more.
+func thronged(h *hit) error {
+	return h.orders(load.Order{Do: load.Throng, N: h.throng, TTL: 1500 * time.Millisecond, For: 40 * time.Second},
+		history.Thronged)
+}
+
+// orders tells any worker to do something, and waits for it to say that it has.
+func (h *hit) orders(o load.Order, done history.Kind) error {
+	m := h.crew[h.rand.IntN(len(h.crew))].now()
+	said := m.next(done)
+	if m.tell(o) == nil {
+		m.await(h.ctx, said, time.Minute)
+	}
+	return nil
+}

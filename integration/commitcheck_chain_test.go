@@ -1,0 +1,49 @@
+package integration
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// A transaction may have a snapshot from before a renewal. The check inside COMMIT then locks the version of the lease's
+// row that it sees, which the renewal leaves open to it, and has to notice that a later version was ended: each way to
+// end a lease is a change of the key for whoever follows the versions. A lock in a subtransaction, and the change
+// outside it, would be none.
+func TestI4_A5_TheCheckFollowsTheRowFromARenewalToTheEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newPeer(t, db.URL()).exec(t, `CREATE TABLE ledger (token bigint NOT NULL)`)
+	for what, sql := range map[string]string{
+		"release_lease":  `SELECT released FROM pglock.release_lease($1, $2, $3) WHERE $4 <> ''`,
+		"release_leases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], '{0}') WHERE $4 <> ''`,
+		"give_up":        `SELECT ended FROM pglock.give_up($4, ARRAY[$1], ARRAY[$3::uuid]) WHERE $2::bigint > 0`,
+		"spending":       `SELECT ended FROM pglock.give_up($4, ARRAY[$1], ARRAY[$3::uuid], true) WHERE $2::bigint > 0`,
+		"break_lock":     `SELECT true FROM pglock.break_lock($1, 'test', 'test', $2) WHERE $3 <> $4`,
+		"break_session": `SELECT b.new_token IS NOT NULL FROM pglock.locks l, pglock.break_session(l.session_id, 'test', 'test') b
+			WHERE l.name = $1 AND $2::bigint > 0 AND $3 <> $4`,
+	} {
+		for _, level := range levels {
+			t.Run(what+"/"+string(level), func(t *testing.T) {
+				t.Parallel()
+				f := beginFenced(t, db.URL(), level, time.Minute)
+				f.renew(t)
+				if !one[bool](t, f.look, sql, f.g.name, f.g.token, f.g.id.String(), f.key.String()) {
+					t.Fatal("the lease has not ended")
+				}
+				_, err := f.Exec(t.Context(), `COMMIT`)
+				want := []string{"LK001", "LK002", "LK003"}
+				if level != pgx.ReadCommitted {
+					want = []string{"40001"}
+				}
+				if !slices.Contains(want, state(err)) {
+					t.Errorf("I4: COMMIT after the end answers %v", err)
+				}
+			})
+		}
+	}
+}

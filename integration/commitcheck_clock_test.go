@@ -1,0 +1,59 @@
+package integration
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// Whoever has locked the row of a lease and leaves it as it was, as a look before a hand-over does, makes the check of its
+// holder wait. The lease may end meanwhile: then nothing commits, though it was held when the check began.
+func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	newLedger(t, db)
+	for check, sql := range map[string]string{
+		"inside COMMIT": `COMMIT`,
+		"set immediate": `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`,
+		"seal":          `SELECT pglock.seal(ARRAY[$1])`,
+	} {
+		for _, level := range levels {
+			t.Run(check+"/"+string(level), func(t *testing.T) {
+				t.Parallel() // it is waiting for leases to end
+				for deadline := time.Now().Add(patience); ; {
+					f := beginFenced(t, db.URL(), level, time.Second)
+					other := newPeer(t, db.URL())
+					other.exec(t, `BEGIN`)
+					other.exec(t, `SELECT pglock.hand_over($1, $2, $3, 'nobody', p_look => true)`, f.g.name, f.g.token, f.g.id.String())
+					var args []any
+					if check == "seal" {
+						args = []any{f.g.name}
+					}
+					done := make(chan error, 1)
+					go func() {
+						_, err := f.Exec(context.Background(), sql, args...)
+						done <- err
+					}()
+					f.awaitBlocked(t, f.look)
+					inTime := one[bool](t, f.look, `SELECT clock_timestamp() < $1`, f.ends)
+					awaitExpiry(t, f.look, f.g.name)
+					other.exec(t, `ROLLBACK`)
+					if err := <-done; state(err) != "LK001" {
+						t.Fatalf("I4: the lease ended while the check waited for its row, and the answer is %v; want LK001", err)
+					}
+					f.exec(t, `ROLLBACK`)
+					if n := one[int](t, f.look, `SELECT count(*) FROM ledger WHERE token = $1`, f.g.token); n != 0 {
+						t.Errorf("I4: %d rows were committed, want none", n)
+					}
+					if inTime {
+						return // else it shows nothing: the machine was busy, and the check came too late anyway
+					} else if time.Now().After(deadline) {
+						t.Fatal("the check never began before the lease had ended")
+					}
+				}
+			})
+		}
+	}
+}

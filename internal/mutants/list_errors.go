@@ -1,0 +1,46 @@
+package main
+
+// ofErrors are the faults of what errors say, and of connections that a transaction leaves behind.
+var ofErrors = []mutant{
+	{"a loss is taken for a timeout of the caller's", []edit{
+		{"pglock/errors.go", "func (e *LostError) Is(target error) bool { return target == ErrLost }", "func (e *LostError) Is(target error) bool { return target == ErrLost || errors.Is(e.Err, target) }"},
+	}, failing, "^TestLossIsNot"},
+	{"a call under a lost lease says only that a context has ended", []edit{
+		{"internal/failure/failure.go", "\tcase says && !knows:\n", "\tcase says && !knows && false:\n"},
+	}, failing, "^TestCallUnder|^TestCallThatWaits"},
+	{"a call that knows of the loss does not say that its context has ended", []edit{
+		{"internal/failure/failure.go", "\tcase knows && !says:\n", "\tcase knows && !says && false:\n"},
+	}, failing, "^TestCallUnder|^TestCallThatWaits"},
+	{"a callback that ends with its context hides why", []edit{
+		{"fencedstore/write.go", "return failure.OfContext(ctx, o.observeRefusal(ctx, theirs.error))", "return o.observeRefusal(ctx, theirs.error)"},
+	}, failing, "^TestCallThatWaits"},
+	{"errors inside an error name their packages again", []edit{
+		{"internal/failure/failure.go", "\t\t\t*text = strings.Replace(*text, whole, rest, 1)\n", "\t\t\t_ = rest\n"},
+	}, failing, "^TestErrorOfAnExported"},
+	{"an unknown outcome is taken for a timeout of the caller's", []edit{
+		{"fencedstore/outcome.go", "errors.Join(cause, failure.OfOurs(err))", "errors.Join(cause, err)"},
+	}, drivers, "^TestI17_Outcome"},
+
+	{"a connection that overran its limits goes back to the pool", []edit{
+		{"fencedstore/write.go", "\tif w.late || w.pass.overran() {\n", "\tif false {\n"},
+	}, store, "^TestTransactionThatOverran"},
+	{"database/sql gets a connection back that nobody may use", []edit{
+		{"fencedstore/sqlconn.go", "return driver.ErrBadConn })", "return nil })"},
+	}, store, "^TestTransactionThatOverran"},
+
+	{"a wait for a lock may take as long as its statement", []edit{
+		{schema, "LEAST(GREATEST(20, p_ms / 20), p_ms / 4, 1000)", "0::bigint"},
+	}, store, "^TestWaitForALock"},
+	{"a write in line is told of the one before it", []edit{
+		{schema, "WHERE o.by = '{}' AND o.pid <> p_pid) c", "WHERE o.pid = ANY (pg_blocking_pids(p_pid))) c"},
+	}, store, "^TestEveryWriteInLine"},
+	{"a write at its fence is not told for whom it waits", []edit{
+		{"fencedstore/lookout.go", "resources: o.resources(), cancel", "cancel"},
+	}, store, "^TestWriteThatWaitsAtItsFence"},
+	{"every write asks for whom it waits", []edit{
+		{"fencedstore/lookout.go", "\tfirst := p.lockLimit() * 3 / 4\n", "\tfirst := time.Duration(0)\n"},
+	}, store, "^TestWriteThatIsNotSlow"},
+	{"a wait behind a lock asks for more time", []edit{
+		{"fencedstore/timelimit.go", "\tcase e.Setting == \"lock_timeout\":\n", "\tcase e.Setting == \"lock_timeout\" && false:\n"},
+	}, store, "^TestWriteBehindALockThatNobody"},
+}

@@ -1,0 +1,80 @@
+package main
+
+// ofTheSchedule are the faults of when leases are renewed, and beside what.
+var ofTheSchedule = []mutant{
+	{"a statement for long leases holds up a short one", []edit{
+		{"pglock/leases.go", "\t\ta.hold = min(a.hold, l.ttl/holdsUp)\n", ""},
+	}, library, "^TestThousandsOfLong"},
+	{"leases of all TTLs go in one statement", []edit{
+		{"pglock/leases.go", "\t\tif l.class != class {\n", "\t\tif false {\n"},
+	}, library, "^TestAStatementRenews"},
+	{"everything waits for a statement that is silent", []edit{
+		{"pglock/leases.go", "\t\twake = max(a.beside, h.last.began+a.hold-now.Mono)\n", "\t\twake = never\n"},
+	}, library, "^TestASilentStatement"},
+	{"a statement that is late is cut off", []edit{
+		{"pglock/heartbeat.go", "max(limit, cutOff)", "limit"},
+	}, library, "^TestASlowRenewal"},
+	{"a lease is asked for again while the server may still answer", []edit{
+		{"pglock/leases.go", "\t\tif c.asked {\n", "\t\tif false {\n"},
+	}, library, "^TestALeaseWhoseRenewal"},
+	{"a late failure undoes what a later attempt has renewed", []edit{
+		{"pglock/renew.go", "\t\tcase !latest: // it was asked for again, and perhaps renewed\n", "\t\tcase !latest && false:\n"},
+	}, library, "^TestALateFailure"},
+	{"clients that fail together come back together", []edit{
+		{"pglock/renew.go", "soonest+time.Duration(later*float64(soonest))", "2*soonest"},
+	}, library, "^TestClientsThatFail"},
+	{"a lost connection fails a request with a grace", []edit{
+		{"pglock/grace.go", "\t\tif !protocol.ConnectionLost(err) || ", "\t\tif protocol.ConnectionLost(err) || "},
+	}, library, "^TestGraceOutlives"},
+}
+
+// ofConnections are the faults of getting a connection, and of leaving nothing behind.
+var ofConnections = []mutant{
+	{"a server without a free slot is no server", []edit{
+		{"internal/protocol/failures.go", ", state == stateNoSlot:", ":"},
+		{"internal/protocol/failures.go", "return errors.As(err, &connect) && ", "return false && errors.As(err, &connect) && "},
+	}, integration, "^TestAServerWithoutAFreeSlot"},
+	{"idle connections of the pool keep no lease", []edit{
+		{"internal/lending/lender.go", "borrowed == nil && (idle || full) {", "borrowed == nil && (idle || full) && false {"},
+		{"internal/lending/lender.go", " || l.sparesDials()) && l.idle() {", ") && l.idle() {"},
+	}, integration, "^TestAServerWithoutAFreeSlot"},
+	{"a release takes no connection but the pool's", []edit{
+		{"internal/server/server.go", "releasesWide, errClosed, s.lend,", "releasesWide, errClosed, s.borrow,"},
+	}, integration, "^TestAServerWithoutAFreeSlot"},
+	{"a dial that hangs is waited for", []edit{
+		{"internal/lending/lender.go", "\t\t\tlate = true\n", ""},
+	}, lendingPackage, "^TestADialThatHangsIsWaited"},
+	{"a slow dial is not waited for", []edit{
+		{"internal/lending/lender.go", "alone.Reset(head(ctx, dialHeadStart))", "alone.Reset(pause)"},
+	}, lendingPackage, "^TestASlowDial"},
+	{"an exhausted pool is waited for", []edit{
+		{"internal/lending/lender.go", "\tdials := l.dial(order, dialled)\n", "\tdials := false\n"},
+	}, lendingPackage, "^TestAnExhaustedPool"},
+	{"a dial ends with the time of who waits for it", []edit{
+		{"internal/lending/lender.go", "context.WithTimeout(l.Life, l.Limit)", "context.WithTimeout(l.Life, headStart/4)"},
+	}, lendingPackage, "^TestADialThatComesTooLate"},
+	{"a full server is asked for a slot with every statement", []edit{
+		{"internal/lending/lender.go", " || !l.refused.IsZero() && time.Since(l.refused) < shyFor", ""},
+	}, lendingPackage, "^TestAFullServer"},
+	{"every release of a process with an exhausted pool dials", []edit{
+		{"internal/lending/lender.go", "\t\tif conn, open := l.take(); open {\n\t\t\treturn l.own(conn), nil\n\t\t}\n\t}\n\treturn l.race", "\t}\n\treturn l.race"},
+	}, lendingPackage, "^TestAnExhaustedPoolCosts"},
+	{"hundreds of callers dial hundreds of connections", []edit{
+		{"internal/lending/lender.go", ", order == PoolFirst && l.lent+l.dials >= ownMost:", ":"},
+	}, lendingPackage, "^TestCallersOfAnExhaustedPool"},
+	{"who has dialled for another dials no more", []edit{
+		{"internal/lending/lender.go", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t}\n\t\tended <- err\n", "\t\tif err == nil {\n\t\t\tl.put(conn)\n\t\t\treturn\n\t\t}\n\t\tended <- err\n"},
+	}, lendingPackage, "^TestWhoseDialHasServed"},
+	{"a connection of the pool that came too late is kept", []edit{
+		{"internal/lending/lender.go", "\t\t\tif err == nil {\n\t\t\t\tgive()\n\t\t\t}\n", ""},
+	}, lendingPackage, "^TestWhatNobodyReceives"},
+	{"Close leaves a session", []edit{
+		{"pglock/close.go", "\tif c.mayBeKnown.Load() {\n", "\tif c.mayBeKnown.Load() && false {\n"},
+	}, library, "^TestCloseLeavesNoSession"},
+	{"Close does not know that a wait makes a session", []edit{
+		{"pglock/request.go", "\t\t\t\tc.mayBeKnown.Store(true)\n", ""},
+	}, library, "^TestCloseLeavesNoSession"},
+	{"Close ends a session that a look then brings back", []edit{
+		{"pglock/close.go", "\tc.land(ctx)\n", "\tdefer c.land(ctx)\n"},
+	}, library, "^TestCloseEndsTheSession"},
+}

@@ -1,0 +1,27 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/protocol"
+)
+
+// briefly limits a step aside, and the wait for its connection.
+const briefly = time.Second
+
+// Aside runs one short step beside what goes on, on a connection of the pool or, if none is free soon, on another that
+// can be had. The end of ctx ends the wait for a connection, and leaves a step that has one alone, because pgx would
+// close the connection.
+func (s *Server) Aside(ctx context.Context, step protocol.Step) error {
+	waiting, cancel := context.WithTimeout(ctx, briefly)
+	conn, give, err := s.lend(waiting)
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer give()
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), briefly)
+	defer cancel()
+	return s.executor.Run(running, conn, step)
+}

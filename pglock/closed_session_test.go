@@ -1,0 +1,98 @@
+package pglock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Short programs that each leave a row would pile them up, and people would take them for alive.
+func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	pool, look := db.Pool(t), db.Conn(t)
+	mustAcquire(t, startClient(t, db.Pool(t)), "held by another", pglock.WithTTL(time.Hour))
+	sessions := func(holder string) (n int) {
+		err := look.QueryRow(t.Context(), "SELECT count(*) FROM pglock.sessions WHERE holder = $1", holder).Scan(&n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	take := func(name string, opts ...pglock.AcquireOption) func(context.Context, *pglock.Client) error {
+		return func(ctx context.Context, c *pglock.Client) error {
+			_, err := c.Acquire(ctx, name, opts...)
+			return err
+		}
+	}
+	waits := func(ctx context.Context, c *pglock.Client) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		result := make(chan error, 1)
+		go func() { result <- take("held by another")(ctx, c) }()
+		eventually(t, "the call to queue", func() (queued bool) {
+			err := look.QueryRow(ctx, "SELECT count(*) > 0 FROM pglock.waiters").Scan(&queued)
+			return err == nil && queued
+		})
+		cancel()
+		return <-result
+	}
+	for what, tc := range map[string]struct {
+		do   func(context.Context, *pglock.Client) error
+		want error
+	}{
+		"nothing":                     {do: func(context.Context, *pglock.Client) error { return nil }},
+		"a semaphore":                 {do: take("semaphore", pglock.WithLimit(1000))},
+		"a shared lock":               {do: take("shared", pglock.WithShared())},
+		"a name that is new":          {do: take("new")},
+		"a name that was used before": {do: take("new once")},
+		"several names": {do: func(ctx context.Context, c *pglock.Client) error {
+			_, err := c.AcquireAll(ctx, []string{"one", "two"})
+			return err
+		}},
+		"a lease that it released": {do: func(ctx context.Context, c *pglock.Client) error {
+			return c.Do(ctx, "done", func(context.Context, *pglock.Lease) error { return nil })
+		}},
+		"a lease without a wait": {do: func(ctx context.Context, c *pglock.Client) error {
+			_, err := c.TryAcquire(ctx, "tried", pglock.WithLimit(3))
+			return err
+		}},
+		"a lease that it extended": {do: func(ctx context.Context, c *pglock.Client) error { // which marks a connection
+			l, err := c.TryAcquire(ctx, "extended")
+			if err == nil {
+				_, err = l.Extend(ctx, time.Hour)
+			}
+			return err
+		}},
+		"a wait":    {waits, context.Canceled},
+		"a refusal": {take("held by another", pglock.WithMaxWait(0)), pglock.ErrHeld},
+		"a watch": {do: func(ctx context.Context, c *pglock.Client) error {
+			for _, err := range c.Watch(ctx, "held by another") {
+				return err
+			}
+			return nil
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for range 2 { // the second finds the name used
+				c, err := pglock.New(t.Context(), pool, pglock.WithDefaultHolder(what))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := tc.do(t.Context(), c); !errors.Is(err, tc.want) {
+					t.Error(err)
+				}
+				if err := c.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if n := sessions(what); n != 0 {
+					t.Errorf("%d sessions are left", n)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,5 @@
+//go:build !long
+
+package pglock_test
+
+const long = false
