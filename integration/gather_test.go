@@ -73,6 +73,7 @@ type crowd struct {
 	*pglock.Client
 	t      *testing.T
 	pool   *pgxpool.Pool
+	door   doorway
 	sent   *statements
 	stacks []byte // see under
 }
@@ -80,30 +81,58 @@ type crowd struct {
 func newCrowd(t *testing.T, url string, connections int32, change ...func(*pgxpool.Config)) *crowd {
 	t.Helper()
 	c := &crowd{t: t, stacks: make([]byte, 1<<20), sent: &statements{states: make(map[string]int)}}
-	c.pool = newPool(t, url, append(change, maxConnections(connections), func(p *pgxpool.Config) { p.ConnConfig.Tracer = c.sent })...)
+	c.pool = newPool(t, url, append(change, maxConnections(connections), func(p *pgxpool.Config) {
+		p.ConnConfig.Tracer = c.sent
+		p.PrepareConn = c.door.pass
+	})...)
 	c.Client = newClient(t, c.pool, pglock.WithDefaultHolder("crowd"))
 	c.sent.since()
 	return c
 }
 
-// hold takes every connection of the pool, so that no statement can be sent until they are given back.
-func (c *crowd) hold() (free func()) {
-	c.t.Helper()
-	var conns []*pgxpool.Conn
-	for range c.pool.Config().MaxConns {
-		conn, err := c.pool.Acquire(c.t.Context())
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		conns = append(conns, conn)
+// doorway keeps back whoever takes a connection while it is closed.
+type doorway struct {
+	mu     sync.Mutex
+	closed chan struct{} // nil: it is open
+}
+
+// pass is a pool's PrepareConn. It waits for longer than the head start that the client gives the pool, however slow the
+// machine is: what waits here goes in one statement.
+func (d *doorway) pass(ctx context.Context, _ *pgx.Conn) (bool, error) {
+	d.mu.Lock()
+	closed := d.closed
+	d.mu.Unlock()
+	if closed == nil {
+		return true, nil
 	}
-	free = sync.OnceFunc(func() {
-		for _, conn := range conns {
-			conn.Release()
+	left := make(chan struct{})
+	defer context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			close(left)
 		}
+	})()
+	select {
+	case <-closed:
+		return true, nil
+	case <-left:
+		return true, ctx.Err()
+	}
+}
+
+// hold closes the door, so that no statement can be sent until it is opened.
+func (c *crowd) hold() (open func()) {
+	closed := make(chan struct{})
+	c.door.mu.Lock()
+	c.door.closed = closed
+	c.door.mu.Unlock()
+	open = sync.OnceFunc(func() {
+		c.door.mu.Lock()
+		c.door.closed = nil
+		c.door.mu.Unlock()
+		close(closed)
 	})
-	c.t.Cleanup(free)
-	return free
+	c.t.Cleanup(open)
+	return open
 }
 
 // under counts the goroutines of this process that are blocked in this method of a coalescer.
@@ -151,7 +180,7 @@ func (a *attempt) isDone() bool {
 // widest coalescer, because a call that waits alone for long is sent alone.
 const openers = 10
 
-// gather makes the calls while the pool has no connection, and returns when all of them wait. Those after the openers are in
+// gather makes the calls while the door is closed, and returns when all of them wait. Those after the openers are in
 // one statement then, in this order, which goes when there is a connection.
 func (c *crowd) gather(calls []*attempt, call func(*attempt)) []*attempt {
 	c.t.Helper()
@@ -175,7 +204,7 @@ func (c *crowd) gather(calls []*attempt, call func(*attempt)) []*attempt {
 	return calls
 }
 
-// together makes the calls while the pool has no connection, gives it back, and waits for all of them.
+// together makes the calls while the door is closed, opens it, and waits for all of them.
 func (c *crowd) together(calls []*attempt, call func(*attempt)) []*attempt {
 	c.t.Helper()
 	free := c.hold()
