@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -370,11 +371,11 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 				c := startClient(t, s, trust.SystemClock(), WithSessionTTL(ttl))
 				_, result := waiting(t.Context(), t, c, "report")
 				time.Sleep(30 * time.Second)
-				hung, before := false, len(s.of("look"))
+				before := len(s.of("look"))
+				var hung atomic.Bool
 				s.set(func() {
 					s.onLook = func(ctx context.Context, nested []int64) (map[int64]protocol.Sighting, error) {
-						if !hung {
-							hung = true
+						if hung.CompareAndSwap(false, true) {
 							<-ctx.Done() // the connection has died silently
 							return nil, ctx.Err()
 						}
@@ -383,7 +384,7 @@ func TestI8_LookThatHangsCostsNoSessionItsLife(t *testing.T) {
 				})
 				time.Sleep(30 * time.Second)
 				looks := s.of("look")
-				if gap := looks[before+1].at - looks[before-1].at; !hung || gap > ttl*7/10 {
+				if gap := looks[before+1].at - looks[before-1].at; !hung.Load() || gap > ttl*7/10 {
 					t.Errorf("%v between two looks that came through, want at most 7/10 of %v", gap, ttl)
 				}
 				still(t, result)
