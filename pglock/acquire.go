@@ -139,12 +139,12 @@ func grantOf(a protocol.Answer, sent trust.Instant) granted {
 
 // getGrant requests the lock, and waits for it if it is held and the request says so.
 func (c *Client) getGrant(ctx context.Context, q *pending) (granted, error) {
-	a, sent, err := c.ask(ctx, q)
+	a, err := c.ask(ctx, q)
 	switch {
 	case err == nil && a.Granted:
-		return grantOf(a, sent), nil
+		return grantOf(a, q.Asked), nil
 	case err == nil && q.Wait:
-		return c.waitInQueue(ctx, q, a, sent)
+		return c.waitInQueue(ctx, q, a)
 	case err == nil:
 		err = heldError(a, q.Name)
 	case q.Wait:

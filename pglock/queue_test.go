@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,6 +109,37 @@ func TestReleaseHandsTheLockToAWaiterOfTheSameClientAtOnce(t *testing.T) {
 		}
 		if n := len(s.of("announce")); n != 0 {
 			t.Errorf("%d announcements of what everybody concerned knows", n)
+		}
+	})
+}
+
+// A call whose context has ended leaves its statement, which may still grant the lock to a waiter of the same client, and
+// may be long about it: the lease runs from the grant, and not from the answer.
+func TestI7_HintOfAnAbandonedCallCountsFromWhenThatCallWasSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		q := queued(s, time.Hour)
+		s.onLook = noLook
+		c := startClient(t, s, trust.SystemClock())
+		id, result := waiting(t.Context(), t, c, "report")
+		s.set(func() {
+			s.onAcquire = func(context.Context, call) (protocol.Answer, error) {
+				hint := q.grant(id, DefaultTTL)
+				time.Sleep(10 * time.Second) // until it is committed
+				return protocol.Answer{Handed: protocol.Handed{Hints: []string{hint}}}, nil
+			}
+		})
+		time.Sleep(18 * time.Second) // the ticket was seen too long ago to be trusted, the call was not
+		sent := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := c.TryAcquire(ctx, "report"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("%v, want the call to leave its statement", err)
+		}
+		l := mustGet(t, result)
+		if l.Token() != 6 || time.Since(sent) != 10*time.Second || l.Deadline() != sent.Add(29*time.Second) {
+			t.Errorf("%v after %v with deadline %v after the call was sent; want token 6 at its answer, trusted for 29s",
+				l, time.Since(sent), l.Deadline().Sub(sent))
 		}
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/internal/queue"
 	"github.com/pglock-dev/pglock/internal/server"
-	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 const (
@@ -87,13 +86,13 @@ func (c *Client) newPending(ctx context.Context, r request) (*pending, error) {
 // ask sends the request until it is answered, ctx or the client ends, or trying makes no sense. It passes on
 // grants to others that the answer contains. An attempt still under way when the call ends is taken back
 // (abandoned).
-func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent trust.Instant, err error) {
+func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, err error) {
 	asking, cancel := context.WithCancel(ctx) // a hanging request ends with the client too
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 	var patience <-chan time.Time // starts with the first failure
 	for delay := firstAgain; ; delay = min(2*delay, lastAgain) {
-		sent = c.now()
+		q.Asked = c.now()
 		if err = q.owner.makeKnown(asking); err == nil {
 			q.Nested = q.owner.Nested()
 			if q.Wait {
@@ -109,25 +108,25 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 		locked := protocol.LockedOut(err)
 		switch {
 		case err == nil:
-			c.tellSoon(q.Name, a.Handed, sent)
-			return a, sent, nil
+			c.tellSoon(q.Name, a.Handed, q.Asked)
+			return a, nil
 		case asking.Err() != nil || errors.Is(err, ErrClosed):
-			return a, sent, c.endOfWait(ctx)
+			return a, c.endOfWait(ctx)
 		case protocol.State(err) == protocol.StateSpentGrantID: // its grant ID is spent: begin anew
 			if q.GrantID, err = newGrantID(); err != nil {
-				return a, sent, err
+				return a, err
 			}
 			q.Retry, q.lost = false, false
 			continue
 		case q.Metadata != nil && slices.Contains([]string{"22P02", "22P05", "22003"}, protocol.State(err)):
-			return a, sent, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can hold: " + protocol.Message(err)}
+			return a, &ArgumentError{"metadata", argument.Shorten(string(q.Metadata)), "be a value that jsonb can hold: " + protocol.Message(err)}
 		case locked && q.Wait: // for as long as ctx; no connection is held meanwhile
 			pause.For(asking, lockedOutPause)
 			continue
 		case locked && !q.Retry: // for a second somebody has been deciding about the lock
-			return protocol.Answer{}, sent, nil
+			return protocol.Answer{}, nil
 		case server.NeverSent(err) && !q.Retry && !q.Wait, !protocol.ConnectionLost(err) && !locked:
-			return a, sent, errorFromSQL(err, q.Name, 0)
+			return a, errorFromSQL(err, q.Name, 0)
 		}
 		if patience == nil {
 			patience = time.After(q.bears())
@@ -135,12 +134,12 @@ func (c *Client) ask(ctx context.Context, q *pending) (a protocol.Answer, sent t
 		select {
 		case <-time.After(delay):
 		case <-asking.Done():
-			return a, sent, c.endOfWait(ctx)
+			return a, c.endOfWait(ctx)
 		case <-patience:
 			if !q.lost {
-				return a, sent, err
+				return a, err
 			}
-			return a, sent, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+			return a, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 	}
 }

@@ -18,7 +18,7 @@ const leavePatience = 250 * time.Millisecond
 // waitInQueue waits for the grant of a request that has a ticket. The grant arrives as a hint. The call asks
 // the server again only if the hint is missing or too late to be trusted, or, as the first in the queue, when
 // the holder's lease ends.
-func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer, sent trust.Instant) (granted, error) {
+func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer) (granted, error) {
 	t := queue.NewTicket(q.owner)
 	c.listener.Want(c.channel())
 	defer c.listener.Unwant(c.channel())
@@ -32,7 +32,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer,
 		} else {
 			q.Retry, q.queued = true, true
 			c.waiting(&q.request, a.Place)
-			if c.queue.Put(t, q.GrantID, a, sent, c.now()) {
+			if c.queue.Put(t, q.GrantID, a, q.Asked, c.now()) {
 				signal(c.beatWake)
 			}
 			c.calls.answered(q)
@@ -46,13 +46,13 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer,
 		}
 		last := a
 		if err == nil {
-			a, sent, err = c.ask(ctx, q)
+			a, err = c.ask(ctx, q)
 		}
 		switch {
 		case err != nil:
 			return granted{}, c.leaveQueue(q, last, err)
 		case a.Granted:
-			return grantOf(a, sent), nil
+			return grantOf(a, q.Asked), nil
 		}
 	}
 }

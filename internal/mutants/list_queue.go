@@ -223,6 +223,9 @@ var ofTheQueue = []mutant{
 	{"I7 a hint of an earlier ticket revives trust", []edit{
 		{"internal/queue/queue.go", "\tif a.Ticket != t.number || t.news.Hint == nil {", "\tif t.news.Hint == nil {"},
 	}, library, "^TestI7_LateHint"},
+	{"I7 the hint of an abandoned call counts from its answer", []edit{
+		{"pglock/takeback.go", "q.Name, a.Handed, q.Asked)", "q.Name, a.Handed, c.now())"},
+	}, library, "^TestI7_HintOfAnAbandoned"},
 	{"I7 a hint is for whichever call waits", []edit{
 		{"internal/queue/hint.go", "\tt := q.tickets[h.ticket]\n\tif t == nil {\n", "\tt := q.tickets[h.ticket]\n\tfor _, any := range q.tickets {\n\t\tt = any\n\t}\n\tif t == nil {\n"},
 	}, library, "^TestI7_LateHint"},

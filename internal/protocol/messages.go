@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/pglock-dev/pglock/internal/trust"
 )
 
 // Session is the client, as the queue knows it. Only the client knows the key.
@@ -35,6 +37,8 @@ type Request struct {
 	Owner    uuid.UUID
 	Nested   bool // the owner holds a lock
 	Retry    bool
+
+	Asked trust.Instant // a moment before it was sent: grants that its answer brings are trusted from then
 }
 
 // Answer is the server's answer to one request for a lock: granted, or the holder and the place in the queue.
