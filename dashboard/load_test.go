@@ -147,7 +147,7 @@ func TestTwoHundredStreamsWithSlowReadersHoldUpNobody(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "every reader is there, or was disconnected", func() bool { _, n := s.page.Watched(); return n >= quick })
+	pgtest.Eventually(t, "every reader is there, or was disconnected", func() bool { _, n := s.page.Watched(); return n >= quick })
 	s.execute("UPDATE pglock.locks SET holder = 'somebody else' WHERE name = 'lock 00001'")
 	all.Wait()
 	s.wantWatched(1, quick) // the slow ones are gone

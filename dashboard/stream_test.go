@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
 )
 
 func escape(s string) string { return url.QueryEscape(s) }
@@ -92,23 +94,9 @@ func (e *events) until(name, text string) string {
 	}
 }
 
-// eventually waits until something holds that nothing announces.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	tick, late := time.NewTicker(5*time.Millisecond), time.After(time.Minute)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-late:
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 func (s *stage) wantWatched(feeds, streams int) {
 	s.t.Helper()
-	eventually(s.t, "the feeds and streams that are open", func() bool {
+	pgtest.Eventually(s.t, "the feeds and streams that are open", func() bool {
 		f, n := s.page.Watched()
 		return f == feeds && n == streams
 	})
@@ -169,7 +157,7 @@ func TestAPageThatJoinsLaterGetsTheTimesOfThisMoment(t *testing.T) {
 	s.hold("app-1", "nightly")
 	early := s.stream("/api/stream")
 	was := decode[locks](t, early.next("locks")).Locks[0].Remaining
-	eventually(t, "another reader of the same feed gets a later time", func() bool {
+	pgtest.Eventually(t, "another reader of the same feed gets a later time", func() bool {
 		late := s.stream("/api/stream")
 		defer late.cancel()
 		return decode[locks](t, late.next("locks")).Locks[0].Remaining < was-100

@@ -347,6 +347,7 @@ func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 	newLedger(t, db)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			f := &fencedTx{peer: newHastyPeer(t, db.URL()), look: newHastyPeer(t, db.URL())}
 			b := alone(t, f.peer, t.Name(), 8)
 			f.g = b.with(b.first + 3)

@@ -153,7 +153,7 @@ func TestTrap9_StormOfCancelledWaits(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	eventually(t, "every queue to be empty and every lock free", func() bool {
+	pgtest.Eventually(t, "every queue to be empty and every lock free", func() bool {
 		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 	t.Logf("%d served, %d cancelled, %d grants", served.Load(), cancelled.Load(), checkGrants(t, look))

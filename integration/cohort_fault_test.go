@@ -175,7 +175,7 @@ func TestI2_I8_TurnsOutliveAServerCrash(t *testing.T) {
 	}
 	goOn := func() {
 		before := [2]int64{turns[0].Load(), turns[1].Load()}
-		eventually(t, "both clients to go on", func() bool { return turns[0].Load() > before[0]+100 && turns[1].Load() > before[1]+100 })
+		pgtest.Eventually(t, "both clients to go on", func() bool { return turns[0].Load() > before[0]+100 && turns[1].Load() > before[1]+100 })
 	}
 	for range 2 {
 		goOn()
@@ -196,10 +196,7 @@ func TestI2_I8_TurnsOutliveAServerCrash(t *testing.T) {
 // heartbeats. All calls are served, and when it is over nobody holds a lock that nobody knows of.
 func TestTrap9_LinesWhoseConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
-	chaos := 2 * time.Second
-	if testing.Short() {
-		chaos = 800 * time.Millisecond
-	}
+	chaos := lasting(2 * time.Second)
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	logGrants(t, look)
@@ -274,7 +271,7 @@ func TestI6_LostAnswerOfALineYieldsTheOneTrueGrant(t *testing.T) {
 			got := make(chan fetched, 4)
 			acquireInBackground(t.Context(), c, 0, "x", got)
 			awaitQueue(t, look, "x", 1)
-			eventually(t, "the first call to read the answer that gives it its ticket", func() bool { return pool.Stat().AcquiredConns() == idle })
+			pgtest.Eventually(t, "the first call to read the answer that gives it its ticket", func() bool { return pool.Stat().AcquiredConns() == idle })
 			line.cut(t, direction)
 			for n := range 3 {
 				acquireInBackground(t.Context(), c, n+1, "x", got)
@@ -282,7 +279,7 @@ func TestI6_LostAnswerOfALineYieldsTheOneTrueGrant(t *testing.T) {
 			if direction == "downstream" {
 				awaitQueue(t, look, "x", 2)
 			} else {
-				eventually(t, "the connections to be cut", func() bool {
+				pgtest.Eventually(t, "the connections to be cut", func() bool {
 					return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT ILIKE 'listen%'`) <= 1
 				})
 			}
@@ -387,7 +384,7 @@ func TestI1_I7_TurnsAreNotTrustedOnceTheLockIsAnothers(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "turns", func() bool { return turns.Load() > 50 })
+	pgtest.Eventually(t, "turns", func() bool { return turns.Load() > 50 })
 	got := make(chan fetched, 1)
 	acquireInBackground(t.Context(), other, 0, "x", got)
 	awaitQueue(t, look, "x", 1)
@@ -404,7 +401,7 @@ func TestI1_I7_TurnsAreNotTrustedOnceTheLockIsAnothers(t *testing.T) {
 	mustRelease(t, f.lease)
 	line.mend() // ends the connections that hang
 	before := turns.Load()
-	eventually(t, "turns again", func() bool { return turns.Load() > before+20 })
+	pgtest.Eventually(t, "turns again", func() bool { return turns.Load() > before+20 })
 	stop.Store(true)
 	wg.Wait()
 	t.Logf("%d turns, %d of them after the silence, %d lost", turns.Load(), after.Load(), lost.Load())
@@ -467,8 +464,8 @@ func TestCallsThatGiveUpLeaveALineAtOnce(t *testing.T) {
 		}
 	}
 	awaitQueue(t, look, "x", 2)
-	eventually(t, "all to wait", func() bool { return waiting.Load() == 12 })
-	eventually(t, "the line to know who holds the lock", func() bool {
+	pgtest.Eventually(t, "all to wait", func() bool { return waiting.Load() == 12 })
+	pgtest.Eventually(t, "the line to know who holds the lock", func() bool {
 		var h *pglock.HeldError
 		_, err := c.Acquire(t.Context(), "x", pglock.WithMaxWait(time.Millisecond))
 		return errors.As(err, &h) && h.Holder == "peer"
@@ -546,7 +543,7 @@ func TestCloseEndsLinesAndLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "turns", func() bool { return turns.Load() > 600 })
+		pgtest.Eventually(t, "turns", func() bool { return turns.Load() > 600 })
 		if err := c.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

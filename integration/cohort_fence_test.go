@@ -43,7 +43,7 @@ var endsOfTurns = map[string]func(t *testing.T, look *peer, operator *lockadmin.
 	"taken over": func(t *testing.T, look *peer, operator *lockadmin.Admin, l *pglock.Lease) {
 		runsOut(t, look, operator, l)
 		look.exec(t, "ROLLBACK")
-		eventually(t, "the next in the queue to be granted the lock", func() bool {
+		pgtest.Eventually(t, "the next in the queue to be granted the lock", func() bool {
 			return one[bool](t, look, `SELECT grant_id::text <> $2 AND expires_at > clock_timestamp() FROM pglock.locks WHERE name = $1`, l.Name(), exported(l).String())
 		})
 	},
@@ -176,10 +176,7 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 	logGrants(t, look)
 	look.exec(t, `CREATE TABLE account (balance bigint); INSERT INTO account VALUES (0);
 		CREATE TABLE ledger (n bigint GENERATED ALWAYS AS IDENTITY, token bigint, read bigint)`)
-	until := time.Now().Add(2500 * time.Millisecond)
-	if testing.Short() {
-		until = time.Now().Add(1200 * time.Millisecond)
-	}
+	until := time.Now().Add(lasting(3 * time.Second))
 	var turns, passed, written, refused, late atomic.Int64
 	var wg sync.WaitGroup
 	for client := range 2 {
@@ -188,7 +185,7 @@ func TestI3_I4_ReleasesThatRaceWithFencedWrites(t *testing.T) {
 		for caller := range 12 {
 			level := levels[(client+caller)%2]
 			wg.Go(func() {
-				for enough := func() bool { return passed.Load() > 0 && written.Load() > 0 && refused.Load() > 0 }; time.Now().Before(until) ||
+				for enough := func() bool { return passed.Load() > 20 && written.Load() > 20 && refused.Load() > 5 }; time.Now().Before(until) ||
 					!enough() && time.Now().Before(until.Add(patience)); {
 					l, err := c.Acquire(t.Context(), "x")
 					if err != nil {

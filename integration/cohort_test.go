@@ -51,7 +51,7 @@ func passedOn(t *testing.T, look *peer, c *pglock.Client, name string, behind in
 		}
 		mustRelease(t, gone) // a block ends where somebody else drew a token
 		serve(t, got, behind+1)
-		eventually(t, "the line to be gone", func() bool {
+		pgtest.Eventually(t, "the line to be gone", func() bool {
 			return one[bool](t, look, `SELECT NOT EXISTS (SELECT FROM pglock.waiters WHERE name = $1) AND NOT EXISTS (SELECT FROM pglock.locks WHERE name = $1 AND expires_at > clock_timestamp())`, name)
 		})
 	}
@@ -82,7 +82,7 @@ func serve(t *testing.T, got <-chan fetched, calls int) {
 // wantFree waits until nobody holds or waits for a lock.
 func wantFree(t *testing.T, look *peer) {
 	t.Helper()
-	eventually(t, "every lock to be free and every queue empty", func() bool {
+	pgtest.Eventually(t, "every lock to be free and every queue empty", func() bool {
 		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 }
@@ -154,7 +154,7 @@ func TestI1_I2_I9_ManyCallersOfSeveralClientsTakeTurns(t *testing.T) {
 			})
 		}
 	}
-	for began := time.Now(); time.Since(began) < 1500*time.Millisecond || ts.count() < 1500 && time.Since(began) < patience; {
+	for began := time.Now(); time.Since(began) < lasting(1500*time.Millisecond) || ts.count() < 1500 && time.Since(began) < patience; {
 		time.Sleep(10 * time.Millisecond) // of load
 	}
 	stop.Store(true)
@@ -315,7 +315,7 @@ func TestI2_HistoryOfTurnsIsLinearizable(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		history = append(history, porcupine.Operation{ClientId: client, Input: in, Call: int64(start), Output: out, Return: int64(end)})
-		if len(history) == 3000 || end > 4*time.Second && len(history) >= 200 || end > patience {
+		if len(history) == 3000 || end > lasting(4*time.Second) && len(history) >= 200 || end > patience {
 			enough.Store(true) // the checker's work grows faster than the history
 		}
 		return out, true
@@ -456,7 +456,7 @@ func TestThousandsWaitInLines(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, "two tickets for each lock", func() bool {
+	pgtest.Eventually(t, "two tickets for each lock", func() bool {
 		return int(waiting.Load()) == names*each && one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == 2*names
 	})
 	before, began := count.statements.Load(), time.Now()

@@ -75,6 +75,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 	} {
 		for _, level := range levels {
 			t.Run(what+"/"+string(level), func(t *testing.T) {
+				t.Parallel() // most of it is waiting
 				p, look, other := newPeer(t, db.URL()), newPeer(t, db.URL()), newPeer(t, db.URL())
 				other.exec(t, `SET lock_timeout = '3s'`) // no wait is for ever, should one be wrong
 				g := p.mustAcquire(t, t.Name(), time.Minute)
@@ -105,7 +106,7 @@ func TestI4_A5_ApplicationsOwnWorkInsideCommitIsBeforeTheNextGrant(t *testing.T)
 				if waiter.ticket != 0 {
 					other.exec(t, `SELECT FROM pglock.give_up(gen_random_uuid(), ARRAY[$1::text], ARRAY[$2::uuid])`, g.name, waiter.id.String())
 				}
-				other.exec(t, `SELECT removed FROM pglock.prune_locks('0')`)
+				other.prune(t)
 				if !one[bool](t, other, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1)`, g.name) {
 					t.Error("I21: the lock was pruned")
 				}

@@ -35,6 +35,7 @@ func TestHole_ConstraintsImmediateUseUpTheCheck(t *testing.T) {
 			"sealed":     "LK001", // closed
 		} {
 			t.Run(what+"/"+end, func(t *testing.T) {
+				t.Parallel() // most of it is waiting
 				f := beginFenced(t, db.URL(), pgx.ReadCommitted, time.Minute)
 				f.exec(t, sql)
 				wantWaits(t, f.look, breakSQL, f.g.name)

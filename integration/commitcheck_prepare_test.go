@@ -51,6 +51,7 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 	for _, end := range []string{"COMMIT PREPARED ", "ROLLBACK PREPARED "} {
 		for _, level := range levels {
 			t.Run(end+string(level), func(t *testing.T) {
+				t.Parallel() // most of it is waiting
 				f := beginFenced(t, server.URL(), level, time.Minute)
 				id := f.prepare(t)
 				f.renew(t) // while the lease runs
@@ -59,7 +60,7 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 
 				endNow(t, f.look, f.g.name)
 				wantNotGranted(t, f.look, f.g)
-				f.look.exec(t, `SELECT removed FROM pglock.prune_locks('0')`) // of all locks here, so these cases are not side by side
+				f.look.prune(t)
 				if !one[bool](t, f.look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = $1)`, f.g.name) {
 					t.Error("I21: the lock was pruned")
 				}
@@ -83,7 +84,7 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 					t.Errorf("I16: the fence of the prepared transaction was waited for %v, then %v", time.Since(began), err)
 				}
 				f.look.exec(t, `SET lock_timeout = '3s'`)
-				eventually(t, "the caller to leave the queue", func() bool {
+				pgtest.Eventually(t, "the caller to leave the queue", func() bool {
 					return !one[bool](t, f.look, `SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = $1)`, f.g.name)
 				})
 
@@ -94,7 +95,7 @@ func preparedHoldsTheLock(t *testing.T, server *pgserver.Server) {
 					t.Errorf("%d rows were committed, want %d", n, rows)
 				}
 				var next grant
-				eventually(t, "the next grant", func() bool { // the caller may still be leaving
+				pgtest.Eventually(t, "the next grant", func() bool { // the caller may still be leaving
 					next, err = f.look.acquire(t.Context(), f.g.name, uuid.New(), time.Minute, false)
 					return err == nil && next.granted
 				})

@@ -233,7 +233,7 @@ var checks = []struct {
 	{"heartbeat renewed meanwhile", time.Minute, func(t *testing.T, f *fencedTx) { f.renew(t) },
 		"", "", ""},
 	{"heartbeat renewed meanwhile, COMMIT after the expiry that its snapshot shows", 2500 * time.Millisecond, func(t *testing.T, f *fencedTx) {
-		eventually(t, "the first expiry to pass", func() bool {
+		pgtest.Eventually(t, "the first expiry to pass", func() bool {
 			f.renew(t)
 			return one[bool](t, f.look, `SELECT $1 <= clock_timestamp()`, f.ends)
 		})

@@ -117,7 +117,7 @@ func TestDeadWaitersArePassedOver(t *testing.T) {
 			acquireInBackground(t.Context(), newClient(t, db.Pool(t)), 1, "x", got)
 			awaitQueue(t, look, "x", 2)
 			dead.signal(how)
-			eventually(t, "the session to be dead", func() bool {
+			pgtest.Eventually(t, "the session to be dead", func() bool {
 				return one[int](t, look, `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`) == 1
 			})
 			began := time.Now()
@@ -232,7 +232,7 @@ func TestCancelledWaiterLeavesTheQueue(t *testing.T) {
 		acquireInBackground(ctx, c, n, "x", got)
 		awaitQueue(t, look, "x", n+1)
 	}
-	eventually(t, "all to know their places", func() bool { return waiting.Load() == 3 })
+	pgtest.Eventually(t, "all to know their places", func() bool { return waiting.Load() == 3 })
 	cancels[1]()
 	f := await(t, got)
 	var held *pglock.HeldError

@@ -39,7 +39,7 @@ func TestSelfDeadlockFailsAtOnce(t *testing.T) {
 		})
 	}
 	var free *pglock.Lease
-	eventually(t, "what a call for all had got to be given back", func() (got bool) {
+	pgtest.Eventually(t, "what a call for all had got to be given back", func() (got bool) {
 		var err error
 		free, err = c.TryAcquire(t.Context(), "free")
 		return err == nil
@@ -234,7 +234,7 @@ func TestAcquireAllInAnyOrderNeverDeadlocks(t *testing.T) {
 	if !errors.Is(err, pglock.ErrHeld) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v, want ErrHeld and context.DeadlineExceeded", err)
 	}
-	eventually(t, "the one that was in the way to be held alone", func() bool {
+	pgtest.Eventually(t, "the one that was in the way to be held alone", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp()`) == 1
 	})
 	mustRelease(t, holder)

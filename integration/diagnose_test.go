@@ -3,6 +3,7 @@ package integration
 import (
 	"testing"
 
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 )
 
@@ -14,7 +15,7 @@ func TestDoctorSeesATransactionThatHasWrittenAndIsIdle(t *testing.T) {
 	writer.exec(t, `CREATE TABLE ledger (n int)`)
 	writer.exec(t, `BEGIN`)
 	writer.exec(t, `INSERT INTO ledger VALUES (1)`)
-	eventually(t, "the transaction to be two seconds old, and without a snapshot", func() bool {
+	pgtest.Eventually(t, "the transaction to be two seconds old, and without a snapshot", func() bool {
 		return one[bool](t, look, `SELECT xact_start < clock_timestamp() - interval '2 s' AND backend_xmin IS NULL FROM pg_stat_activity WHERE pid = $1`, writer.PgConn().PID())
 	})
 	findings, err := lockadmin.Diagnose(t.Context(), newPool(t, server.URL()))

@@ -115,7 +115,7 @@ func TestI2_TokensStrictlyIncrease(t *testing.T) {
 	began := time.Now()
 	enough := func() bool {
 		ran := time.Since(began)
-		return ran > 1500*time.Millisecond && granted.Load() >= least || ran > patience
+		return ran > lasting(1500*time.Millisecond) && granted.Load() >= least || ran > patience
 	}
 	var wg sync.WaitGroup
 	for range 16 {

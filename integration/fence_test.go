@@ -89,7 +89,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 	look := newPeer(t, db.URL())
 	patientWaits(t, look) // the first use of a name is waited for
 	look.exec(t, `CREATE TABLE account (balance int); INSERT INTO account VALUES (0)`)
-	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 40 FROM ledger`)
+	ctx := underLoad(t, 3*time.Second, newPeer(t, db.URL()), `SELECT count(*) >= 20 FROM ledger`)
 	var mu sync.Mutex
 	acknowledged := 0
 	var wg sync.WaitGroup
@@ -117,7 +117,7 @@ func TestI3_TokensNeverGoDownInCommitOrder(t *testing.T) {
 					return
 				}
 				if !g.granted {
-					time.Sleep(rand.N(2 * time.Millisecond)) // leaves a busy machine to the holder
+					time.Sleep(rand.N(20 * time.Millisecond)) // leaves a busy machine to the holder
 					continue
 				}
 				// The read comes before the fence, as in a program that computes first: only the fence can save it.
@@ -373,7 +373,7 @@ func TestI4_NoTakeoverBetweenTheCheckAndTheCommit(t *testing.T) {
 		_, err := a.Exec(context.Background(), "COMMIT")
 		committed <- err
 	}()
-	eventually(t, "COMMIT to wait for the standby", func() bool {
+	pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool {
 		return one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, a.PgConn().PID())
 	})
 	look.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp()`) // as if a minute had passed: no key is changed

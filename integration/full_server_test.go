@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/internal/pgserver"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -132,7 +133,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 	t.Run("costs no lease while the pool has an idle connection", func(t *testing.T) {
 		l := mustTry(t, keeps, "kept", pglock.WithTTL(ttl))
 		first := l.Deadline()
-		eventually(t, "two renewals", func() bool { return l.Err() != nil || l.Deadline().After(first.Add(ttl/2)) })
+		pgtest.Eventually(t, "two renewals", func() bool { return l.Err() != nil || l.Deadline().After(first.Add(ttl/2)) })
 		if err := l.Err(); err != nil {
 			t.Error(err)
 		}
@@ -150,7 +151,7 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 				results <- err
 			}()
 		}
-		eventually(t, "all to queue", s.queues("passed", len(waiters)))
+		pgtest.Eventually(t, "all to queue", s.queues("passed", len(waiters)))
 		if _, err := holder.release(t.Context(), g); err != nil {
 			t.Fatal(err)
 		}
@@ -175,12 +176,12 @@ func TestAServerWithoutAFreeSlot(t *testing.T) {
 			_, err := waiters[0].Acquire(ctx, "left")
 			result <- err
 		}()
-		eventually(t, "the call to queue", s.queues("left", 1))
+		pgtest.Eventually(t, "the call to queue", s.queues("left", 1))
 		cancel()
 		if err := <-result; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		eventually(t, "its ticket to go", s.queues("left", 0))
+		pgtest.Eventually(t, "its ticket to go", s.queues("left", 0))
 	})
 
 	t.Run("leaves nothing behind a Close", func(t *testing.T) {

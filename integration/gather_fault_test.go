@@ -64,7 +64,7 @@ func blocked(t *testing.T, look *peer) int {
 // await returns when a call of the function waits at the barrier, with its backend.
 func (b *barrier) await(t *testing.T, function string) (pid uint32) {
 	t.Helper()
-	eventually(t, function+" to wait at the barrier", func() bool {
+	pgtest.Eventually(t, function+" to wait at the barrier", func() bool {
 		return b.keeper.QueryRow(t.Context(), `SELECT pid `+underWay+` AND wait_event = 'PgSleep'`, function).Scan(&pid) == nil
 	})
 	return pid
@@ -92,7 +92,7 @@ func wantHeld(t *testing.T, look *peer, calls []*attempt) {
 		want = append(want, a.name)
 	}
 	slices.Sort(want)
-	eventually(t, fmt.Sprintf("just %q to be held", want), func() bool {
+	pgtest.Eventually(t, fmt.Sprintf("just %q to be held", want), func() bool {
 		return slices.Equal(want, slices.DeleteFunc(held(t, look), func(name string) bool { return strings.HasPrefix(name, "opener") }))
 	})
 }
@@ -208,7 +208,7 @@ func TestTrap9_CallsCancelledWhileTheyAreQueuedLeaveNoTicket(t *testing.T) {
 		want = append(want, a.name)
 	}
 	slices.Sort(want)
-	eventually(t, "just the others to be queued", func() bool {
+	pgtest.Eventually(t, "just the others to be queued", func() bool {
 		return slices.Equal(want, one[[]string](t, look, `SELECT coalesce(array_agg(name::text ORDER BY name), '{}') FROM pglock.waiters`))
 	})
 	for _, a := range others {
@@ -232,7 +232,7 @@ func TestTrap9_StatementWhoseCallsAreAllCancelledEnds(t *testing.T) {
 		a.cancel()
 	}
 	var age time.Duration // of the statement, by the server's clock, when it was last seen
-	eventually(t, "the statement to end", func() bool {
+	pgtest.Eventually(t, "the statement to end", func() bool {
 		us := one[*int64](t, look, `SELECT (extract(epoch FROM max(clock_timestamp() - query_start)) * 1000000)::bigint `+underWay, "acquire_leases")
 		if us != nil {
 			age = time.Duration(*us) * time.Microsecond
@@ -287,20 +287,20 @@ func (n *network) closeAll() {
 var losses = map[string]func(t *testing.T, n *network, b *barrier, pid uint32, committed func() bool){
 	"server ends it": func(t *testing.T, _ *network, b *barrier, pid uint32, _ func() bool) {
 		b.keeper.exec(t, `SELECT pg_terminate_backend($1)`, pid)
-		eventually(t, "the backend to end", func() bool {
+		pgtest.Eventually(t, "the backend to end", func() bool {
 			return one[int](t, b.keeper, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`, pid) == 0
 		})
 		b.open(t)
 	},
 	"statement goes on": func(t *testing.T, n *network, b *barrier, _ uint32, committed func() bool) {
 		n.closeAll()
-		eventually(t, "a second attempt to wait for the first", func() bool { return blocked(t, b.keeper) > 0 })
+		pgtest.Eventually(t, "a second attempt to wait for the first", func() bool { return blocked(t, b.keeper) > 0 })
 		b.open(t)
 	},
 	"answer is lost": func(t *testing.T, n *network, b *barrier, _ uint32, committed func() bool) {
 		n.cut(t, "downstream")
 		b.open(t)
-		eventually(t, "the statement to be committed", committed)
+		pgtest.Eventually(t, "the statement to be committed", committed)
 		n.mend()
 	},
 }
@@ -366,7 +366,7 @@ func TestI6_CallsThatGiveUpAfterTheirAnswerWasLostHoldNothing(t *testing.T) {
 	c.inFlight(b, calls, c.try(pglock.WithTTL(time.Hour)), "acquire_leases")
 	n.cut(t, "downstream")
 	b.open(t)
-	eventually(t, "the grants to be committed", func() bool { return granted(t, look, calls[openers:]) })
+	pgtest.Eventually(t, "the grants to be committed", func() bool { return granted(t, look, calls[openers:]) })
 	for _, a := range calls {
 		a.cancel()
 	}
@@ -480,7 +480,7 @@ func TestWaitThatTheServerRefusesFailsAlone(t *testing.T) {
 	free := c.hold()
 	calls := c.gather(attempts(names), c.wait(pglock.WithMetadata(json.RawMessage(`1`))))
 	free()
-	eventually(t, "the others to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == len(names)-2 })
+	pgtest.Eventually(t, "the others to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == len(names)-2 })
 	for _, a := range calls {
 		if l := leases[a.name]; l != nil && !strings.HasPrefix(a.name, "bad") {
 			mustRelease(t, l)
@@ -520,7 +520,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 		released <- mine.Release(ctx)
 	}()
 	const hang = 5 // as many as the widest coalescer, and the release
-	eventually(t, "calls to hang", func() bool { return blocked(t, look) >= hang })
+	pgtest.Eventually(t, "calls to hang", func() bool { return blocked(t, look) >= hang })
 	for _, name := range some("free", 4) {
 		for _, opts := range [][]pglock.AcquireOption{nil, {metadata}} {
 			for round := 1; ; round++ { // a busy machine may be slow now and then
@@ -538,7 +538,7 @@ func TestCallsThatHangHoldUpOthersForAMomentOnly(t *testing.T) {
 		}
 	}
 	// One that has waited for as long as the server lets it asks again at once.
-	eventually(t, "calls to hang yet", func() bool { return blocked(t, look) >= hang })
+	pgtest.Eventually(t, "calls to hang yet", func() bool { return blocked(t, look) >= hang })
 	keeper.exec(t, `ROLLBACK`)
 	if err := <-released; err != nil {
 		t.Error(err)
@@ -604,7 +604,7 @@ func TestI25_StatementsForTheSameNewNamesNeverDeadlock(t *testing.T) {
 			free := two.hold()
 			two.gather(second, two.try(opts...))
 			free()
-			eventually(t, "the second to wait for the first", func() bool { return blocked(t, look) > 0 })
+			pgtest.Eventually(t, "the second to wait for the first", func() bool { return blocked(t, look) > 0 })
 			b.open(t)
 			granted := 0
 			for _, a := range append(first[openers:], second[openers:]...) {

@@ -196,9 +196,9 @@ func (c *crowd) gather(calls []*attempt, call func(*attempt)) []*attempt {
 			call(a)
 		}()
 		if i == openers-1 {
-			eventually(c.t, "a statement for several to wait for a connection", func() bool { return c.under("Do") == before+openers && c.under("send") > 0 })
+			pgtest.Eventually(c.t, "a statement for several to wait for a connection", func() bool { return c.under("Do") == before+openers && c.under("send") > 0 })
 		} else if i >= openers {
-			eventually(c.t, "the call to wait in its coalescer", func() bool { return c.under("Do") == before+i+1 })
+			pgtest.Eventually(c.t, "the call to wait in its coalescer", func() bool { return c.under("Do") == before+i+1 })
 		}
 	}
 	return calls
@@ -617,9 +617,9 @@ func TestI8_CallsThatWaitAreQueuedTogether(t *testing.T) {
 		got = append(got, make(chan fetched, 1))
 		acquireInBackground(t.Context(), c.Client, i, name, got[i])
 	}
-	eventually(t, "all calls to wait in the coalescer", func() bool { return c.under("Do") == locks })
+	pgtest.Eventually(t, "all calls to wait in the coalescer", func() bool { return c.under("Do") == locks })
 	free()
-	eventually(t, "all calls to be queued", func() bool {
+	pgtest.Eventually(t, "all calls to be queued", func() bool {
 		return one[int](t, look, `SELECT count(DISTINCT name) FROM pglock.waiters`) == locks
 	})
 	sent := c.sent.since()

@@ -40,7 +40,7 @@ func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "a fifth of them to be queued", func() bool {
+			pgtest.Eventually(t, "a fifth of them to be queued", func() bool {
 				return one[int](t, look, `SELECT count(*) FROM (SELECT FROM pglock.waiters LIMIT $1) w`, names/5) == names/5
 			})
 			cancel()
@@ -62,9 +62,9 @@ func TestTrap9_ThousandsOfCancelledWaitsLeaveNothing(t *testing.T) {
 					t.Errorf("Close answered nil, and %d tickets and leases are left", n)
 				}
 			}
-			eventually(t, "all tickets and leases to be given back", func() bool { return left() == 0 })
+			pgtest.Eventually(t, "all tickets and leases to be given back", func() bool { return left() == 0 })
 			given := time.Since(began)
-			eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
+			pgtest.Eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines+10 })
 			t.Logf("all calls returned after %v, all was given back after %v, the goroutines had ended after %v", returned, given, time.Since(began))
 		})
 	}
@@ -94,7 +94,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 			checks <- err
 		}()
 	}
-	eventually(t, "the checks to be under way", func() bool { return runtime.NumGoroutine() >= goroutines+len(leases) })
+	pgtest.Eventually(t, "the checks to be under way", func() bool { return runtime.NumGoroutine() >= goroutines+len(leases) })
 	time.Sleep(2 * time.Second) // by then those behind the first wait for a connection together, in a statement that is no single call's
 	closed := make(chan error, 1)
 	go func() { closed <- c.Close(context.Background()) }()
@@ -110,7 +110,7 @@ func TestCloseComesBackThoughThePoolIsTaken(t *testing.T) {
 			t.Fatal("a check goes on after Close")
 		}
 	}
-	eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
+	pgtest.Eventually(t, "the goroutines to end", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 // Those who queue at once share the head in multixacts, of which a cluster has four thousand million members until VACUUM:

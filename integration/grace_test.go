@@ -88,7 +88,7 @@ func TestI22_GraceAfterAFailoverOutlivesEveryLostGrant(t *testing.T) {
 			got <- f
 		}()
 	}
-	eventually(t, "the lost lock to be held while the grace is sat out", func() bool {
+	pgtest.Eventually(t, "the lost lock to be held while the grace is sat out", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.list_locks() WHERE name = 'lost' AND token > $1`, int64(lost.Token())) == 1
 	})
 	var held *pglock.HeldError
@@ -176,7 +176,7 @@ func TestI1_GraceAfterAnExpiryKeepsTheLockFromEverybody(t *testing.T) {
 			acquireInBackground(t.Context(), c, 0, "x", got)
 			awaitQueue(t, look, "x", 1)
 			stop()
-			eventually(t, "the lease without its grace to end", func() bool {
+			pgtest.Eventually(t, "the lease without its grace to end", func() bool {
 				return one[bool](t, look, `SELECT renewed_at + interval '1 s' <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`)
 			})
 			if !stopped() {

@@ -73,7 +73,7 @@ func TestI25_ManyFencesInAnyOrderNeverDeadlock(t *testing.T) {
 	var mu sync.Mutex
 	committed := 0
 	const enough = 20
-	end, atLast := time.Now().Add(3*time.Second), time.Now().Add(2*patience)
+	end, atLast := time.Now().Add(lasting(3*time.Second)), time.Now().Add(2*patience)
 	for round := 0; time.Now().Before(end) || committed < enough && time.Now().Before(atLast); round++ {
 		c := newClient(t, pool)
 		var leases []*pglock.Lease

@@ -41,18 +41,6 @@ func TestMain(m *testing.M) {
 // patience bounds every wait for something that happens at once unless the code is broken.
 const patience = 20 * time.Second
 
-// eventually polls until done reports true; what is named in the failure.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !done() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain: %s", patience, what)
-		}
-		time.Sleep(2 * time.Millisecond) // between two looks; nothing depends on its length
-	}
-}
-
 func newClient(t *testing.T, pool *pgxpool.Pool, opts ...pglock.Option) *pglock.Client {
 	t.Helper()
 	c, err := pglock.New(t.Context(), pool, opts...)
@@ -201,7 +189,7 @@ func (p *peer) exec(t *testing.T, sql string, args ...any) {
 // awaitBlocked returns when the peer's backend waits for a lock; the caller has sent its statement from a goroutine.
 func (p *peer) awaitBlocked(t *testing.T, look *peer) {
 	t.Helper()
-	eventually(t, "the backend to wait for a lock", func() bool {
+	pgtest.Eventually(t, "the backend to wait for a lock", func() bool {
 		return one[bool](t, look, `SELECT cardinality(pg_blocking_pids($1)) > 0`, p.PgConn().PID())
 	})
 }
@@ -209,7 +197,7 @@ func (p *peer) awaitBlocked(t *testing.T, look *peer) {
 // awaitExpiry returns when every lease of the lock has ended by the server's clock.
 func awaitExpiry(t *testing.T, look *peer, name string) {
 	t.Helper()
-	eventually(t, "the lease to expire", func() bool {
+	pgtest.Eventually(t, "the lease to expire", func() bool {
 		return one[bool](t, look, `SELECT max(expires_at) <= clock_timestamp() FROM pglock.locks WHERE name = $1`, name)
 	})
 }

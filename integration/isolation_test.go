@@ -42,7 +42,7 @@ func TestI19_NoSerializationFailureReachesTheCaller(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				ran := time.Since(began)
-				return ran > time.Second && grants >= least || ran > patience
+				return ran > lasting(time.Second) && grants >= least || ran > patience
 			}
 			var wg sync.WaitGroup
 			for i := range 8 {

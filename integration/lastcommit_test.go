@@ -49,7 +49,7 @@ func TestI9_WhoeverComesDuringTheLastCommitIsServedInOrder(t *testing.T) {
 			if !errors.As(err, &held) || held.Holder != "" {
 				t.Errorf("a try: %v, want a HeldError that names nobody", err)
 			}
-			eventually(t, "nobody to wait in the server", func() bool {
+			pgtest.Eventually(t, "nobody to wait in the server", func() bool {
 				return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 0
 			})
 			if len(got) != 0 {

@@ -147,7 +147,7 @@ func TestAtNoMomentTwoLeadersAct(t *testing.T) {
 		for _, how := range []string{"killed", "resigned", "stopped", "cut off", "ended"} {
 			c := now.aCandidate
 			awaitQueue(t, look, "x", 2)
-			eventually(t, "the leader to write", func() bool {
+			pgtest.Eventually(t, "the leader to write", func() bool {
 				return one[bool](t, look, `SELECT EXISTS (SELECT FROM acts WHERE token = $1)`, now.Token)
 			})
 			if long {
@@ -269,7 +269,7 @@ func TestHandOverToACandidateThatHasDied(t *testing.T) {
 
 	dead := queue(1)[0]
 	dead.signal(syscall.SIGKILL)
-	eventually(t, "the session of the dead candidate to be dead", func() bool {
+	pgtest.Eventually(t, "the session of the dead candidate to be dead", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`) == 1
 	})
 	if err := c.HandOver(t.Context(), dead.label); !errors.Is(err, pglock.ErrNoWaiter) || term.Err() != nil {

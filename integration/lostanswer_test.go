@@ -153,11 +153,11 @@ func TestI6_LostAnswerYieldsTheOneTrueGrant(t *testing.T) {
 				done <- result{lease, err}
 			}()
 			if direction == "downstream" {
-				eventually(t, "the grant to be committed", func() bool {
+				pgtest.Eventually(t, "the grant to be committed", func() bool {
 					return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = 'x')`)
 				})
 			} else {
-				eventually(t, "the connection to be cut", func() bool {
+				pgtest.Eventually(t, "the connection to be cut", func() bool {
 					return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) == 0
 				})
 			}
@@ -240,7 +240,7 @@ func TestI6_RetryIsConfirmedByTheStandby(t *testing.T) {
 		done <- result{lease, err}
 	}()
 	waiter := func(other uint32) (pid uint32) {
-		eventually(t, "a grant to wait for the standby", func() bool {
+		pgtest.Eventually(t, "a grant to wait for the standby", func() bool {
 			return look.QueryRow(t.Context(), `SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND pid <> $1`, other).Scan(&pid) == nil
 		})
 		return pid
@@ -276,7 +276,7 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 		_, err := c.TryAcquire(ctx, "x", pglock.WithTTL(time.Hour))
 		done <- err
 	}()
-	eventually(t, "the grant to be committed", func() bool {
+	pgtest.Eventually(t, "the grant to be committed", func() bool {
 		return one[bool](t, look, `SELECT EXISTS (SELECT FROM pglock.locks WHERE name = 'x' AND expires_at > clock_timestamp())`)
 	})
 	cancel()
@@ -284,7 +284,7 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 		t.Fatalf("the cancelled call answered %v", err)
 	}
 	line.mend()
-	eventually(t, "the grant to be given back", func() bool {
+	pgtest.Eventually(t, "the grant to be given back", func() bool {
 		return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`)
 	})
 }
@@ -294,7 +294,7 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	c, admin := newClient(t, db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 20 })), newAdmin(t, db.Pool(t))
-	until := time.Now().Add(3 * time.Second)
+	until := time.Now().Add(lasting(3 * time.Second))
 	var grants atomic.Int64
 	var wg sync.WaitGroup
 	for range 100 {
@@ -318,7 +318,7 @@ func TestTrap9_StormOfCancelledCallsLeavesNoLockHeld(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "every lock to be free", func() bool {
+	pgtest.Eventually(t, "every lock to be free", func() bool {
 		held, err := lockadmin.Collect(admin.Locks(t.Context()))
 		return err == nil && len(held) == 0
 	})

@@ -231,7 +231,7 @@ func TestI2_I9_ModesMixedUnderLoad(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	eventually(t, "every lock to be free and every queue empty", func() bool {
+	pgtest.Eventually(t, "every lock to be free and every queue empty", func() bool {
 		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 	checkModes(t, look)

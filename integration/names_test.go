@@ -54,7 +54,7 @@ func (f footprint) String() string {
 func openPool(t *testing.T, db *pgtest.DB, connections int32) *pgxpool.Pool {
 	t.Helper()
 	pool := newPool(t, db.URL(), maxConnections(connections), func(c *pgxpool.Config) { c.MinConns = connections })
-	eventually(t, "the connections to open", func() bool { return pool.Stat().TotalConns() == connections })
+	pgtest.Eventually(t, "the connections to open", func() bool { return pool.Stat().TotalConns() == connections })
 	return pool
 }
 
@@ -209,11 +209,11 @@ func waitFor(t *testing.T, c *pglock.Client, look *peer, n int) footprint {
 			}
 		})
 	}
-	eventually(t, "all to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == n })
+	pgtest.Eventually(t, "all to be queued", func() bool { return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == n })
 	weight := weigh(t)
 	cancel()
 	wg.Wait()
-	eventually(t, "the queues to be empty and the goroutines gone", func() bool {
+	pgtest.Eventually(t, "the queues to be empty and the goroutines gone", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == 0 && runtime.NumGoroutine() <= goroutines+8
 	})
 	return weight

@@ -146,7 +146,7 @@ func TestOnceWaitsForWhoIsAtWork(t *testing.T) {
 						asked.Do(func() {
 							go func() { second <- onceAt(context.Background(), store, b, key, job(key, "second"), level) }()
 						})
-						eventually(t, "the second to wait for the first", func() bool {
+						pgtest.Eventually(t, "the second to wait for the first", func() bool {
 							return one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity a WHERE $1 = ANY (pg_blocking_pids(a.pid)))`, tx.Conn().PgConn().PID())
 						})
 						return end
@@ -220,7 +220,7 @@ func TestI17_OnceIsRepeatedAfterALostAnswer(t *testing.T) {
 				line.cut(t, direction)
 				go func() {
 					defer close(mended)
-					eventually(t, "the COMMIT to be cut off", func() bool {
+					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
 						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`, pid) == 0
 					})
 					line.mend()

@@ -37,7 +37,7 @@ func syncStandby(t *testing.T, look *peer, name string) {
 			_, err := probe.Exec(context.Background(), `SELECT pg_logical_emit_message(true, 'probe', '')`)
 			done <- err
 		}()
-		eventually(t, "the setting to be in force", func() bool {
+		pgtest.Eventually(t, "the setting to be in force", func() bool {
 			inForce = one[bool](t, look, `SELECT coalesce((SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $1), false)`, probe.PgConn().PID())
 			return inForce || len(done) == 1
 		})
@@ -113,7 +113,7 @@ func TestI17_LostAnswerToCommitIsResolved(t *testing.T) {
 				line.cut(t, direction)
 				go func() { // the line comes back when the connection of the COMMIT is gone
 					defer close(mended)
-					eventually(t, "the COMMIT to be cut off", func() bool {
+					pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
 						return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
 							AND (xact_start IS NOT NULL OR state LIKE 'idle in%')`) == 0
 					})
@@ -157,13 +157,13 @@ func TestI17_LostAnswerToCommitOfWriteSQLIsResolved(t *testing.T) {
 			gate.exec(t, `BEGIN`)
 			gate.exec(t, `SELECT FROM gate FOR UPDATE`)
 			done := writeSQL(through, mustTry(t, c, what))
-			eventually(t, "COMMIT to wait at the gate", func() bool { return one[int](t, look, `SELECT count(*) `+under) == 1 })
+			pgtest.Eventually(t, "COMMIT to wait at the gate", func() bool { return one[int](t, look, `SELECT count(*) `+under) == 1 })
 			line.cut(t, "downstream")
 			if what == "rolled back" {
 				look.exec(t, `SELECT pg_terminate_backend(pid) `+under)
 			}
 			gate.exec(t, `ROLLBACK`)
-			eventually(t, "the COMMIT to be cut off", func() bool {
+			pgtest.Eventually(t, "the COMMIT to be cut off", func() bool {
 				return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query ILIKE 'commit%'`) == 0
 			})
 			line.mend()
@@ -200,7 +200,7 @@ func TestI17_CancelledStandbyWaitIsUnknown(t *testing.T) {
 				}
 				syncStandby(t, look, "nobody")
 				done := write(lease)
-				eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+				pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
 				look.exec(t, `SELECT `+end+`(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 				err = <-done
 				var unknown *fencedstore.OutcomeUnknownError
@@ -248,7 +248,7 @@ func TestI17_UnconfirmedCommitOfTheApplicationIsNotTakenForAWrite(t *testing.T) 
 			_, err := pool.Exec(context.Background(), `INSERT INTO ledger (token) VALUES (0)`)
 			done <- err
 		}()
-		eventually(t, "its COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+		pgtest.Eventually(t, "its COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
 		look.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -286,13 +286,13 @@ func TestI17_GrantWaitsForTheStandbyAgain(t *testing.T) {
 	began := ""
 	for _, end := range []string{"pg_cancel_backend", "pg_terminate_backend"} {
 		var pid uint32
-		eventually(t, "the grant to wait for the standby", func() bool { // in another statement than the one before
+		pgtest.Eventually(t, "the grant to wait for the standby", func() bool { // in another statement than the one before
 			err := look.QueryRow(t.Context(), `SELECT pid, query_start::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query_start::text <> $1`, began).Scan(&pid, &began)
 			return err == nil
 		})
 		look.exec(t, `SELECT `+end+`($1)`, pid)
 	}
-	eventually(t, "the third attempt to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	pgtest.Eventually(t, "the third attempt to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
 	if len(done) != 0 {
 		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-done)
 	}

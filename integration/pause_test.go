@@ -152,7 +152,7 @@ func TestI16_Trap10_HungTransactionEndsWithItsLease(t *testing.T) {
 				z := startProcess(t, "zombie", db.URL(), zombieVariable+"="+mode)
 				pid := z.await("fenced").PID
 				if mode == "in a query" {
-					eventually(t, "the zombie's query, or its end", func() bool {
+					pgtest.Eventually(t, "the zombie's query, or its end", func() bool {
 						return one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')
 							OR expires_at <= clock_timestamp() FROM pglock.locks WHERE name = 'x'`, pid)
 					})

@@ -33,7 +33,7 @@ func TestI20_HolderBehindAPoolerIsToldByItsOpenTransactionAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := lease.Deadline()
-			eventually(t, "the lease to be renewed through the pooler", func() bool { return lease.Deadline().After(before.Add(500 * time.Millisecond)) })
+			pgtest.Eventually(t, "the lease to be renewed through the pooler", func() bool { return lease.Deadline().After(before.Add(500 * time.Millisecond)) })
 			admin := newAdmin(t, newPool(t, db.URL()))
 			wantBackends := func(want ...lockadmin.Backend) {
 				t.Helper()

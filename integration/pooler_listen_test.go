@@ -40,7 +40,7 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 	// Intervals of 20 ms that double up to a second, each less up to a quarter: ten looks take 3 s at least.
 	const looks, least = 10, 3 * time.Second
 	began, lookedBefore, saidBefore := time.Now(), count.looks.Load(), count.statements.Load()
-	eventually(t, "looks", func() bool { return count.looks.Load() >= lookedBefore+looks })
+	pgtest.Eventually(t, "looks", func() bool { return count.looks.Load() >= lookedBefore+looks })
 	took, looked, said := time.Since(began), count.looks.Load()-lookedBefore, count.statements.Load()-saidBefore
 	t.Logf("%d waiters: %d looks in %v, %d statements", waiters, looked, took, said)
 	if took < least {
@@ -81,7 +81,7 @@ func TestI20_WithoutListenHandOversAreFoundByLooking(t *testing.T) {
 	for range rounds {
 		seldom = append(seldom, handOver(func() {
 			backedOff := count.looks.Load() + 7
-			eventually(t, "looks to be seldom", func() bool { return count.looks.Load() >= backedOff })
+			pgtest.Eventually(t, "looks to be seldom", func() bool { return count.looks.Load() >= backedOff })
 		}))
 	}
 	slices.Sort(seldom)
@@ -136,7 +136,7 @@ func TestI20_AConnectionOfItsOwnToListenBringsTheHints(t *testing.T) {
 		}
 		return hinted, took
 	}
-	eventually(t, "a first hint", func() bool { hinted, _ := handOver(); return hinted })
+	pgtest.Eventually(t, "a first hint", func() bool { hinted, _ := handOver(); return hinted })
 	const rounds = 20
 	hints := 0
 	var times []time.Duration

@@ -206,7 +206,7 @@ func (s pooled) allAndDo() {
 func (s pooled) heartbeat() {
 	t := s.t
 	l := s.must(s.a.Acquire(t.Context(), "kept", pglock.WithTTL(6*time.Second)))
-	eventually(t, "two renewals", func() bool {
+	pgtest.Eventually(t, "two renewals", func() bool {
 		return one[bool](t, s.look, `SELECT renewed_at > acquired_at + '3 s' FROM pglock.locks WHERE name = 'kept'`)
 	})
 	if err := l.Renew(t.Context()); err != nil {
@@ -297,7 +297,7 @@ func (s pooled) cancel() {
 	before := s.waits.Load()
 	acquireInBackground(ctx, s.b, 0, "long", got)
 	awaitQueue(t, s.look, "long", 1)
-	eventually(t, "the call to know who holds the lock", func() bool { return s.waits.Load() > before })
+	pgtest.Eventually(t, "the call to know who holds the lock", func() bool { return s.waits.Load() > before })
 	cancel()
 	var held *pglock.HeldError
 	if f := await(t, got); !errors.Is(f.err, context.Canceled) || !errors.As(f.err, &held) || held.Token != l.Token() {

@@ -14,6 +14,18 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
+// prune prunes the locks that nobody uses. It gives way to whoever is at work, so it is tried until it comes through.
+func (p *peer) prune(t *testing.T) {
+	t.Helper()
+	pgtest.Eventually(t, "a prune to come through", func() bool {
+		_, err := p.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`)
+		if err != nil && state(err) != "55P03" {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+}
+
 // A pruner that never rests, against 6 clients that never rest: tokens still strictly increase, and fences keep what they saw.
 func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	t.Parallel()
@@ -81,7 +93,7 @@ func TestI21_PruneNeverLowersATokenNorReopensAFence(t *testing.T) {
 	if _, err := look.release(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the row to be pruned", func() bool { // for so many changes the server may be tidying the table up
+	pgtest.Eventually(t, "the row to be pruned", func() bool { // for so many changes the server may be tidying the table up
 		if _, err := look.Exec(t.Context(), `SELECT removed FROM pglock.prune_locks('0')`); err != nil && state(err) != "55P03" {
 			t.Fatal(err)
 		}
@@ -138,7 +150,7 @@ func TestI25_PrunesAtOnceDoNotDeadlock(t *testing.T) {
 			done <- err
 		}()
 	}
-	eventually(t, "both to be held up, or to be done", func() bool {
+	pgtest.Eventually(t, "both to be held up, or to be done", func() bool {
 		return len(done)+one[int](t, look, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (
 			SELECT oid FROM pg_database WHERE datname = current_database())`) == 2
 	})
@@ -276,7 +288,7 @@ func TestI21_PruneSweepAndBreakUnderLoadOfAllModes(t *testing.T) {
 		}
 	}
 	<-done
-	eventually(t, "every queue to be empty and every lock free", func() bool {
+	pgtest.Eventually(t, "every queue to be empty and every lock free", func() bool {
 		return one[int](t, look, `SELECT (SELECT count(*) FROM pglock.waiters) + (SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp())`) == 0
 	})
 	checkModes(t, look)
@@ -314,7 +326,7 @@ func TestI21_RequestThatWaitsForPruneDrawsItsTokenAfterIt(t *testing.T) {
 			g, err = p.grantBy(t.Context(), "acquire_lease", "x", uuid.New())
 			done <- err
 		}()
-		eventually(t, "the request to wait for the table", func() bool {
+		pgtest.Eventually(t, "the request to wait for the table", func() bool {
 			return len(done) > 0 || one[bool](t, look, `SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'pglock.locks'::regclass AND NOT granted)`)
 		})
 		pruned := prune.mustAcquire(t, "x", time.Minute)

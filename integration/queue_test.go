@@ -17,7 +17,7 @@ import (
 // awaitQueue returns when so many are queued for the lock.
 func awaitQueue(t *testing.T, look *peer, name string, want int) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%d waiters in the queue of %q", want, name), func() bool {
+	pgtest.Eventually(t, fmt.Sprintf("%d waiters in the queue of %q", want, name), func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE name = $1`, name) == want
 	})
 }
@@ -119,11 +119,11 @@ func TestThousandsWaitWithFourConnections(t *testing.T) {
 			})
 		}
 	}
-	eventually(t, "all to be in the queue", func() bool {
+	pgtest.Eventually(t, "all to be in the queue", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pglock.waiters`) == names*each
 	})
 	t.Logf("%d queued in %v", names*each, time.Since(began))
-	eventually(t, "the connections to be few", func() bool {
+	pgtest.Eventually(t, "the connections to be few", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) <= 6
 	})
 	began = time.Now()
@@ -178,10 +178,10 @@ func TestI9_OneRequestPerAcquisitionAndOneHintPerHandOver(t *testing.T) {
 		pools[n].Close()
 	}
 	// A connection reports what it has counted before it leaves the server's list.
-	eventually(t, "the clients' connections to be gone", func() bool {
+	pgtest.Eventually(t, "the clients' connections to be gone", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`) == 0
 	})
-	eventually(t, "the server to have counted every call", func() bool {
+	pgtest.Eventually(t, "the server to have counted every call", func() bool {
 		return calls("release_lease") == waiters+1 && calls("acquire_lease") > waiters
 	})
 	asked, told, looked := calls("acquire_lease"), calls("announce"), calls("look")

@@ -60,7 +60,7 @@ func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 						holder.exec(t, `ROLLBACK`)
 					}
 				}
-				eventually(t, "the expiry that others see to pass", func() bool {
+				pgtest.Eventually(t, "the expiry that others see to pass", func() bool {
 					return one[bool](t, look, `SELECT expires_at <= clock_timestamp() FROM pglock.locks WHERE name = $1 AND grant_id = $2`, g.name, g.id.String())
 				})
 				for _, wait := range []bool{false, true, false} {

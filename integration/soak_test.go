@@ -195,7 +195,7 @@ func TestSoak_HundredsWaitWhileProcessesAndConnectionsDie(t *testing.T) {
 	managers.Wait()
 
 	// Calm: nothing but the cancelled contexts goes on. What was granted to the dead runs out first.
-	eventually(t, "the sessions of the dead to end", func() bool {
+	pgtest.Eventually(t, "the sessions of the dead to end", func() bool {
 		return one[bool](t, look, `SELECT NOT EXISTS (SELECT FROM pglock.sessions WHERE alive_until > clock_timestamp() AND holder <> ALL ($1))`, labels)
 	})
 	calmToken := one[int64](t, look, `SELECT max(token) FROM pglock.locks`)

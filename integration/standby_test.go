@@ -82,7 +82,7 @@ func (n *node) catchUp(t *testing.T, primary *peer) {
 	primary.exec(t, `SELECT pg_logical_emit_message(true, 'probe', '')`) // its commit flushes those before it
 	lsn := one[string](t, primary, `SELECT pg_current_wal_flush_lsn()::text`)
 	look := newPeer(t, n.url)
-	eventually(t, "the standby to catch up", func() bool {
+	pgtest.Eventually(t, "the standby to catch up", func() bool {
 		return one[bool](t, look, `SELECT coalesce(pg_last_wal_replay_lsn() >= $1::text::pg_lsn, false)`, lsn)
 	})
 }
@@ -93,7 +93,7 @@ func (n *node) cutOff(t *testing.T) {
 	look := newPeer(t, n.url)
 	look.exec(t, `ALTER SYSTEM SET primary_conninfo = ''`)
 	look.exec(t, `SELECT pg_reload_conf()`)
-	eventually(t, "the standby to receive nothing", func() bool {
+	pgtest.Eventually(t, "the standby to receive nothing", func() bool {
 		return one[int](t, look, `SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walreceiver'`) == 0
 	})
 }
@@ -286,7 +286,7 @@ func TestI7_HolderOfALostGrantIsToldByItsNextHeartbeat(t *testing.T) {
 	if err := context.Cause(lost.Context()); !errors.Is(err, pglock.ErrLost) || !errors.As(err, &why) || why.Reason != pglock.ReasonUnknown {
 		t.Errorf("the lost lease ended with %v", err)
 	}
-	eventually(t, "the new primary to renew the lease that it knows", func() bool { return kept.Deadline().After(granted) })
+	pgtest.Eventually(t, "the new primary to renew the lease that it knows", func() bool { return kept.Deadline().After(granted) })
 	if _, err := kept.Check(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -332,7 +332,7 @@ func TestI17_FailoverToASynchronousStandbyLosesNoAnsweredGrant(t *testing.T) {
 		l, err := c.TryAcquire(context.Background(), "unanswered")
 		unanswered <- fetched{0, l, err}
 	}()
-	eventually(t, "the grant to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	pgtest.Eventually(t, "the grant to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
 	if len(unanswered) != 0 {
 		t.Fatalf("I17: a grant that no standby has was answered: %+v", <-unanswered)
 	}

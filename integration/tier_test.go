@@ -22,15 +22,24 @@ func inThousands(n int) int {
 	return n / 5
 }
 
-// lasting is how long there is load of a kind: half as long outside the long tier.
+// lasting is how long there is load of a kind, at least: an eighth outside the long tier, where load ends when there was
+// enough of it to show something.
 func lasting(d time.Duration) time.Duration {
 	if long {
 		return d
 	}
-	return d / 2
+	return d / 8
 }
 
-// underLoad ends when there was load for so long, half as long outside the long tier, and p's query says that it was enough
+// rarely is how often something dear is done: half as often outside the long tier.
+func rarely(n int) int {
+	if long {
+		return n
+	}
+	return (n + 1) / 2
+}
+
+// underLoad ends when there was load for so long, less outside the long tier, and p's query says that it was enough
 // to show something: a busy machine needs longer. It ends within patience. Nobody else uses p before it has ended.
 func underLoad(t *testing.T, d time.Duration, p *peer, enough string) context.Context {
 	t.Helper()

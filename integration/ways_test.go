@@ -119,7 +119,7 @@ func TestI1_I2_AllWaysAreOneMutex(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if len(history) == 3000 || end > 2*time.Second && len(history) >= enough {
+			if len(history) == 3000 || end > lasting(2*time.Second) && len(history) >= enough {
 				cancel() // enough, and the checker's work grows faster than the history
 			}
 			history = append(history, porcupine.Operation{ClientId: i, Input: in, Call: int64(start), Output: out, Return: int64(end)})

@@ -135,7 +135,7 @@ func startHungWriter(t *testing.T, look *peer, url, how string, ttl time.Duratio
 
 func (z *zombieWriter) awaitBackend(look *peer, where string) {
 	z.t.Helper()
-	eventually(z.t, "the writer's backend to be where "+where, func() bool {
+	pgtest.Eventually(z.t, "the writer's backend to be where "+where, func() bool {
 		return one[bool](z.t, look, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND `+where+`)`, z.pid)
 	})
 }
@@ -158,7 +158,7 @@ func (z *zombieWriter) wantNothingCommitted(look *peer, awake bool) {
 func passed(t *testing.T, next *peer, name string) time.Time {
 	t.Helper()
 	var g grant
-	eventually(t, "the next grant", func() bool {
+	pgtest.Eventually(t, "the next grant", func() bool {
 		var err error
 		if g, err = next.acquire(t.Context(), name, uuid.New(), 20*time.Second, false); err != nil {
 			t.Fatal(err)

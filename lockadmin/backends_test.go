@@ -53,7 +53,7 @@ func beating(
 func resting(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockadmin.Backend {
 	t.Helper()
 	var all []lockadmin.Backend
-	eventually(t, fmt.Sprintf("%d idle backends of %s", n, name), func() bool {
+	pgtest.Eventually(t, fmt.Sprintf("%d idle backends of %s", n, name), func() bool {
 		all = backends(t, admin, name, n)
 		return !slices.ContainsFunc(all, func(b lockadmin.Backend) bool {
 			return b.State != "idle" || b.InState < 200*time.Millisecond
@@ -66,7 +66,7 @@ func resting(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockadm
 func backends(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockadmin.Backend {
 	t.Helper()
 	var all []lockadmin.Backend
-	eventually(t, fmt.Sprintf("%d backends of %s", n, name), func() bool {
+	pgtest.Eventually(t, fmt.Sprintf("%d backends of %s", n, name), func() bool {
 		var err error
 		if all, err = admin.Backends(t.Context(), name); err != nil {
 			t.Fatal(err)
@@ -74,15 +74,6 @@ func backends(t *testing.T, admin *lockadmin.Admin, name string, n int) []lockad
 		return len(all) == n
 	})
 	return all
-}
-
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not come", what)
-		}
-	}
 }
 
 func TestBackendsTellTheHeartbeatOfEachHolderWhileItLives(t *testing.T) {
@@ -131,7 +122,7 @@ func TestClientWhoseHeartbeatIsTerminatedRenewsOverANewConnection(t *testing.T) 
 	_, lease := hold(t, pool, "report")
 	before := backends(t, admin, "report", 1)[0]
 	execute(t, db.Conn(t), "SELECT pg_terminate_backend($1)", before.PID)
-	eventually(t, "another backend", func() bool {
+	pgtest.Eventually(t, "another backend", func() bool {
 		all, err := admin.Backends(t.Context(), "report")
 		return err == nil && len(all) == 1 && all[0].PID != before.PID
 	})

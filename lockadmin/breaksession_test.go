@@ -115,7 +115,7 @@ func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T)
 		}
 		got <- err
 	}()
-	eventually(t, "a waiter", func() bool {
+	pgtest.Eventually(t, "a waiter", func() bool {
 		all, err := lockadmin.Collect(admin.Waiters(t.Context(), "busy"))
 		return err == nil && len(all) == 1
 	})
@@ -126,7 +126,7 @@ func TestBreakSessionOfALiveClientTellsItAndLetsItsCallsQueueAgain(t *testing.T)
 	if broken, err := admin.BreakSession(t.Context(), info.Session, "by mistake"); err != nil || len(broken) != 2 {
 		t.Fatal(broken, err)
 	}
-	eventually(t, "the loss", func() bool { return errors.Is(lease.Err(), pglock.ErrLost) })
+	pgtest.Eventually(t, "the loss", func() bool { return errors.Is(lease.Err(), pglock.ErrLost) })
 	if err := blocker.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -170,11 +170,11 @@ func TestBreakSessionDoesAllOrNothing(t *testing.T) {
 			t.Errorf("%v, %v; want an error", broken, err)
 		}
 	}()
-	eventually(t, "the wait for the row", blocked)
+	pgtest.Eventually(t, "the wait for the row", blocked)
 	cancel()
 	<-done
 	// What its caller has left would go on when the row is free.
-	eventually(t, "the end of the statement", func() bool { return !blocked() })
+	pgtest.Eventually(t, "the end of the statement", func() bool { return !blocked() })
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -240,7 +240,7 @@ func TestAListThatNobodyWaitsForEndsOnTheServer(t *testing.T) {
 	if errors.Is(err, pglock.ErrInvalid) {
 		t.Error(err)
 	}
-	eventually(t, "the end of the statement", func() bool {
+	pgtest.Eventually(t, "the end of the statement", func() bool {
 		var n int
 		err := db.Conn(t).QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE '%list_sessions%' AND pid <> pg_backend_pid()").Scan(&n)
 		return err == nil && n == 0

@@ -40,7 +40,7 @@ func TestSessionsTellWhatEachClientHoldsAndWaitsFor(t *testing.T) {
 
 	var all []lockadmin.Session
 	// The process is seen as soon as the heartbeat's connection is marked, the version when that transaction has committed.
-	eventually(t, "two sessions with a heartbeat", func() bool {
+	pgtest.Eventually(t, "two sessions with a heartbeat", func() bool {
 		if all, err = lockadmin.Collect(admin.Sessions(t.Context())); err != nil {
 			t.Fatal(err)
 		}
@@ -80,7 +80,7 @@ func TestVersionIsWrittenOnceForAConnection(t *testing.T) {
 	_, lease := beating(t, pool, "report")
 	admin := newAdmin(t, pool)
 	var first lockadmin.Session
-	eventually(t, "the version", func() bool {
+	pgtest.Eventually(t, "the version", func() bool {
 		all, err := lockadmin.Collect(admin.Sessions(t.Context()))
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)

@@ -99,7 +99,7 @@ func TestDownMeetsAGuardThatIsBeingMade(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() { done <- tryApply(t, goes, downFile) }()
-			eventually(t, "the way down to wait", func() bool {
+			pgtest.Eventually(t, "the way down to wait", func() bool {
 				return text(t, look, "SELECT count(*)::text FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'", goes.PgConn().PID()) == "1"
 			})
 			if commits {

@@ -265,17 +265,3 @@ func TestUnreachableServerAndBadConnectionStringAreNamed(t *testing.T) {
 		}
 	}
 }
-
-// eventually polls until done reports true; what is named in the failure.
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long for %s", what)
-		}
-		<-tick.C
-	}
-}

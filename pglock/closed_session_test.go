@@ -34,7 +34,7 @@ func TestCloseLeavesNoSessionWhateverTheClientDid(t *testing.T) {
 		defer cancel()
 		result := make(chan error, 1)
 		go func() { result <- take("held by another")(ctx, c) }()
-		eventually(t, "the call to queue", func() (queued bool) {
+		pgtest.Eventually(t, "the call to queue", func() (queued bool) {
 			err := look.QueryRow(ctx, "SELECT count(*) > 0 FROM pglock.waiters").Scan(&queued)
 			return err == nil && queued
 		})

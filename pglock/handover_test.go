@@ -42,7 +42,7 @@ func queueing(t *testing.T, pool *pgxpool.Pool, name string, clients []*pglock.C
 			}
 			got[i] <- lease
 		}()
-		eventually(t, label+" to queue", func() bool { return waiting() == before+i+1 })
+		pgtest.Eventually(t, label+" to queue", func() bool { return waiting() == before+i+1 })
 	}
 	return got
 }
@@ -180,7 +180,7 @@ func TestHandOverMeansTheFirstLivingWaiterOfThatLabel(t *testing.T) {
 	defer func() { _ = conn.Close(context.Background()) }()
 	execute(t, conn, `SELECT FROM pglock.acquire_lease('x', $1, $2, 'twin', '30 s', p_wait => true,
 		p_session_ttl => '100 ms')`, uuid.NewString(), uuid.NewString())
-	eventually(t, "the first twin to be dead", func() bool {
+	pgtest.Eventually(t, "the first twin to be dead", func() bool {
 		var dead int
 		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pglock.list_waiters('x') WHERE NOT alive`).Scan(&dead)
 		if err != nil {

@@ -123,7 +123,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		release(t, l)
 		release(t, within(t, patience, "next", next[0]))
 		// The hand-over is of the first lease, the grant of the second: they may come in either order.
-		eventually(t, "the last event", func() bool { return len(ofA.words("own")) == 6 })
+		pgtest.Eventually(t, "the last event", func() bool { return len(ofA.words("own")) == 6 })
 		got := ofA.words("own")
 		slices.Sort(got[3:5])
 		if want := []string{"grant free", "wait place 1", "release", "grant queue place 1", "hand over queue 1", "release"}; !slices.Equal(got, want) {
@@ -154,7 +154,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		}
 		ofA.want(t, "shared", "grant free", "release", "hand over queue 3")
 		slots := make(map[int]bool)
-		eventually(t, "the grants of three slots", func() bool {
+		pgtest.Eventually(t, "the grants of three slots", func() bool {
 			for _, e := range ofB.of(pglock.EventGrant) {
 				if e.Lock == "shared" && e.Mode == pglock.ModeShared && e.Way == pglock.WayQueue {
 					slots[e.Slot] = true
@@ -181,7 +181,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		release(t, within(t, patience, "the second reader", next[0]))
-		eventually(t, "a hand-over", func() bool { return slices.Contains(ofA.words("left"), "hand over queue 1") })
+		pgtest.Eventually(t, "a hand-over", func() bool { return slices.Contains(ofA.words("left"), "hand over queue 1") })
 		release(t, reader)
 	})
 	t.Run("after a crash", func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestEachWayOfALockToAWaitingCallIsObserved(t *testing.T) {
 		if err := l.Release(t.Context()); !errors.Is(err, pglock.ErrLost) {
 			t.Fatal(err)
 		}
-		eventually(t, "the loss", func() bool { return len(dead.of(pglock.EventLost)) == 1 && len(dead.of(pglock.EventOutlived)) == 1 })
+		pgtest.Eventually(t, "the loss", func() bool { return len(dead.of(pglock.EventLost)) == 1 && len(dead.of(pglock.EventOutlived)) == 1 })
 	})
 	t.Run("closed", func(t *testing.T) {
 		closing := &observed{}
@@ -286,10 +286,10 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 	mustAcquire(t, b, "kept", pglock.WithTTL(6*time.Second))
 	held := mustAcquire(t, a, "report")
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
-	eventually(t, "the heartbeat", func() bool { return len(ofB.of(pglock.EventRenew)) > 0 })
+	pgtest.Eventually(t, "the heartbeat", func() bool { return len(ofB.of(pglock.EventRenew)) > 0 })
 	terminate := func(what, where string) {
 		t.Helper()
-		eventually(t, what, func() (ended bool) {
+		pgtest.Eventually(t, what, func() (ended bool) {
 			sql := "SELECT pg_catalog.count(pg_catalog.pg_terminate_backend(pid)) > 0 FROM pg_catalog.pg_stat_activity WHERE datname = current_database() AND query NOT LIKE '%terminate%' AND " + where
 			if err := pool.QueryRow(t.Context(), sql).Scan(&ended); err != nil {
 				t.Fatal(err)
@@ -305,9 +305,9 @@ func TestNewConnectionsAreObserved(t *testing.T) {
 		}
 	}
 	terminate("the heartbeat's connection", "query LIKE '%renew_leases%'")
-	eventually(t, "a new connection of the heartbeat", back(pglock.ConnectionHeartbeat))
+	pgtest.Eventually(t, "a new connection of the heartbeat", back(pglock.ConnectionHeartbeat))
 	terminate("the listener's connection", "query ILIKE 'LISTEN %'")
-	eventually(t, "a new connection of the listener", back(pglock.ConnectionListener))
+	pgtest.Eventually(t, "a new connection of the listener", back(pglock.ConnectionListener))
 	if polling := ofB.of(pglock.EventPolling); len(polling) == 0 || polling[0].Count != 1 || polling[0].Err == nil {
 		t.Errorf("events %+v", polling)
 	}
@@ -324,7 +324,7 @@ func TestListenerThatCannotConnectIsObservedAsPolling(t *testing.T) {
 	pool, a, b, _, ofB := observing(t, pglock.WithListenConfig(nowhere))
 	held := mustAcquire(t, a, "report")
 	next := queueing(t, pool, "report", []*pglock.Client{b}, []string{"next"})
-	eventually(t, "the second attempt", func() bool { return len(ofB.of(pglock.EventPolling)) > 1 })
+	pgtest.Eventually(t, "the second attempt", func() bool { return len(ofB.of(pglock.EventPolling)) > 1 })
 	if e := ofB.of(pglock.EventPolling)[1]; e.Count != 2 || e.Took <= 0 || e.Connection != pglock.ConnectionListener || strings.Contains(e.Err.Error(), "hidden-word") {
 		t.Errorf("event %+v", e)
 	}
@@ -373,7 +373,7 @@ func TestEventsHaveNoSecrets(t *testing.T) {
 	}
 	_ = l.Release(t.Context())
 	release(t, got)
-	eventually(t, "the end", func() bool { return len(ofA.of(pglock.EventOutlived)) > 0 && len(ofB.of(pglock.EventRelease)) > 0 })
+	pgtest.Eventually(t, "the end", func() bool { return len(ofA.of(pglock.EventOutlived)) > 0 && len(ofB.of(pglock.EventRelease)) > 0 })
 	for _, e := range append(ofA.all(), ofB.all()...) {
 		text := fmt.Sprintf("%+v %#v %v", e, e, e.Err)
 		for _, secret := range []string{grant.ID.String(), second.ID.String(), "metadata"} {

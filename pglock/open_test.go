@@ -65,12 +65,12 @@ func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testi
 		granted <- err
 	}()
 	admin := newAdmin(t, pool)
-	eventually(t, "a waiter", func() bool {
+	pgtest.Eventually(t, "a waiter", func() bool {
 		info, err := admin.Get(t.Context(), "report")
 		return err == nil && info.Waiting == 1
 	})
 	before := l.Deadline()
-	eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
+	pgtest.Eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
 	if err := l.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestOpenedClientGrantsRenewsAndHandsOverAndCloseEndsItsConnections(t *testi
 			t.Errorf("after Close: %v, want ErrClosed", err)
 		}
 	}
-	eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 })
+	pgtest.Eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 })
 	if info, err := admin.Get(t.Context(), "report"); err != nil || info.Held {
 		t.Errorf("%+v, %v; want the lock free", info, err)
 	}
@@ -124,7 +124,7 @@ func TestOpenedClientWorksWhileTheApplicationsPoolIsUsedUp(t *testing.T) {
 	}
 	for range 2 { // the second of them on the connection that the first has made
 		before := l.Deadline()
-		eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
+		pgtest.Eventually(t, "a renewal", func() bool { return l.Deadline().After(before) })
 	}
 	if _, err := l.Check(t.Context()); err != nil {
 		t.Error(err)
@@ -156,7 +156,7 @@ func TestOpenThatFailsLeavesNothingOpen(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
-	eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 && opened(t, empty.Pool(t)) == 0 })
+	pgtest.Eventually(t, "the end of all connections", func() bool { return opened(t, pool) == 0 && opened(t, empty.Pool(t)) == 0 })
 }
 
 func TestOpenNamesAServerThatIsAwayWithoutThePasswordAndWorksWhenItIsBack(t *testing.T) {

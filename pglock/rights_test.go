@@ -74,7 +74,7 @@ func TestUserDoesEverythingButOperatorsWork(t *testing.T) {
 	}
 	short := mustAcquire(t, c, "short", pglock.WithTTL(exercised))
 	deadline := short.Deadline()
-	eventually(t, "a heartbeat", func() bool { return short.Deadline().After(deadline) || !short.Valid() })
+	pgtest.Eventually(t, "a heartbeat", func() bool { return short.Deadline().After(deadline) || !short.Valid() })
 	if err := short.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -192,7 +192,7 @@ func TestI5_NobodySpeaksForTheSessionOfAnother(t *testing.T) {
 		acquired <- err
 	}()
 	var session string
-	eventually(t, "a ticket", func() bool {
+	pgtest.Eventually(t, "a ticket", func() bool {
 		waiters, err := lockadmin.Collect(admin.Waiters(t.Context(), "report"))
 		if err == nil && len(waiters) == 1 {
 			session = waiters[0].Session

@@ -91,7 +91,7 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 		t.Errorf("Fences = %+v, %v", fences, err)
 	}
 	deadline := l.Deadline()
-	eventually(t, "a heartbeat", func() bool { return l.Deadline().After(deadline) || !l.Valid() })
+	pgtest.Eventually(t, "a heartbeat", func() bool { return l.Deadline().After(deadline) || !l.Valid() })
 	if err := l.Release(t.Context()); err != nil {
 		t.Errorf("Release: %v", err)
 	}
@@ -129,7 +129,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 		go func() {
 			done <- c.Do(ctx, name, func(context.Context, *pglock.Lease) error { return nil }, pglock.WithMetadata([]byte(`{"b": 2}`)))
 		}()
-		eventually(t, "a ticket", func() bool {
+		pgtest.Eventually(t, "a ticket", func() bool {
 			waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
 			if err != nil {
 				t.Fatalf("Waiters: %v", err)
@@ -144,7 +144,7 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 	if err := <-other; !errors.Is(err, context.Canceled) {
 		t.Errorf("a call that gives up: %v, want context.Canceled", err)
 	}
-	eventually(t, "the end of the other ticket", func() bool {
+	pgtest.Eventually(t, "the end of the other ticket", func() bool {
 		waiters, err := lockadmin.Collect(admin.Waiters(ctx, name))
 		return err == nil && len(waiters) == 1
 	})
@@ -168,22 +168,6 @@ func exerciseQueue(t *testing.T, c *pglock.Client, admin *lockadmin.Admin, name 
 			if err := l.Release(t.Context()); err != nil {
 				t.Errorf("Release: %v", err)
 			}
-		}
-	}
-}
-
-// eventually waits until it is so, for at most twenty seconds.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	late := time.NewTimer(20 * time.Second)
-	defer late.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-late.C:
-			t.Fatalf("%s did not come", what)
 		}
 	}
 }
@@ -288,7 +272,7 @@ func TestRolesTimeoutsCostNoWaitingCall(t *testing.T) {
 		}
 		acquired <- err
 	}()
-	eventually(t, "the waiting call's ticket", func() bool {
+	pgtest.Eventually(t, "the waiting call's ticket", func() bool {
 		var queued bool
 		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pglock.waiters WHERE name = 'report')").Scan(&queued); err != nil {
 			t.Fatal(err)
@@ -422,7 +406,7 @@ func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 			_, err := c.Acquire(ctx, "report")
 			left <- err
 		}()
-		eventually(t, "the statement that waits for the row", func() bool {
+		pgtest.Eventually(t, "the statement that waits for the row", func() bool {
 			var blocked bool
 			if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))").Scan(&blocked); err != nil {
 				t.Fatal(err)
@@ -436,7 +420,7 @@ func TestCallThatLeavesItsStatementCostsNoConnection(t *testing.T) {
 		}
 	}
 	execute(t, conn, "COMMIT")
-	eventually(t, "the end of what the calls have left", func() bool {
+	pgtest.Eventually(t, "the end of what the calls have left", func() bool {
 		var tickets int
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.waiters").Scan(&tickets); err != nil {
 			t.Fatal(err)

@@ -146,7 +146,7 @@ func TestEveryCommandCanBeInterruptedWhileTheServerWorks(t *testing.T) {
 		go func() {
 			ended <- run(ctx, append(line, "--database-url", db.URL(), "--timeout", "20s"), os.Getenv, &stdout, &stderr)
 		}()
-		until(t, "the server works", func() bool { return blocked() > 0 })
+		pgtest.Eventually(t, "the server works", func() bool { return blocked() > 0 })
 		cancel()
 		if code := <-ended; code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted") || stdout.Len() > 0 {
 			t.Errorf("%q ends with %d: %s%s", line, code, stdout.String(), stderr.String())

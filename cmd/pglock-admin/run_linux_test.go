@@ -137,7 +137,7 @@ func TestACommandAtATerminalReadsIsInterruptedAndStopped(t *testing.T) {
 	s.types("\x1a")
 	s.shows("stopped ")
 	conn := db.Conn(t)
-	until(t, "the lease has ended", func() (over bool) {
+	pgtest.Eventually(t, "the lease has ended", func() (over bool) {
 		if err := conn.QueryRow(t.Context(), "SELECT NOT held FROM pglock.get_lock('a')").Scan(&over); err != nil {
 			t.Fatal(err)
 		}

@@ -326,7 +326,7 @@ func TestACommandRunsForAsLongAsItsLeaseIsRenewed(t *testing.T) {
 	p := running(t, db.URL(), line("a --ttl 6s", sh(`echo ready; read line; echo "still here"`))...)
 	p.says(t, "ready")
 	first, conn := leaseEnd(t, db, "a"), db.Conn(t)
-	until(t, "the lease has outlived its first end", func() (over bool) {
+	pgtest.Eventually(t, "the lease has outlived its first end", func() (over bool) {
 		err := conn.QueryRow(t.Context(), "SELECT held AND clock_timestamp() > $1::timestamptz + interval '500 ms' FROM pglock.get_lock('a')", first).Scan(&over)
 		if err != nil {
 			t.Fatal(err)

@@ -115,7 +115,7 @@ func TestRunPassesSignalsOnAndTheSecondRequestToEndKills(t *testing.T) {
 // awaitStopped waits until a process was stopped.
 func awaitStopped(t *testing.T, pid int) {
 	t.Helper()
-	until(t, "the process is stopped", func() bool { return stateOfProcess(pid) == "T" })
+	pgtest.Eventually(t, "the process is stopped", func() bool { return stateOfProcess(pid) == "T" })
 }
 
 func TestASignalEndsTheWaitForTheLock(t *testing.T) {

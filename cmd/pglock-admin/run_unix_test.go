@@ -168,23 +168,11 @@ func stateOfProcess(pid int) string {
 	return strings.TrimSpace(string(out))
 }
 
-// until looks until something is so.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(patience); !so(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("it does not come about that %s", what)
-		}
-	}
-}
-
 // queued waits until so many wait for the lock.
 func queued(t *testing.T, db *pgtest.DB, name string, n int) {
 	t.Helper()
 	conn := db.Conn(t)
-	until(t, strconv.Itoa(n)+" wait for the lock", func() bool {
+	pgtest.Eventually(t, strconv.Itoa(n)+" wait for the lock", func() bool {
 		var waiting int
 		if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM pglock.list_waiters($1)", name).Scan(&waiting); err != nil {
 			t.Fatal(err)

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -102,25 +101,9 @@ func (c *child) end(tb testing.TB) (int, string) {
 	return c.cmd.ProcessState.ExitCode(), string(said)
 }
 
-// eventually waits for something that sends no signal, such as the end of a process that is not a child of this one.
-func eventually(tb testing.TB, what string, is func() bool) {
-	tb.Helper()
-	deadline := time.NewTimer(20 * time.Second)
-	defer deadline.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			tb.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 func eventuallyGone(tb testing.TB, path string) {
 	tb.Helper()
-	eventually(tb, path+" to go", func() bool {
+	pgtest.Eventually(tb, path+" to go", func() bool {
 		_, err := os.Stat(path)
 		return errors.Is(err, os.ErrNotExist)
 	})
@@ -230,7 +213,7 @@ func TestSharedServerIsUsedByManyAndLeftAsItWas(t *testing.T) {
 		t.Errorf("databases %v, want two of the killed process among them", got)
 	}
 	// The server notices the end of each connection by itself. A database that somebody uses is not dropped.
-	eventually(t, "the number and the databases of the killed process to be free", func() bool {
+	pgtest.Eventually(t, "the number and the databases of the killed process to be free", func() bool {
 		return len(query(t, server.URL(), `select pid::text from pg_locks where locktype = 'advisory'
 			union all select pid::text from pg_stat_activity where datname like 'pglock%' and datname <> '`+inUse+`'`)) == 0
 	})
