@@ -130,7 +130,8 @@ func (l *Lease) renewal(now trust.Instant) renewal {
 	}
 	if l.tooLong && !l.expiresAt.IsZero() {
 		r.claim.NoLonger = l.expiresAt.UnixMicro()
-		if deadline := trust.Deadline(now, r.lasts, r.lasts); deadline.Mono < l.deadline.Mono {
+		l.shrunk = now.Mono
+		if deadline := l.deadline.Earlier(trust.Deadline(now, r.lasts, r.lasts)); deadline != l.deadline {
 			l.deadline = deadline
 			signal(l.client.deadlineWake)
 		}
@@ -162,7 +163,11 @@ func (l *Lease) renewed(r renewal, sent trust.Instant, v protocol.Verdict, soone
 	}
 	l.failure = nil
 	l.tooLong = v.Remaining > l.needs(sent)+l.grace
-	l.trust(r.lasts, sent, v, sooner)
+	lasts := r.lasts
+	if sent.Mono < l.shrunk { // what has made the lease shorter since may already have come through
+		lasts = min(lasts, l.ttl)
+	}
+	l.trust(lasts, sent, v, sooner)
 	if l.tooLong {
 		l.due = now.Add(busyAgain)
 	}

@@ -401,3 +401,65 @@ func TestExtensionOfALeaseThatEndsFails(t *testing.T) {
 		}
 	}
 }
+
+// An answer to an earlier renewal says how long the extended lease lasts. When it arrives, the server may already have
+// taken the extension back.
+func TestI7_LateAnswerRevivesNoTrustInAnExtensionThatIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		m := newLongServer(s, 2*time.Second)
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(2*time.Second))
+		end := mustExtend(t, l, 10*time.Minute)
+		answers := time.Now().Add(2150 * time.Millisecond) // the network delivers nothing until then
+		s.set(func() {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				verdicts, err := m.renew(claims)
+				at := answers
+				if claims[0].NoLonger != 0 {
+					at = at.Add(time.Millisecond)
+				}
+				time.Sleep(time.Until(at))
+				return verdicts, err
+			}
+		})
+		time.Sleep(700 * time.Millisecond)
+		end()
+		shrunk := false
+		for time.Now().Before(answers.Add(10 * time.Millisecond)) {
+			time.Sleep(time.Millisecond)
+			for _, c := range m.asked() {
+				shrunk = shrunk || c.NoLonger != 0
+			}
+			if left := m.left("nightly"); shrunk && l.Valid() && time.Until(l.Deadline()) > left {
+				t.Fatalf("the lease is trusted for %v, and lasts for %v", time.Until(l.Deadline()), left)
+			}
+		}
+		if !shrunk {
+			t.Error("the extension was not taken back")
+		}
+	})
+}
+
+// A machine that slept has used up wall time that its monotonic clock does not know of.
+func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		m := newLongServer(s, 30*time.Second)
+		clock := newMovedClock()
+		l := mustAcquire(t, startClient(t, s, clock.now), "nightly", WithTTL(30*time.Second))
+		end := mustExtend(t, l, 10*time.Minute)
+		m.set(func() { m.fail = errReset }) // the network is not back yet
+		clock.move(0, 575*time.Second)
+		l.mu.Lock()
+		before := l.deadline
+		l.mu.Unlock()
+		end()
+		synctest.Wait()
+		l.mu.Lock()
+		after := l.deadline
+		l.mu.Unlock()
+		if after.Wall.After(before.Wall) || after.Mono >= before.Mono {
+			t.Errorf("the deadline was %v and is %v, want it earlier by the monotonic clock, and not later by the other", before, after)
+		}
+	})
+}

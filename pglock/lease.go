@@ -50,6 +50,7 @@ type Lease struct {
 	due       trust.Instant // the next renewal
 	asked     trust.Instant // until then the server may answer in time; zero: it is not asked
 	fresh     time.Duration // when the last successful request was sent, on the monotonic clock
+	shrunk    time.Duration // when a request was sent that makes the lease shorter, on the monotonic clock
 	failure   error         // of the last renewal
 	holds     []*hold       // what needs the lease for longer than its TTL
 	tooLong   bool          // on the server the lease may last for longer than anybody needs

@@ -149,8 +149,8 @@ func WithTTL(ttl time.Duration) AcquireOption {
 // WithGrace keeps the lock from everybody while its last holder may still believe in its lease: for d after the
 // lease has expired without a release. A request with a grace also waits until d after the server's timeline
 // has changed, since a failover may have lost grants. It is for work outside the database that no fence
-// protects. Choose at least the longest TTL in use, and use it in every program that shares the lock. A release
-// or a break ends a lease without a grace.
+// protects. Choose at least the longest TTL or extension (Extend) in use, and use it in every program that shares the
+// lock. A release or a break ends a lease without a grace.
 //
 // The grace is part of the lease on the server, which shows it as held until the grace ends; its holder stops
 // earlier, at the end of the TTL. After a failover Acquire holds the lock and returns when the grace is over;

@@ -15,8 +15,14 @@ var ofExtensions = []mutant{
 		{schema, "            AND (SELECT bool_and(g IS NULL OR is_ttl('lasting', g)) FROM pg_catalog.unnest(p_lasting) g) IS NOT FALSE);", "            );"},
 	}, library, "^TestI11_ExtensionsThat"},
 	{"extension: the deadline does not follow", []edit{
-		{"pglock/extend.go", "\tl.trust(r.lasts, sent, v, sooner)", "\tl.trust(l.ttl, sent, v, sooner)"},
+		{"pglock/extend.go", "\tl.trust(lasts, sent, v, sooner)", "\tl.trust(l.ttl, sent, v, sooner)"},
 	}, library, "^TestExtendedLease"},
+	{"I7 extension: a late answer revives trust in one that is taken back", []edit{
+		{"pglock/extend.go", "\tif sent.Mono < l.shrunk {", "\tif false {"},
+	}, library, "^TestI7_LateAnswer"},
+	{"I7 extension: its end trusts the later of two clocks", []edit{
+		{"pglock/extend.go", "l.deadline.Earlier(trust.Deadline(now, r.lasts, r.lasts)); deadline != l.deadline {", "trust.Deadline(now, r.lasts, r.lasts); deadline.Mono < l.deadline.Mono {"},
+	}, library, "^TestI7_EndOfAnExtension"},
 	{"extension: its end is not told", []edit{
 		{"pglock/extend.go", "\t\tl.tooLong, l.due = true, now\n", "\t\t_ = now\n"},
 	}, library, "^TestRenewalsDoNot|^TestLongest"},

@@ -32,6 +32,15 @@ func (i Instant) Reached(t Instant) bool { return i.Mono >= t.Mono || !i.Wall.Be
 // Until is the time left from i to t by the clock that is further ahead.
 func (i Instant) Until(t Instant) time.Duration { return min(t.Mono-i.Mono, t.Wall.Sub(i.Wall)) }
 
+// Earlier is the earlier one of two deadlines by each clock.
+func (i Instant) Earlier(o Instant) Instant {
+	if o.Wall.Before(i.Wall) {
+		i.Wall = o.Wall
+	}
+	i.Mono = min(i.Mono, o.Mono)
+	return i
+}
+
 // Deadline is the time up to which a holder may believe in a lease. It counts from when the request was sent, not
 // from the answer: by no more than the TTL, and no more than the server said was left, less a margin of 1/20 of it,
 // at most a second, for clocks that run at different rates.
