@@ -99,11 +99,12 @@ func (a *answers) find(w *written) {
 }
 
 // promoted compares with what the new primary has. Only what the old primary answered after the standby was cut off may
-// be missing.
+// be missing, and what nobody has read the answer of yet: its process may have stood still since then.
 func (a *answers) promoted(p history.Promotion) {
 	a.take(p.State)
 	for _, w := range a.writes {
-		if w.answer == history.Done && p.Lossy && w.ended >= p.Safe && w.ended <= p.Opened && a.committed[w.op] == 0 {
+		lost := w.answer == "" || w.answer == history.Done && w.ended >= p.Safe && w.ended <= p.Opened
+		if p.Lossy && lost && a.committed[w.op] == 0 {
 			w.forgiven = true
 		}
 	}

@@ -29,6 +29,7 @@ type belief struct {
 	limit       int
 	token       int64
 	ttl         time.Duration
+	lasts       time.Duration // the TTL, or the longest extension
 	asked       history.Time // when the call began: it was granted after that
 	from, until history.Time
 }
@@ -46,7 +47,11 @@ func (b *believers) event(e history.Event) {
 	case history.Fails:
 		delete(b.asked, e.Call)
 	case history.Has:
-		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, from: e.At}
+		b.open[e.Lease] = &belief{asked: b.asked[e.Call], who: e.Who, lease: e.Lease, name: e.Name, mode: e.Mode, limit: e.Limit, slot: e.Slot, token: e.Token, ttl: e.TTL, lasts: e.TTL, from: e.At}
+	case history.Extends:
+		if x := b.open[e.Lease]; x != nil {
+			x.lasts = max(x.lasts, e.TTL)
+		}
 	case history.Lets:
 		x := b.open[e.Lease]
 		if x == nil {
@@ -123,7 +128,7 @@ func (b *believers) documented(x, y *belief) bool {
 		}
 	}
 	for _, p := range b.promotions {
-		if p.Lossy && older.asked <= p.Opened && older.until <= p.Dead.Add(older.ttl) && newer.from >= p.Safe {
+		if p.Lossy && older.asked <= p.Opened && older.until <= p.Dead.Add(older.lasts) && newer.from >= p.Safe {
 			return true
 		}
 	}

@@ -107,6 +107,20 @@ func TestBreakThatAFailoverHasLost(t *testing.T) {
 	}
 }
 
+// Who had extended its lease believes in a grant that a failover lost for as long as it had extended it.
+func TestExtensionThatAFailoverHasLost(t *testing.T) {
+	for until, finds := range map[int][]string{2000: nil, 3500: {"two believers"}} {
+		s := tell(t)
+		s.has(alice, 1, 5, 50, "exclusive", 0)
+		s.Event(history.Event{Kind: history.Extends, Who: alice, Lease: 1, From: ms(60), At: ms(70), Name: "x", TTL: 3 * time.Second})
+		s.Promoted(history.Promotion{Lossy: true, Safe: ms(40), Dead: ms(100), Opened: ms(110)})
+		s.has(bob, 2, 6, 1000, "exclusive", 0)
+		s.leaves(alice, 1, until, until+1, "")
+		s.leaves(bob, 2, 5000, 5001, "")
+		s.finds(finds...)
+	}
+}
+
 // What was broken while AcquireAll was waiting for another lock is documented as well: the call knows of it no sooner.
 func TestLeaseThatWasBrokenBeforeItsCallReturned(t *testing.T) {
 	s := tell(t)

@@ -126,6 +126,18 @@ func TestNilLostWithAFailover(t *testing.T) {
 	}
 }
 
+// A process that stood still reads the answer of the old primary when that is long gone.
+func TestAnswerOfTheOldPrimaryIsReadLater(t *testing.T) {
+	for lossy, finds := range map[bool][]string{true: nil, false: {"nil lost"}} {
+		s := tell(t)
+		s.Event(history.Event{Kind: history.Writes, Who: alice, Op: 1, At: ms(15), Resources: []string{"x"}})
+		s.Promoted(history.Promotion{Lossy: lossy, Safe: ms(10), Dead: ms(20), Opened: ms(30)})
+		s.Event(history.Event{Kind: history.Wrote, Who: alice, Op: 1, At: ms(35), Answer: history.Done})
+		s.Finish(history.State{}, nil)
+		s.finds(finds...)
+	}
+}
+
 func TestRefusedWriteThatIsThereIsFound(t *testing.T) {
 	s := tell(t)
 	s.commit(0, lock(0, "exclusive", 5, 0, 5000))
