@@ -30,7 +30,7 @@ type belief struct {
 	token       int64
 	ttl         time.Duration
 	lasts       time.Duration // the TTL, or the longest extension
-	asked       history.Time // when the call began: it was granted after that
+	asked       history.Time  // when the call began: it was granted after that
 	from, until history.Time
 }
 
