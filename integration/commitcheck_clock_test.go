@@ -14,6 +14,7 @@ func TestI4_Trap3_A5_TheChecksReadTheClockAfterTheyHaveWaitedForTheRow(t *testin
 	t.Parallel()
 	db := pgtest.Database(t)
 	newLedger(t, db)
+	patientTransactions(t, newPeer(t, db.URL())) // the look keeps its lock for as long as a lease lasts
 	for check, sql := range map[string]string{
 		"inside COMMIT": `COMMIT`,
 		"set immediate": `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`,

@@ -559,6 +559,7 @@ func TestCallThatHangsHoldsUpThoseInItsStatementForAMomentOnly(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			db := pgtest.Database(t)
 			keeper := newPeer(t, db.URL())
+			patientTransactions(t, keeper)
 			c := newCrowd(t, db.URL(), 5)
 			keeper.exec(t, `BEGIN`)
 			keeper.mustAcquire(t, "m", time.Hour) // the first use of its name, not committed: others wait to hear of it
