@@ -463,3 +463,34 @@ func TestI7_EndOfAnExtensionAfterASleepMakesNoLeaseLonger(t *testing.T) {
 		}
 	})
 }
+
+// Extend returns when the deadline has followed, also where a Renew that was sent later is answered first.
+func TestI7_ExtendReturnsOnlyWhenTheDeadlineHasFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newFakeStore()
+		m := newLongServer(s, 30*time.Second)
+		l := mustAcquire(t, startClient(t, s, trust.SystemClock()), "nightly", WithTTL(30*time.Second))
+		s.set(func() {
+			s.onRenewAll = func(_ context.Context, claims []protocol.Claim) (map[protocol.Claim]protocol.Verdict, error) {
+				verdicts, err := m.renew(claims)
+				m.set(func() { m.fail = errReset }) // and nothing after it
+				time.Sleep(time.Second)
+				return verdicts, err
+			}
+			s.onRenew = func(_ context.Context, c protocol.Claim) (time.Duration, error) {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				return m.renewOne(c).Remaining, nil
+			}
+		})
+		time.AfterFunc(500*time.Millisecond, func() {
+			if err := l.Renew(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		mustExtend(t, l, 10*time.Minute)
+		if left := time.Until(l.Deadline()); left < 9*time.Minute {
+			t.Errorf("I7: Extend has returned, and the lease is trusted for %v", left)
+		}
+	})
+}

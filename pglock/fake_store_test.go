@@ -267,7 +267,7 @@ func (s *fakeStore) one(ctx context.Context, what string, c protocol.Claim, f fu
 
 func (s *fakeStore) Renew(ctx context.Context, c protocol.Claim) (protocol.Verdict, error) {
 	left, err := s.one(ctx, "renew", c, hook(s, &s.onRenew))
-	return protocol.Verdict{Outcome: protocol.Renewed, Remaining: left}, err
+	return protocol.Verdict{Outcome: protocol.Renewed, Remaining: max(left, c.Lasting)}, err
 }
 
 func (s *fakeStore) RenewWaiting(ctx context.Context, _ time.Duration, c protocol.Claim, wait time.Duration) (v protocol.Verdict, err error) {

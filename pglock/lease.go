@@ -154,15 +154,16 @@ func (l *Lease) Check(ctx context.Context) (remaining time.Duration, err error) 
 	return remaining, nil
 }
 
-// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat. It does not shorten a lease that
-// Extend has made longer. Errors are those of Check.
+// Renew makes the lease last for its TTL from now on, without waiting for the heartbeat, and asks for the same extensions
+// as the heartbeat does (Extend). Errors are those of Check.
 func (l *Lease) Renew(ctx context.Context) error {
 	sent := l.client.now()
+	r := l.renewal(sent)
 	var did tally
 	err := l.ask(ctx, "renew", func(ctx context.Context) error {
-		v, err := l.client.backend.Renew(ctx, l.claim())
+		v, err := l.client.backend.Renew(ctx, r.claim)
 		if err == nil {
-			did.renewed(l, l.extend(sent, v, sooner()))
+			did.renewed(l, l.renewed(r, sent, v, sooner()))
 		} else if !errors.Is(errorFromSQL(err, l.name, l.token), ErrLost) {
 			did.failed(l, l.sinceRenewed())
 		}
@@ -281,7 +282,7 @@ func (l *Lease) claim() protocol.Claim {
 	return protocol.Claim{Name: l.name, Token: l.row, GrantID: l.grantID, Slot: l.slot}
 }
 
-// extend moves the deadline after a grant or a renewal by the TTL that was sent at the given moment. It never revives a lease that
+// extend moves the deadline after a grant by the TTL that was sent at the given moment. It never revives a lease that
 // has ended, nor shortens one that a later request has extended. The next renewal comes sooner by this part of its interval.
 func (l *Lease) extend(sent trust.Instant, v protocol.Verdict, sooner float64) (g gap) {
 	now := l.client.now()

@@ -101,4 +101,10 @@ var ofExtensions = []mutant{
 	{"I17 a guard leaves no receipt", []edit{
 		{"fencedstore/guard.go", "\t\treceipt, *c.receipt = &r, r\n", "\t\t_, *c.receipt = &r, r\n"},
 	}, store, "^TestI17_Transaction"},
+	{"I7 a Renew asks for no extension", []edit{
+		{"pglock/lease.go", "\tr := l.renewal(sent)\n", "\tr := renewal{claim: l.claim(), lasts: l.ttl}\n"},
+	}, library, "^TestI7_ExtendReturns"},
+	{"a call that asks again outlives Close", []edit{
+		{"internal/server/server.go", "if err != nil && s.life.Err() != nil {", "if err != nil && s.life.Err() != nil && false {"},
+	}, integration, "^TestCloseEndsCalls"},
 }

@@ -5,6 +5,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -37,8 +38,9 @@ type Server struct {
 	losses   losses                     // of the own connection
 	direct   *pgx.ConnConfig            // for LISTEN; nil: made as the pool makes its connections
 
-	life context.Context // ends with Close: no statement outlives it
-	end  context.CancelFunc
+	life      context.Context // ends with Close: no statement outlives it
+	end       context.CancelFunc
+	errClosed error // what requests fail with then
 
 	acquires, waits *coalesce.Coalescer[*pgx.Conn, protocol.Request, protocol.Answer]
 	releases        *coalesce.Coalescer[*pgx.Conn, protocol.Claim, protocol.Ending]
@@ -47,7 +49,7 @@ type Server struct {
 
 // New connects to the schema of the pool's database. After Drain or Close requests fail with errClosed.
 func New(pool *pgxpool.Pool, schema string, direct *pgx.ConnConfig, errClosed error) *Server {
-	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, direct: direct}
+	s := &Server{Queries: protocol.NewQueries(schema), pool: pool, direct: direct, errClosed: errClosed}
 	s.life, s.end = context.WithCancel(context.Background()) //nolint:forbidigo // its own life, ended by Close
 	s.lender = newLender(s)
 	s.acquires = gathering(s, acquiresWide, errClosed, s.borrow, s.Queries.Acquire)
@@ -138,11 +140,15 @@ func (s *Server) repeat(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
-	return repeat(ctx, lend, func(conn *pgx.Conn) error {
+	err := repeat(ctx, lend, func(conn *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, protocol.Patience)
 		defer cancel()
 		return s.executor.Run(ctx, conn, step, along...)
 	})
+	if err != nil && s.life.Err() != nil { // else whoever asks again until there is an answer would never end
+		err = fmt.Errorf("%w: %w", s.errClosed, err)
+	}
+	return err
 }
 
 // Acquire requests a lock.

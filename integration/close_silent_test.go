@@ -1,0 +1,67 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+	"github.com/pglock-dev/pglock/pglock"
+)
+
+// Close waits for no call that goes on asking a silent server: it ends the call with ErrClosed, however long that may take
+// by its own context.
+func TestCloseEndsCallsThatAskASilentServer(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	line := newLine(t, db.URL())
+	other, look := newClient(t, newPool(t, db.URL())), newPeer(t, db.URL())
+	queue := func(t *testing.T, n int) {
+		t.Helper()
+		pgtest.Eventually(t, "a call to queue", func() bool {
+			return one[int](t, look, `SELECT count(*) FROM pglock.waiters WHERE name = $1`, t.Name()) == n
+		})
+	}
+	for what, call := range map[string]func(context.Context, *pglock.Lease) error{
+		"HandOver": func(ctx context.Context, l *pglock.Lease) error { return l.HandOver(ctx, "heir") },
+		"Release":  func(ctx context.Context, l *pglock.Lease) error { return l.Release(ctx) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			pool := newPool(t, line.url)
+			c := newClient(t, pool)
+			first := mustTry(t, other, t.Name())
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			got, next := make(chan fetched, 1), make(chan fetched, 1)
+			acquireInBackground(ctx, c, 0, t.Name(), got, pglock.WithTTL(time.Hour))
+			queue(t, 1)
+			acquireInBackground(ctx, other, 0, t.Name(), next, pglock.WithHolder("heir"))
+			queue(t, 2)
+			mustRelease(t, first)
+			l := await(t, got)
+			if l.err != nil {
+				t.Fatal(l.err)
+			}
+			line.silence(t, "downstream")
+			defer line.mend()
+			ended := make(chan error, 1)
+			go func() { ended <- call(ctx, l.lease) }()
+			pgtest.Eventually(t, "the call to be under way", func() bool { return pool.Stat().AcquiredConns() > 0 })
+			closing, done := context.WithTimeout(t.Context(), 500*time.Millisecond)
+			defer done()
+			closed := make(chan struct{})
+			go func() { defer close(closed); _ = c.Close(closing) }()
+			select {
+			case <-closed:
+			case <-time.After(patience):
+				t.Fatalf("Close has not returned after %v, and had 500ms", patience)
+			}
+			if err := <-ended; !errors.Is(err, pglock.ErrClosed) {
+				t.Errorf("%s: %v; want ErrClosed", what, err)
+			}
+			cancel()
+			_ = await(t, next)
+		})
+	}
+}
