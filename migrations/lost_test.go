@@ -18,26 +18,30 @@ import (
 // cutter is a connection that is lost at a COMMIT: after it was done, or before the server has received it.
 type cutter struct {
 	net.Conn
-	cut func() (now, afterwards bool)
+	cut  func() (now, afterwards bool)
+	done atomic.Bool // the COMMIT is sent, and its answer gets lost
 }
 
 var errCut = errors.New("the network is cut")
 
-func (c cutter) Write(b []byte) (int, error) {
-	if !bytes.Contains(b, []byte("commit\x00")) {
-		return c.Conn.Write(b)
-	}
-	now, afterwards := c.cut()
-	switch {
-	case !now:
-		return c.Conn.Write(b)
-	case afterwards:
-		if _, err := c.Conn.Write(b); err != nil {
-			return 0, err
+func (c *cutter) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("commit\x00")) {
+		now, afterwards := c.cut()
+		if now && !afterwards {
+			return 0, errors.Join(errCut, c.Conn.Close())
 		}
-		_, _ = c.Conn.Read(make([]byte, 1024)) // the answer, which comes when it is done
+		c.done.Store(now)
 	}
-	return 0, errors.Join(errCut, c.Conn.Close())
+	return c.Conn.Write(b)
+}
+
+// Read may already wait when the COMMIT is sent: a client whose write is slow reads beside it.
+func (c *cutter) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.done.Load() { // the answer comes when it is done
+		return 0, errors.Join(errCut, c.Conn.Close())
+	}
+	return n, err
 }
 
 // cutAt gives a configuration whose connection is lost at the nth COMMIT; from then on nobody reaches the server if alone.
@@ -52,7 +56,7 @@ func cutAt(t *testing.T, db *pgtest.DB, nth int, afterwards, unreachable bool) *
 		if unreachable && int(commits.Load()) >= nth {
 			return conn, errCut
 		}
-		return cutter{conn, func() (bool, bool) { return int(commits.Add(1)) == nth, afterwards }}, nil
+		return &cutter{Conn: conn, cut: func() (bool, bool) { return int(commits.Add(1)) == nth, afterwards }}, nil
 	}
 	return config
 }
