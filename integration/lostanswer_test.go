@@ -267,7 +267,9 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	line := newLine(t, db.URL())
-	c := newClient(t, newPool(t, line.url))
+	c := newClient(t, newPool(t, line.url, func(c *pgxpool.Config) {
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would hang, and nothing be asked
+	}))
 	warm(t, c)
 	line.silence(t, "downstream")
 	ctx, cancel := context.WithCancel(t.Context())
