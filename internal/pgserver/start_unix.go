@@ -119,12 +119,8 @@ func newProcess(programs pgprograms.Programs, inMemory bool) (_ *process, err er
 // initdb makes a data folder. C.UTF-8 sorts alike everywhere, and so does C, for systems without it.
 func (p *process) initdb(ctx context.Context) error {
 	p.password = rand.Text()
-	stored, err := verifier(p.password)
-	if err != nil {
-		return fmt.Errorf("pgserver: %w", err)
-	}
 	file := filepath.Join(p.folder, "password")
-	if err := errors.Join(os.WriteFile(file, []byte(stored), 0o600), p.user.Own(file)); err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte(p.password), 0o600), p.user.Own(file)); err != nil {
 		return fmt.Errorf("pgserver: %w", err)
 	}
 	defer os.Remove(file)
