@@ -268,7 +268,8 @@ func TestTrap9_CancelledAcquireGivesTheGrantBack(t *testing.T) {
 	look := newPeer(t, db.URL())
 	line := newLine(t, db.URL())
 	c := newClient(t, newPool(t, line.url, func(c *pgxpool.Config) {
-		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false } // it would hang, and nothing be asked
+		// A ping would hang, and nothing would be asked.
+		c.ShouldPing = func(context.Context, pgxpool.ShouldPingParams) bool { return false }
 	}))
 	warm(t, c)
 	line.silence(t, "downstream")

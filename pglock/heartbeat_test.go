@@ -152,7 +152,8 @@ func TestLeaseEndsExactlyAtItsDeadlineWhileTheRenewalHangs(t *testing.T) {
 		var lost *LostError
 		cause := context.Cause(l.Context())
 		cutOff := fmt.Errorf("renew: %w", context.DeadlineExceeded) // the latest attempt was, and none is under way yet
-		if !errors.As(cause, &lost) || !strings.Contains(cause.Error(), errSilent.Error()) && !strings.Contains(cause.Error(), cutOff.Error()) {
+		if !errors.As(cause, &lost) ||
+			!strings.Contains(cause.Error(), errSilent.Error()) && !strings.Contains(cause.Error(), cutOff.Error()) {
 			t.Errorf("cause %v, want the loss because of attempts without an answer", cause)
 		}
 		if errors.Is(cause, context.DeadlineExceeded) { // nobody's deadline has passed but the heartbeat's own
