@@ -179,7 +179,7 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	s := onScreen(t, db.URL(), 40, 20, "watch", "jobs/a")
 	s.shows("● worker-1")
 	s.size(120, 40) // the terminal is made larger meanwhile
-	s.shows("PgUp PgDn scroll")
+	s.drawnTo(40)
 	for tries := 1; ; tries++ {
 		began := time.Now()
 		if err := lease.Release(t.Context()); err != nil {
@@ -199,11 +199,19 @@ func TestWatchMovesWhenTheLockChanges(t *testing.T) {
 	hold(t, db, "worker-2", "jobs/a", pglock.WithTTL(time.Hour)) // no heartbeat adds to the screen
 	s.shows("● worker-2")
 	s.size(40, 20)
-	s.until("the narrow screen", func(text string) bool {
-		return strings.Contains(text, "● worker-2") && !strings.Contains(text, "scroll")
-	})
+	s.drawnTo(20)
+	s.shows("● worker-2")
 	s.types("q")
 	s.ends(exitOK)
+}
+
+// drawnTo waits until the screen is drawn down to that line, its last: it holds the keys.
+func (s *screen) drawnTo(line int) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("the keys in line %d", line), func(text string) bool {
+		all := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		return len(all) == line && strings.Contains(all[line-1], "q quit")
+	})
 }
 
 // Nothing from the database reaches the terminal as it is.
