@@ -172,6 +172,7 @@ DROP FUNCTION epoch_of(p_line bigint, p_step bigint);
 DROP FUNCTION current_timeline();
 DROP FUNCTION microseconds_until(p_at timestamptz);
 DROP FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz);
+DROP FUNCTION is_running(p_expires_at timestamptz, p_ended_at timestamptz);
 DROP FUNCTION bound_timeout(p_setting text, p_ms bigint);
 DROP FUNCTION require_durable_commit();
 DROP FUNCTION require_read_committed();

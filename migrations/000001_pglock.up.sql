@@ -368,6 +368,12 @@ AS $$
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 
+-- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before
+-- it: another lease may have been granted since, in another row of the lock.
+CREATE FUNCTION is_running(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$ SELECT p_expires_at > clock_timestamp() AND p_ended_at IS DISTINCT FROM p_expires_at $$;
+
 -- is_over says that nothing of a lease can be under way any more: it was released or broken, or its expiry is
 -- settled. Grants depend on this alone, for rows that they have read when they had taken the head.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
@@ -1017,7 +1023,7 @@ BEGIN
              ELSE coalesce(pg_catalog.max(l.expires_at) FILTER (WHERE l.mode <> 'limit'),
                            CASE WHEN pg_catalog.count(*) >= p_capacity THEN pg_catalog.min(l.expires_at) END)
            END
-    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
+    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at));
 END $$;
 
 -- is_held says, without locking, that a lease is in the way of the next in the queue, or of w if nobody queues.
@@ -1027,7 +1033,7 @@ AS $$
 DECLARE
   nxt waiters;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() THEN
+  IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN true;
   END IF;
   IF p_head.top_slot > 0 THEN
@@ -1044,7 +1050,7 @@ CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  held boolean := coalesce(p_head.expires_at > clock_timestamp(), false);
+  held boolean := is_running(p_head.expires_at, p_head.ended_at);
   ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot
 BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
@@ -1071,9 +1077,9 @@ DECLARE
 BEGIN
   granted := false;
   token := p_head.token;
-  IF p_head.expires_at IS NULL OR p_head.expires_at <= clock_timestamp() THEN           -- else it is exclusive
+  IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
-      WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+      WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
   END IF;
   more := json_strip_nulls(pg_catalog.json_build_object(
@@ -1091,7 +1097,7 @@ DECLARE
   t bigint;
 BEGIN
   SELECT l.token INTO t FROM locks l
-    WHERE l.name = p_name AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;
+    WHERE l.name = p_name AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'lock % is held by the one who asks for it, with token %', pg_catalog.quote_literal(p_name), t
       USING ERRCODE = 'LK004', DETAIL = 'circle=self', HINT = 'Use the lease that is held, or release it first.';
@@ -1125,7 +1131,7 @@ BEGIN
   END IF;
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
-      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
+      WHERE l.name = p_name AND l.mode = 'limit' AND (is_running(l.expires_at, l.ended_at)
         OR p_locked AND NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
       SELECT q.capacity FROM waiters q
@@ -1194,7 +1200,7 @@ DECLARE
   limited   int := 0;
   above     bigint := p_head.token;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() THEN
+  IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
     SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above
@@ -1441,7 +1447,7 @@ BEGIN
     IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN
       PERFORM name_limit(w);
     END IF;
-    IF p_taken AND p_head.expires_at <= clock_timestamp() THEN
+    IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
       g := serve(p_head, NULL, CASE WHEN NOT EXISTS (SELECT FROM waiters q
           WHERE q.grant_id = w.grant_id AND q.ticket > p_head.served) THEN w END,
         w.session_id, w.grant_id);                       -- who has a ticket is served by it, and once
@@ -1562,7 +1568,7 @@ BEGIN
   FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
     SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, 0);
-    IF a.slot >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
+    IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN
       n := n + 1;
       PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
                         hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));
@@ -1614,7 +1620,8 @@ BEGIN
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
       AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0)
-        AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+        AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()            -- is_running, written out
+        AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
@@ -1697,7 +1704,7 @@ BEGIN
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
     END IF;
-    released := coalesce(mine.expires_at > clock_timestamp(), false);
+    released := is_running(mine.expires_at, mine.ended_at);
     IF NOT released THEN
       RETURN;
     END IF;
@@ -1835,8 +1842,8 @@ BEGIN
   IF NOT p_spend THEN
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
     mine := pg_catalog.array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT FROM locks l
-      WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND l.expires_at > clock_timestamp());
-    head := CASE WHEN mine OR head.expires_at <= clock_timestamp()
+      WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND is_running(l.expires_at, l.ended_at));
+    head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at)
       THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;
   END IF;
   FOR i IN 1..pg_catalog.cardinality(p_grant_ids) LOOP
@@ -1847,7 +1854,7 @@ BEGIN
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
-    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
   token := r.token;
   more := json_strip_nulls(pg_catalog.json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
@@ -1897,7 +1904,7 @@ BEGIN
   END IF;
   PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR UPDATE;
   UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
+    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at);
   RETURN FOUND;
 END $$;
 
@@ -1948,18 +1955,18 @@ DECLARE
 BEGIN
   head := take_to_break(p_name, NULL);
   SELECT pg_catalog.array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
-    AND l.expires_at > clock_timestamp();
+    AND is_running(l.expires_at, l.ended_at);
   IF pg_catalog.cardinality(tokens) > 1 AND p_token IS NULL THEN
     RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', pg_catalog.quote_literal(p_name),
         pg_catalog.cardinality(tokens), pg_catalog.array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
       AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true);
   IF r.slot > 0 THEN
     r := take_to_break(p_name, r.slot);
   END IF;
-  IF r.name IS NULL OR r.expires_at <= clock_timestamp() THEN
+  IF NOT is_running(r.expires_at, r.ended_at) THEN
     IF tokens IS NULL OR r.name IS NOT NULL THEN
       RAISE EXCEPTION 'lock % is not held: there is nothing to break', pg_catalog.quote_literal(p_name) USING ERRCODE = 'LK006';
     END IF;
@@ -2017,7 +2024,7 @@ BEGIN
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   IF FOUND THEN
-    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp()
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN NOT is_running(r.expires_at, r.ended_at)
       THEN 'expired' END;
   END IF;
   SELECT v.kind INTO e FROM (
@@ -2072,7 +2079,7 @@ BEGIN
       SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
       FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
-        AND l.expires_at > clock_timestamp()
+        AND is_running(l.expires_at, l.ended_at)
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(),
@@ -2081,7 +2088,7 @@ BEGIN
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)
           OR l.extended AND l.expires_at IS DISTINCT FROM h.no_longer AND l.expires_at > clock_timestamp() + l.ttl
-      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
+      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
@@ -2111,7 +2118,7 @@ BEGIN
     SELECT a.n, NULL, l.expires_at, microseconds_until(l.expires_at)
       INTO check_leases.n, check_leases.reason, check_leases.expires_at, check_leases.remaining_us
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id
-        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
+        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       check_leases.n := a.n;
       check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'expired');
@@ -2198,7 +2205,7 @@ CREATE VIEW waits AS
         SELECT FROM waiters o
         WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> q.mode
           AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
-    WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+    WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
       AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
     UNION ALL
     SELECT w.owner_id, w.holder, false, true FROM waiters w
@@ -2354,11 +2361,11 @@ BEGIN
         coalesce(pg_catalog.quote_literal(p_name), 'NULL'), coalesce(p_token::text, 'NULL'),
         CASE WHEN p_grant_id IS NULL THEN 'NULL' ELSE 'given' END USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  SELECT l.ctid AS at, l.expires_at, l.slot INTO r FROM locks l
+  SELECT l.ctid AS at, l.expires_at, l.ended_at, l.slot INTO r FROM locks l
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   res := coalesce(p_resource, p_name || CASE WHEN r.slot > 0 THEN '#' || r.slot ELSE '' END);
-  IF r.at IS NULL OR r.expires_at <= clock_timestamp() THEN
+  IF NOT is_running(r.expires_at, r.ended_at) THEN
     -- Refused in any case: one that was overtaken gets the stale token's error first, without waiting for anybody.
     PERFORM refuse_fence(p_name, p_token, p_grant_id, res, p_database_id, p_slot);
   END IF;
@@ -2384,11 +2391,11 @@ BEGIN
   -- After whatever wait, look again: at the version of the row that was seen before, or a newer one.
   SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.ctid = r.at AND l.name = p_name AND l.slot = r.slot
     AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
-      AND l.expires_at > clock_timestamp();
+      AND is_running(l.expires_at, l.ended_at);
   IF NOT FOUND THEN
     SELECT l.expires_at INTO fence.expires_at FROM locks l WHERE l.name = p_name AND l.slot = r.slot
       AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token
-        AND l.expires_at > clock_timestamp();
+        AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       PERFORM raise_lost(p_name, p_token, coalesce(lost_reason(p_name, p_token, p_grant_id, p_slot), 'expired'));
     END IF;
@@ -2440,7 +2447,8 @@ DECLARE
 BEGIN
   IF NEW.fenced_xact OPERATOR(pg_catalog.=) pg_catalog.pg_current_xact_id() THEN
     SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token
-           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token), l.expires_at
+           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)
+           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at    -- is_running, written out
       INTO held, ends FROM {{schema}}.locks l
       WHERE l.name OPERATOR(pg_catalog.=) NEW.lock_name AND l.slot OPERATOR(pg_catalog.=) NEW.slot FOR KEY SHARE;
     IF (held AND ends OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()) IS NOT TRUE THEN
@@ -2486,7 +2494,8 @@ BEGIN
           'it was left by COMMIT, ROLLBACK or ROLLBACK TO inside the write'
         USING ERRCODE = 'LK009', CONSTRAINT = coalesce(res, '');
     END IF;
-    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token, l.expires_at
+    SELECT l.grant_id = f.grant_id AND f.last_token BETWEEN coalesce(l.first_token, l.token) AND l.token
+           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at
       INTO held, ends FROM locks l WHERE l.name = f.lock_name AND l.slot = f.slot FOR KEY SHARE;   -- as fence_commit
     IF (held AND ends > clock_timestamp()) IS NOT TRUE THEN
       PERFORM refuse_lease(f.lock_name, f.last_token, f.grant_id);
@@ -2982,7 +2991,7 @@ END $$;
 
 -- What is shown of a lock. channel is where its changes are announced while somebody watches it.
 CREATE VIEW described AS
-  SELECT l.name, l.expires_at > clock_timestamp() AS held, l.holder, l.session_id, l.token,
+  SELECT l.name, is_running(l.expires_at, l.ended_at) AS held, l.holder, l.session_id, l.token,
          (extract(epoch FROM l.ttl) * 1000000)::bigint AS ttl_us, l.acquired_at, l.renewed_at,
          nullif(l.expires_at, '-infinity') AS expires_at,
          CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END AS ended_at,
@@ -3003,7 +3012,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT * FROM described d WHERE d.name = p_name
     AND (d.held OR NOT EXISTS (
-      SELECT FROM locks o WHERE o.name = p_name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+      SELECT FROM locks o WHERE o.name = p_name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
   ORDER BY d.slot
 $$;
 
@@ -3079,7 +3088,7 @@ AS $$
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR d.waiting > 0)
       AND (d.held OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+        SELECT FROM locks o WHERE o.name = d.name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
     ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
   ORDER BY page.name, page.slot
 $$;
@@ -3110,8 +3119,8 @@ BEGIN
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR w.name IS NOT NULL)
-      AND (l.expires_at > clock_timestamp() OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+      AND (is_running(l.expires_at, l.ended_at) OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
     ORDER BY CASE p_order WHEN 'waiting' THEN w.since
                           WHEN 'age' THEN l.acquired_at
                           WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END,
@@ -3154,7 +3163,7 @@ AS $$
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
          b.ticket, coalesce(b.holder, (
-           SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+           SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
   FROM (
     SELECT * FROM (
@@ -3199,7 +3208,7 @@ BEGIN
            (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
            GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
            b.ticket, coalesce(b.holder, (
-             SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+             SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
              ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
     FROM (
       SELECT * FROM (
@@ -3288,7 +3297,7 @@ BEGIN
       FROM (
         SELECT l.session_id, pg_catalog.max(l.holder) AS holder, pg_catalog.max(l.expires_at - l.ttl / 3) AS until, pg_catalog.max(l.renewed_at) AS seen,
                pg_catalog.count(*) AS leases, 0 AS tickets
-        FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
+        FROM locks l WHERE is_running(l.expires_at, l.ended_at) GROUP BY l.session_id
         UNION ALL
         SELECT q.session_id, pg_catalog.max(q.holder), NULL, pg_catalog.max(q.enqueued_at), 0, pg_catalog.count(*) FROM queue q GROUP BY q.session_id
         UNION ALL
@@ -3378,7 +3387,7 @@ AS $$
   FROM locks l JOIN sessions s ON s.session_id = l.session_id
     JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
       AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+  WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
   UNION
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
   FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
@@ -3520,18 +3529,18 @@ AS $$
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
     FROM locks l JOIN queue q ON q.session_id = l.session_id
-    WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
+    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
-    FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
+    FROM w JOIN locks l ON l.name = w.wanted AND is_running(l.expires_at, l.ended_at)
       JOIN queue q ON q.session_id = l.session_id
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
          h.token
   FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
-    SELECT * FROM locks l WHERE l.name = n.wanted AND l.expires_at > clock_timestamp()
+    SELECT * FROM locks l WHERE l.name = n.wanted AND is_running(l.expires_at, l.ended_at)
     ORDER BY l.expires_at DESC LIMIT 5) h ON true
   ORDER BY n.depth, NOT n.same, n.ticket
 $$;
@@ -3864,7 +3873,7 @@ BEGIN
     SELECT o.ctid FROM sessions o WHERE o.session_id = p_session_id FOR UPDATE SKIP LOCKED));
   FOR n IN
     SELECT a.name FROM (
-      SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND l.expires_at > clock_timestamp()
+      SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at)
       UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
     WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
   LOOP
@@ -3883,10 +3892,10 @@ BEGIN
     END LOOP;
     FOR r IN
       SELECT l.slot, l.token FROM locks l
-      WHERE l.name = n AND l.session_id = p_session_id AND l.expires_at > clock_timestamp() ORDER BY l.slot
+      WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
       CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
-        WHERE l.name = n AND l.slot = r.slot AND l.expires_at > clock_timestamp());
+        WHERE l.name = n AND l.slot = r.slot AND is_running(l.expires_at, l.ended_at));
       b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
       left_queue := false;
       slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;

@@ -18,7 +18,7 @@ var ofEnds = []mutant{
 		{schema, "AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;", "AND l.slot > 0 AND l.token = p_token FOR UPDATE;"},
 	}, integration, "^TestI5_"},
 	{"I5 a renewal for many needs no grant ID", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY"},
+		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY"},
 	}, integration, "^TestI5_"},
 	{"I5 a check needs no grant ID", []edit{
 		{schema, "AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id\n", "AND l.slot = coalesce(a.slot, l.slot)\n"},
@@ -31,19 +31,19 @@ var ofEnds = []mutant{
 		{"pglock/client.go", "\tcopy(session[:], sum[:])\n", "\t_ = sum\n\tcopy(session[:], key[:])\n"},
 	}, library, "^TestI5_Nobody|Digests"},
 	{"I7 a release ends what has run out", []edit{
-		{schema, "    released := coalesce(mine.expires_at > clock_timestamp(), false);", "    released := mine.name IS NOT NULL;"},
+		{schema, "    released := is_running(mine.expires_at, mine.ended_at);", "    released := mine.name IS NOT NULL;"},
 	}, integration, "^TestI7_AllWays"},
 	{"I7 a check answers for what has run out", []edit{
-		{schema, "AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();\n    IF NOT FOUND", "AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n    IF NOT FOUND"},
+		{schema, "AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);\n    IF NOT FOUND", "AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n    IF NOT FOUND"},
 	}, integration, "^TestI7_AllWays"},
 	{"I7 a renewal for many revives what has run out", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n      ORDER BY"},
-		{schema, "      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()\n", "      FROM held h WHERE l.ctid = h.at\n"},
+		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n      ORDER BY"},
+		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)\n", "      FROM held h WHERE l.ctid = h.at\n"},
 	}, integration, "^TestI7_AllWays"},
 	{"I15 trap 3: a renewal computes before it waits", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > statement_timestamp()\n      ORDER BY"},
+		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > statement_timestamp()\n      ORDER BY"},
 		{schema, "        expires_at = GREATEST(clock_timestamp() + GREATEST(l.ttl, h.lasting),", "        expires_at = GREATEST(statement_timestamp() + GREATEST(l.ttl, h.lasting),"},
-		{schema, "      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()", "      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
+		{schema, "      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)", "      FROM held h WHERE l.ctid = h.at AND l.expires_at > statement_timestamp()"},
 	}, integration, "^TestI15_|^TestTrap3_Renewal"},
 	{"I13 one locked row holds up the renewals of all", []edit{
 		{schema, "      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),", "      ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l),"},
@@ -167,7 +167,7 @@ var ofReleases = []mutant{
 		{schema, "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR UPDATE;", "AND coalesce(p_slot, 0) = 0\n      ORDER BY l.slot DESC LIMIT 1 FOR NO KEY UPDATE;"},
 	}, integration, "^TestI4_"},
 	{"I19 a release works on a frozen snapshot", []edit{
-		{schema, "OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n", "OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()\n"},
+		{schema, "h.expires_at) IS NOT TRUE\n      AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'\n", "h.expires_at) IS NOT TRUE\n"},
 	}, library, "^TestI11_FunctionsThatNeed"},
 	{"watch: a release is not told", []edit{
 		{

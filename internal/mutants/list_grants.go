@@ -24,6 +24,18 @@ var ofGrants = []mutant{
 	{"I1 what has run out is granted beside a renewal", []edit{
 		{schema, "AS $$ SELECT p_expires_at = '-infinity' OR p_ended_at IS NOT DISTINCT FROM p_expires_at $$;", "AS $$ SELECT p_expires_at <= clock_timestamp() $$;"},
 	}, integration, "^TestI1_NoGrantBeside"},
+	{"I1 I6 a clock that is set back revives a lease that was settled", []edit{
+		{schema, "AS $$ SELECT p_expires_at > clock_timestamp() AND p_ended_at IS DISTINCT FROM p_expires_at $$;", "AS $$ SELECT p_expires_at > clock_timestamp() $$;"},
+	}, integration, "^TestI1_I4_I6_AClock"},
+	{"I1 a clock that is set back lets a lease be released that was settled", []edit{
+		{schema, "        AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE\n", ""},
+	}, integration, "^TestI1_I4_I6_AClock"},
+	{"I4 a clock that is set back lets a COMMIT pass whose lease was settled", []edit{
+		{schema, "           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at ", "           , l.expires_at "},
+	}, integration, "^TestI1_I4_I6_AClock"},
+	{"I4 a clock that is set back lets a seal pass whose lease was settled", []edit{
+		{schema, "           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends", "           , l.expires_at\n      INTO held, ends"},
+	}, integration, "^TestI1_I4_I6_AClock"},
 	{"I1 what has run out is settled without the row's lock", []edit{
 		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot) e"},
 	}, integration, "^TestI1_NoGrantBeside|^TestI4_NoGrantOver"},
@@ -54,7 +66,7 @@ var ofGrants = []mutant{
 		{schema, "  PERFORM FROM renew_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot],\n    NULL) r", "  PERFORM FROM check_leases(ARRAY[p_row.name], ARRAY[p_row.token], ARRAY[p_row.grant_id], ARRAY[p_row.slot]) r"},
 	}, integration, "^TestI12_I24_AllWays"},
 	{"I1 I6 a repetition of an acquire shortens a lease that was extended", []edit{
-		{schema, "BEGIN\n  PERFORM FROM renew_leases(ARRAY[p_row.name]", "BEGIN\n  UPDATE locks l SET extended = false, expires_at = clock_timestamp() + l.ttl WHERE l.name = p_row.name AND l.grant_id = p_row.grant_id AND l.expires_at > clock_timestamp();\n  PERFORM FROM renew_leases(ARRAY[p_row.name]"},
+		{schema, "BEGIN\n  PERFORM FROM renew_leases(ARRAY[p_row.name]", "BEGIN\n  UPDATE locks l SET extended = false, expires_at = clock_timestamp() + l.ttl WHERE l.name = p_row.name AND l.grant_id = p_row.grant_id AND is_running(l.expires_at, l.ended_at);\n  PERFORM FROM renew_leases(ARRAY[p_row.name]"},
 	}, library, "^TestI1_I6_ALate"},
 	{"I13 a try for a free lock waits for its row", []edit{
 		{schema, "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)", "OPERATOR(pg_catalog.<>) 'local'\n    ORDER BY h.slot DESC LIMIT 1 FOR UPDATE)"},

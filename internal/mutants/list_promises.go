@@ -43,7 +43,7 @@ var ofWaiting = []mutant{
 	{"I8 who leaves the queue of a lock that nobody holds alone serves nobody", []edit{
 		{
 			schema,
-			"head := CASE WHEN mine OR head.expires_at <= clock_timestamp() THEN take_head",
+			"head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at) THEN take_head",
 			"head := CASE WHEN mine THEN take_head",
 		},
 	}, integration, "^TestI8_WhoeverLeaves"},
@@ -100,7 +100,7 @@ var ofWaiting = []mutant{
 	{"a lease that has ended is announced", []edit{
 		{
 			schema,
-			"IF a.slot >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN",
+			"IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN",
 			"IF a.slot >= 0 AND r.ticket > 0 THEN",
 		},
 	}, integration, "^TestAnnounceTells"},
@@ -149,7 +149,7 @@ var ofSuccession = []mutant{
 		{schema, "mode = EXCLUDED.mode, capacity = EXCLUDED.capacity, ticket", "mode = EXCLUDED.mode, ticket"},
 	}, integration, "^TestALockIsUsed"},
 	{"circles: an owner is told of a lease that has run out", []edit{
-		{schema, "WHERE l.name = p_name AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "WHERE l.name = p_name AND l.owner_id = p_owner_id LIMIT 1;"},
+		{schema, "WHERE l.name = p_name AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;", "WHERE l.name = p_name AND l.owner_id = p_owner_id LIMIT 1;"},
 	}, integration, "^TestAnOwnerIsTold"},
 	{"I6 a request that is repeated after the expiry revives its lease", []edit{
 		{
@@ -270,7 +270,7 @@ var ofWhatIsSaid = []mutant{
 			schema,
 			"r WHERE r.outcome = 'renewed'; IF NOT FOUND THEN RAISE EXCEPTION 'grant ID of lock % was used",
 			"r WHERE r.outcome = 'renewed'; UPDATE locks l SET expires_at = p_row.expires_at WHERE FOUND AND " +
-				"l.name = p_row.name AND l.slot = p_row.slot AND l.expires_at > clock_timestamp(); IF NOT FOUND " +
+				"l.name = p_row.name AND l.slot = p_row.slot AND is_running(l.expires_at, l.ended_at); IF NOT FOUND " +
 				"THEN RAISE EXCEPTION 'grant ID of lock % was used",
 		},
 	}, integration, "^TestI6_AGrantOfAny"},

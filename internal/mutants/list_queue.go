@@ -57,7 +57,7 @@ var ofTheQueue = []mutant{
 		{
 			schema,
 			"IF p_wait AND (p_taken OR p_head.expires_at > '-infinity' OR p_head.top_slot > 0) THEN",
-			"IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND l.expires_at > clock_timestamp()) THEN",
+			"IF p_wait AND EXISTS (SELECT FROM locks l WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at)) THEN",
 		},
 	}, integration, "^TestI9_Whoever"},
 	{"I14 who queues is in the way of the holder's renewals", []edit{
@@ -73,8 +73,8 @@ var ofTheQueue = []mutant{
 	{"I8 I9 who has joined grants", []edit{
 		{
 			schema,
-			"IF p_taken AND p_head.expires_at <= clock_timestamp() THEN",
-			"IF p_head.expires_at <= clock_timestamp() THEN",
+			"IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN",
+			"IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN",
 		},
 	}, integration, "^TestI8_NoTicket"},
 	{"I8 a release of a slot does not take the head", []edit{
@@ -168,7 +168,7 @@ var ofTheQueue = []mutant{
 	{"I14 who leaves the queue of a held lock takes its head", []edit{
 		{
 			schema,
-			"head := CASE WHEN mine OR head.expires_at <= clock_timestamp() THEN take_head(p_name, mine OR " +
+			"head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at) THEN take_head(p_name, mine OR " +
 				"head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;",
 			"head := take_head(p_name, true, false);",
 		},
@@ -236,7 +236,7 @@ var ofTheQueue = []mutant{
 		{schema, "convert_to(said, 'UTF8') || uuid_send(p_grant_id)", "uuid_send(p_grant_id) || convert_to(said, 'UTF8')"},
 	}, library, "Digests"},
 	{"circles: an owner may wait for itself", []edit{
-		{schema, "AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;", "AND false LIMIT 1;"},
+		{schema, "AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;", "AND false LIMIT 1;"},
 	}, integration, "^TestSelfDeadlock"},
 	{"circles: a refused try of an owner that holds the lock does not say so", []edit{
 		{schema, "  ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot", "  ok   boolean := true;"},
@@ -296,7 +296,7 @@ var ofModes = []mutant{
 		{schema, "    ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;", "    ORDER BY l.slot LIMIT GREATEST(p_most, 0)) f;"},
 	}, integration, "^TestI1_ASemaphore|^TestI1_NoGrant|^TestI4_|^TestI1_I13_"},
 	{"I1 what is decided about slots goes by the clock alone", []edit{
-		{schema, "FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.token, l.expires_at > clock_timestamp() AS held FROM"},
+		{schema, "FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.token, is_running(l.expires_at, l.ended_at) AS held FROM"},
 	}, integration, "^TestI1_NoGrant|^TestI1_ASemaphore"},
 	{"I1 two limits are in use at once", []edit{
 		{

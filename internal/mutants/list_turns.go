@@ -36,10 +36,10 @@ var ofTurns = []mutant{
 		{schema, "AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)", "AND NEW.last_token OPERATOR(pg_catalog.>=) l.token"},
 	}, integration, "^TestI3_EachToken|^TestI4_NobodyEndsABlock"},
 	{"I4 I10 COMMIT of a turn takes whatever lease there is", []edit{
-		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token\n           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token), l.expires_at", "    SELECT true, l.expires_at"},
+		{schema, "    SELECT l.grant_id OPERATOR(pg_catalog.=) NEW.grant_id AND NEW.last_token OPERATOR(pg_catalog.<=) l.token\n           AND NEW.last_token OPERATOR(pg_catalog.>=) COALESCE(l.first_token, l.token)\n           AND (l.ended_at OPERATOR(pg_catalog.=) l.expires_at) IS NOT TRUE, l.expires_at", "    SELECT true, l.expires_at"},
 	}, integration, "^TestI4_I10_I18_"},
 	{"I5 a renewal for many knows no turns", []edit{
-		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token = l.token\n        AND l.expires_at > clock_timestamp()\n      ORDER BY"},
+		{schema, "      WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "      WHERE l.grant_id = a.grant_id AND a.token = l.token\n        AND is_running(l.expires_at, l.ended_at)\n      ORDER BY"},
 	}, integration, "^TestI5_Any"},
 	{"I5 a check knows no turns", []edit{
 		{schema, "l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token", "l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id AND a.token = l.token"},

@@ -144,6 +144,12 @@ AS $$
     THEN set_config(p_setting, GREATEST(1, LEAST(p_ms, 2147483647))::text, true) IS NOT NULL ELSE true END
 $$;
 
+-- is_running says that a lease is held. An expiry that is settled stays over, even if the clock is set back to before
+-- it: another lease may have been granted since, in another row of the lock.
+CREATE FUNCTION is_running(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean
+LANGUAGE sql VOLATILE
+AS $$ SELECT p_expires_at > clock_timestamp() AND p_ended_at IS DISTINCT FROM p_expires_at $$;
+
 -- is_over says that nothing of a lease can be under way any more: it was released or broken, or its expiry is
 -- settled. Grants depend on this alone, for rows that they have read when they had taken the head.
 CREATE FUNCTION is_over(p_expires_at timestamptz, p_ended_at timestamptz) RETURNS boolean

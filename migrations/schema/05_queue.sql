@@ -93,7 +93,7 @@ BEGIN
              ELSE coalesce(max(l.expires_at) FILTER (WHERE l.mode <> 'limit'),
                            CASE WHEN count(*) >= p_capacity THEN min(l.expires_at) END)
            END
-    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp());
+    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at));
 END $$;
 
 -- is_held says, without locking, that a lease is in the way of the next in the queue, or of w if nobody queues.
@@ -103,7 +103,7 @@ AS $$
 DECLARE
   nxt waiters;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() THEN
+  IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN true;
   END IF;
   IF p_head.top_slot > 0 THEN
@@ -120,7 +120,7 @@ CREATE FUNCTION is_taken(w waiters, p_head locks) RETURNS boolean
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
-  held boolean := coalesce(p_head.expires_at > clock_timestamp(), false);
+  held boolean := is_running(p_head.expires_at, p_head.ended_at);
   ok   boolean := NOT w.nested OR refuse_own(w.name, w.owner_id);       -- whose lease may be in any slot
 BEGIN
   IF held AND p_head.grant_id <> w.grant_id THEN
@@ -147,9 +147,9 @@ DECLARE
 BEGIN
   granted := false;
   token := p_head.token;
-  IF p_head.expires_at IS NULL OR p_head.expires_at <= clock_timestamp() THEN           -- else it is exclusive
+  IF NOT is_running(p_head.expires_at, p_head.ended_at) THEN                            -- else it is exclusive
     SELECT l.token, l.holder, l.expires_at INTO refusal.token, holder, until FROM locks l
-      WHERE l.name = w.name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+      WHERE l.name = w.name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
     left_ := coalesce(microseconds_until(free_at(w.name, w.mode, w.capacity)), 0);
   END IF;
   more := json_strip_nulls(json_build_object(
@@ -167,7 +167,7 @@ DECLARE
   t bigint;
 BEGIN
   SELECT l.token INTO t FROM locks l
-    WHERE l.name = p_name AND l.owner_id = p_owner_id AND l.expires_at > clock_timestamp() LIMIT 1;
+    WHERE l.name = p_name AND l.owner_id = p_owner_id AND is_running(l.expires_at, l.ended_at) LIMIT 1;
   IF FOUND THEN
     RAISE EXCEPTION 'lock % is held by the one who asks for it, with token %', quote_literal(p_name), t
       USING ERRCODE = 'LK004', DETAIL = 'circle=self', HINT = 'Use the lease that is held, or release it first.';
@@ -201,7 +201,7 @@ BEGIN
   END IF;
   SELECT u.capacity INTO other FROM (
       SELECT l.capacity FROM locks l
-      WHERE l.name = p_name AND l.mode = 'limit' AND (l.expires_at > clock_timestamp()
+      WHERE l.name = p_name AND l.mode = 'limit' AND (is_running(l.expires_at, l.ended_at)
         OR p_locked AND NOT is_over(l.expires_at, l.ended_at))
       UNION ALL
       SELECT q.capacity FROM waiters q
@@ -270,7 +270,7 @@ DECLARE
   limited   int := 0;
   above     bigint := p_head.token;
 BEGIN
-  IF p_head.expires_at > clock_timestamp() THEN
+  IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
     SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above
@@ -517,7 +517,7 @@ BEGIN
     IF w.mode = 'limit' AND p_head.limit_named IS DISTINCT FROM w.capacity THEN
       PERFORM name_limit(w);
     END IF;
-    IF p_taken AND p_head.expires_at <= clock_timestamp() THEN
+    IF p_taken AND NOT is_running(p_head.expires_at, p_head.ended_at) THEN
       g := serve(p_head, NULL, CASE WHEN NOT EXISTS (SELECT FROM waiters q
           WHERE q.grant_id = w.grant_id AND q.ticket > p_head.served) THEN w END,
         w.session_id, w.grant_id);                       -- who has a ticket is served by it, and once
@@ -638,7 +638,7 @@ BEGIN
   FOR a IN SELECT u.name, u.slot FROM unnest(p_names, p_slots) AS u (name, slot) LOOP
     SELECT l.*, l.watched_until > clock_timestamp() AS watched INTO r
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, 0);
-    IF a.slot >= 0 AND r.ticket > 0 AND r.expires_at > clock_timestamp() THEN
+    IF a.slot >= 0 AND r.ticket > 0 AND is_running(r.expires_at, r.ended_at) THEN
       n := n + 1;
       PERFORM pg_notify('pglock_' || replace(r.session_id::text, '-', ''),
                         hint(r.ticket, r.token, r.slot, microseconds_until(r.expires_at), r.first_token, r.grant_id));

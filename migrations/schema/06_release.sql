@@ -28,7 +28,8 @@ BEGIN
     WHERE h.name OPERATOR(pg_catalog.=) p_name AND h.slot OPERATOR(pg_catalog.<=) 0
       AND h.grant_id OPERATOR(pg_catalog.=) p_grant_id AND h.token OPERATOR(pg_catalog.=) p_token
       AND (p_slot IS NULL OR p_slot OPERATOR(pg_catalog.=) 0)
-        AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+        AND h.expires_at OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()            -- is_running, written out
+        AND (h.ended_at OPERATOR(pg_catalog.=) h.expires_at) IS NOT TRUE
       AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'
     ORDER BY h.slot DESC LIMIT 1 FOR UPDATE SKIP LOCKED)
   RETURNING true, l.ctid, l.served, l.watched_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
@@ -108,7 +109,7 @@ BEGIN
       SELECT * INTO mine FROM locks l
         WHERE l.name = p_name AND l.slot > 0 AND l.grant_id = p_grant_id AND l.token = p_token FOR UPDATE;
     END IF;
-    released := coalesce(mine.expires_at > clock_timestamp(), false);
+    released := is_running(mine.expires_at, mine.ended_at);
     IF NOT released THEN
       RETURN;
     END IF;
@@ -246,8 +247,8 @@ BEGIN
   IF NOT p_spend THEN
     SELECT * INTO head FROM locks l WHERE l.name = p_name AND l.slot <= 0 ORDER BY l.slot DESC LIMIT 1;
     mine := array_position(places, NULL) IS NOT NULL AND EXISTS (SELECT FROM locks l
-      WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND l.expires_at > clock_timestamp());
-    head := CASE WHEN mine OR head.expires_at <= clock_timestamp()
+      WHERE l.name = p_name AND l.grant_id = ANY (p_grant_ids) AND is_running(l.expires_at, l.ended_at));
+    head := CASE WHEN mine OR NOT is_running(head.expires_at, head.ended_at)
       THEN take_head(p_name, mine OR head.top_slot > 0 OR is_over(head.expires_at, head.ended_at), false) END;
   END IF;
   FOR i IN 1..cardinality(p_grant_ids) LOOP
@@ -258,7 +259,7 @@ BEGIN
     g := serve(head, NULL, NULL, p_session_id, NULL);
   END IF;
   SELECT l.token, l.holder, l.expires_at INTO r
-    FROM locks l WHERE l.name = p_name AND l.expires_at > clock_timestamp() ORDER BY l.expires_at DESC LIMIT 1;
+    FROM locks l WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) ORDER BY l.expires_at DESC LIMIT 1;
   token := r.token;
   more := json_strip_nulls(json_build_object('holder', r.holder, 'expires_at', r.expires_at, 'handed', handed_by(g),
                                              'watched', nullif(head.watched_until > clock_timestamp(), false)));
@@ -308,7 +309,7 @@ BEGIN
   END IF;
   PERFORM FROM locks l WHERE l.name = r.name AND l.slot = r.slot FOR UPDATE;
   UPDATE locks l SET expires_at = '-infinity', ended_at = clock_timestamp()
-    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND l.expires_at > clock_timestamp();
+    WHERE l.name = r.name AND l.slot = r.slot AND l.grant_id = p_grant_id AND is_running(l.expires_at, l.ended_at);
   RETURN FOUND;
 END $$;
 
@@ -359,18 +360,18 @@ DECLARE
 BEGIN
   head := take_to_break(p_name, NULL);
   SELECT array_agg(l.token ORDER BY l.token) INTO tokens FROM locks l WHERE l.name = p_name
-    AND l.expires_at > clock_timestamp();
+    AND is_running(l.expires_at, l.ended_at);
   IF cardinality(tokens) > 1 AND p_token IS NULL THEN
     RAISE EXCEPTION 'token is NULL: lock % has % holders, it must be one of their tokens %', quote_literal(p_name),
         cardinality(tokens), array_to_string(tokens, ', ') USING ERRCODE = 'invalid_parameter_value';
   END IF;
   SELECT * INTO r FROM locks l
-    WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
       AND coalesce(p_token BETWEEN coalesce(l.first_token, l.token) AND l.token, true);
   IF r.slot > 0 THEN
     r := take_to_break(p_name, r.slot);
   END IF;
-  IF r.name IS NULL OR r.expires_at <= clock_timestamp() THEN
+  IF NOT is_running(r.expires_at, r.ended_at) THEN
     IF tokens IS NULL OR r.name IS NOT NULL THEN
       RAISE EXCEPTION 'lock % is not held: there is nothing to break', quote_literal(p_name) USING ERRCODE = 'LK006';
     END IF;

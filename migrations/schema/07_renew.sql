@@ -30,7 +30,7 @@ BEGIN
     WHERE l.name = p_name AND l.slot = coalesce(p_slot, l.slot) AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
   IF FOUND THEN
-    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN r.expires_at <= clock_timestamp()
+    RETURN CASE WHEN r.expires_at = '-infinity' THEN 'released' WHEN NOT is_running(r.expires_at, r.ended_at)
       THEN 'expired' END;
   END IF;
   SELECT v.kind INTO e FROM (
@@ -85,7 +85,7 @@ BEGIN
       SELECT l.ctid AS at, a.n, a.lasting, a.no_longer
       FROM asked a JOIN locks l ON l.name = a.name AND l.slot = a.slot
       WHERE l.grant_id = a.grant_id AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token
-        AND l.expires_at > clock_timestamp()
+        AND is_running(l.expires_at, l.ended_at)
       ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l SKIP LOCKED),
     renewed AS MATERIALIZED (
       UPDATE locks l SET renewed_at = clock_timestamp(),
@@ -94,7 +94,7 @@ BEGIN
           CASE WHEN l.extended AND l.expires_at IS DISTINCT FROM h.no_longer THEN l.expires_at END),
         extended = coalesce(h.lasting > l.ttl, false)
           OR l.extended AND l.expires_at IS DISTINCT FROM h.no_longer AND l.expires_at > clock_timestamp() + l.ttl
-      FROM held h WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()
+      FROM held h WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)
       RETURNING h.n, l.expires_at)
     SELECT r.n, 'renewed', r.expires_at, microseconds_until(r.expires_at) FROM renewed r
     UNION ALL
@@ -124,7 +124,7 @@ BEGIN
     SELECT a.n, NULL, l.expires_at, microseconds_until(l.expires_at)
       INTO check_leases.n, check_leases.reason, check_leases.expires_at, check_leases.remaining_us
       FROM locks l WHERE l.name = a.name AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id
-        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND l.expires_at > clock_timestamp();
+        AND a.token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
     IF NOT FOUND THEN
       check_leases.n := a.n;
       check_leases.reason := coalesce(lost_reason(a.name, a.token, a.grant_id, a.slot), 'expired');

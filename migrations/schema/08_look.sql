@@ -60,7 +60,7 @@ CREATE VIEW waits AS
         SELECT FROM waiters o
         WHERE o.name = q.name AND o.ticket > q.served AND o.ticket < q.ticket AND o.mode <> q.mode
           AND (SELECT s.alive_until > clock_timestamp() FROM sessions s WHERE s.session_id = o.session_id)) AS behind) b
-    WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+    WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
       AND NOT (q.mode = 'shared' AND l.mode = 'shared' AND NOT b.behind)
     UNION ALL
     SELECT w.owner_id, w.holder, false, true FROM waiters w

@@ -3,7 +3,7 @@
 
 -- What is shown of a lock. channel is where its changes are announced while somebody watches it.
 CREATE VIEW described AS
-  SELECT l.name, l.expires_at > clock_timestamp() AS held, l.holder, l.session_id, l.token,
+  SELECT l.name, is_running(l.expires_at, l.ended_at) AS held, l.holder, l.session_id, l.token,
          (extract(epoch FROM l.ttl) * 1000000)::bigint AS ttl_us, l.acquired_at, l.renewed_at,
          nullif(l.expires_at, '-infinity') AS expires_at,
          CASE WHEN l.expires_at = '-infinity' THEN l.ended_at END AS ended_at,
@@ -24,7 +24,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
   SELECT * FROM described d WHERE d.name = p_name
     AND (d.held OR NOT EXISTS (
-      SELECT FROM locks o WHERE o.name = p_name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+      SELECT FROM locks o WHERE o.name = p_name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
   ORDER BY d.slot
 $$;
 

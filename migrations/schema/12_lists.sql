@@ -44,7 +44,7 @@ AS $$
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR d.waiting > 0)
       AND (d.held OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = d.name AND (o.expires_at > clock_timestamp() OR o.token > d.token)))
+        SELECT FROM locks o WHERE o.name = d.name AND (is_running(o.expires_at, o.ended_at) OR o.token > d.token)))
     ORDER BY d.name FETCH FIRST p_limit ROWS WITH TIES) page
   ORDER BY page.name, page.slot
 $$;
@@ -75,8 +75,8 @@ BEGIN
       AND is_listed(l.name, l.holder, l.session_id, l.mode, l.acquired_at,
                     p_match, p_holder, p_session_id, p_mode, p_older)
       AND (NOT p_queued OR w.name IS NOT NULL)
-      AND (l.expires_at > clock_timestamp() OR p_free AND NOT EXISTS (
-        SELECT FROM locks o WHERE o.name = l.name AND (o.expires_at > clock_timestamp() OR o.token > l.token)))
+      AND (is_running(l.expires_at, l.ended_at) OR p_free AND NOT EXISTS (
+        SELECT FROM locks o WHERE o.name = l.name AND (is_running(o.expires_at, o.ended_at) OR o.token > l.token)))
     ORDER BY CASE p_order WHEN 'waiting' THEN w.since
                           WHEN 'age' THEN l.acquired_at
                           WHEN 'expiry' THEN nullif(l.expires_at, '-infinity') END,
@@ -119,7 +119,7 @@ AS $$
          (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
          GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
          b.ticket, coalesce(b.holder, (
-           SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+           SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
            ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
   FROM (
     SELECT * FROM (
@@ -164,7 +164,7 @@ BEGIN
            (extract(epoch FROM q.ttl) * 1000000)::bigint, q.enqueued_at,
            GREATEST(0, extract(epoch FROM clock_timestamp() - q.enqueued_at) * 1000000)::bigint,
            b.ticket, coalesce(b.holder, (
-             SELECT l.holder FROM locks l WHERE l.name = q.name AND l.expires_at > clock_timestamp()
+             SELECT l.holder FROM locks l WHERE l.name = q.name AND is_running(l.expires_at, l.ended_at)
              ORDER BY l.expires_at DESC LIMIT 1)), q.metadata
     FROM (
       SELECT * FROM (
@@ -253,7 +253,7 @@ BEGIN
       FROM (
         SELECT l.session_id, max(l.holder) AS holder, max(l.expires_at - l.ttl / 3) AS until, max(l.renewed_at) AS seen,
                count(*) AS leases, 0 AS tickets
-        FROM locks l WHERE l.expires_at > clock_timestamp() GROUP BY l.session_id
+        FROM locks l WHERE is_running(l.expires_at, l.ended_at) GROUP BY l.session_id
         UNION ALL
         SELECT q.session_id, max(q.holder), NULL, max(q.enqueued_at), 0, count(*) FROM queue q GROUP BY q.session_id
         UNION ALL

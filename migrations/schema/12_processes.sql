@@ -44,7 +44,7 @@ AS $$
   FROM locks l JOIN sessions s ON s.session_id = l.session_id
     JOIN k ON k.locktype = 'advisory' AND k.objsubid = 1 AND k.granted AND k.pid = s.pid
       AND k.database = (SELECT h.oid FROM here h) AND (k.classid::bigint << 32 | k.objid::bigint) = s.mark
-  WHERE l.name = p_name AND l.expires_at > clock_timestamp()
+  WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at)
   UNION
   SELECT NULL, NULL, NULL, CASE WHEN o.resource IS NULL THEN 'row' ELSE 'write' END, o.resource, w.pid, p.gid
   FROM ours o CROSS JOIN LATERAL lockers(o.by) x (xid)
@@ -186,18 +186,18 @@ AS $$
     SELECT 1 AS depth, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE AS same, q.ticket,
            q.name AS wanted, q.enqueued_at
     FROM locks l JOIN queue q ON q.session_id = l.session_id
-    WHERE l.name = p_name AND l.expires_at > clock_timestamp() AND session_alive(q.session_id)
+    WHERE l.name = p_name AND is_running(l.expires_at, l.ended_at) AND session_alive(q.session_id)
     UNION
     SELECT w.depth + 1, l.name, l.holder, l.session_id, (l.owner_id = q.owner_id) IS TRUE, q.ticket, q.name,
            q.enqueued_at
-    FROM w JOIN locks l ON l.name = w.wanted AND l.expires_at > clock_timestamp()
+    FROM w JOIN locks l ON l.name = w.wanted AND is_running(l.expires_at, l.ended_at)
       JOIN queue q ON q.session_id = l.session_id
     WHERE w.depth < 8 AND w.wanted <> p_name AND session_alive(q.session_id))
   SELECT n.depth, n.name, n.holder, n.session_id, n.same, n.ticket, n.wanted,
          GREATEST(0, extract(epoch FROM clock_timestamp() - n.enqueued_at) * 1000000)::bigint, h.holder, h.session_id,
          h.token
   FROM (SELECT * FROM w LIMIT p_limit) n LEFT JOIN LATERAL (
-    SELECT * FROM locks l WHERE l.name = n.wanted AND l.expires_at > clock_timestamp()
+    SELECT * FROM locks l WHERE l.name = n.wanted AND is_running(l.expires_at, l.ended_at)
     ORDER BY l.expires_at DESC LIMIT 5) h ON true
   ORDER BY n.depth, NOT n.same, n.ticket
 $$;

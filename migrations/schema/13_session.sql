@@ -25,7 +25,7 @@ BEGIN
     SELECT o.ctid FROM sessions o WHERE o.session_id = p_session_id FOR UPDATE SKIP LOCKED));
   FOR n IN
     SELECT a.name FROM (
-      SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND l.expires_at > clock_timestamp()
+      SELECT l.name FROM locks l WHERE l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at)
       UNION SELECT q.name FROM waiters q WHERE q.session_id = p_session_id) a
     WHERE a.name > p_after ORDER BY a.name LIMIT p_limit
   LOOP
@@ -44,10 +44,10 @@ BEGIN
     END LOOP;
     FOR r IN
       SELECT l.slot, l.token FROM locks l
-      WHERE l.name = n AND l.session_id = p_session_id AND l.expires_at > clock_timestamp() ORDER BY l.slot
+      WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
       CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
-        WHERE l.name = n AND l.slot = r.slot AND l.expires_at > clock_timestamp());
+        WHERE l.name = n AND l.slot = r.slot AND is_running(l.expires_at, l.ended_at));
       b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
       left_queue := false;
       slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;

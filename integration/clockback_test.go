@@ -1,0 +1,88 @@
+package integration
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pglock-dev/pglock/internal/pgtest"
+)
+
+// setBack moves the times of a lock's leases into the future, as if the server's clock had been set back by so much.
+func setBack(t *testing.T, look *peer, name string, by time.Duration) {
+	t.Helper()
+	look.exec(t, `UPDATE pglock.locks SET acquired_at = acquired_at + $2, renewed_at = renewed_at + $2,
+		expires_at = expires_at + $2, ended_at = ended_at + $2 WHERE name = $1`, name, by)
+}
+
+// A lease has run out, and another was granted over it, which lies in another row of the lock. Then the server's clock is
+// set back to before the first one's expiry. Nothing revives it: no call of its holder, and no fenced transaction that it
+// began in time.
+func TestI1_I4_I6_AClockThatIsSetBackRevivesNoLeaseOverWhichAnotherWasGranted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p := newHastyPeer(t, db.URL())
+	for _, modes := range [][2]string{{"exclusive", "shared"}, {"exclusive", "limit 1"}, {"shared", "exclusive"},
+		{"limit 1", "exclusive"}} {
+		name := modes[0] + ", then " + modes[1]
+		first := p.party("first", modes[0], time.Minute).mustGet(t, name)
+		sealing, committing := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+		for resource, tx := range map[string]*peer{"sealed ": sealing, "committed ": committing} {
+			tx.exec(t, `BEGIN`)
+			tx.exec(t, `SELECT FROM pglock.fence($1, $2, $3, $4)`, name, first.token, first.id, resource+name)
+		}
+		endNow(t, p, name)
+		p.party("second", modes[1], time.Minute).mustGet(t, name)
+		setBack(t, p, name, time.Hour)
+
+		for _, waits := range []bool{false, true} {
+			for _, again := range []bool{false, true} {
+				if err := first.ask(t, name, waits, again); first.granted || (waits || again) && state(err) != "LK008" {
+					t.Errorf("I6: %s, waits %v, again %v: granted %v, %v, want LK008", name, waits, again, first.granted, err)
+				}
+			}
+		}
+		if outcome, _ := first.renew(t); outcome != "expired" {
+			t.Errorf("I1: %s: the renewal is %s", name, outcome)
+		}
+		if outcome := one[string](t, p, `SELECT outcome FROM pglock.renew_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid],
+				ARRAY[$4::int], '1 s', ARRAY['1 min'::interval])`, name, first.token, first.id, first.slot); outcome != "expired" {
+			t.Errorf("I1: %s: the extension is %s", name, outcome)
+		}
+		if why := first.lost(t); why != "expired" {
+			t.Errorf("I1: %s: the check says %q", name, why)
+		}
+		if _, err := p.Exec(t.Context(), `SELECT pglock.fence($1, $2, $3)`, name, first.token, first.id); state(err) != "LK001" {
+			t.Errorf("I4: %s: the fence says %v", name, err)
+		}
+		if _, err := sealing.Exec(t.Context(), `SELECT pglock.seal(ARRAY[$1])`, "sealed "+name); state(err) != "LK001" {
+			t.Errorf("I4: %s: the seal says %v", name, err)
+		}
+		if _, err := committing.Exec(t.Context(), `COMMIT`); state(err) != "LK001" {
+			t.Errorf("I4: %s: the COMMIT says %v", name, err)
+		}
+		if outcome := one[string](t, p, `SELECT outcome FROM pglock.hand_over($1, $2, $3, 'anybody')`,
+			name, first.token, first.id); first.slot == 0 && outcome != "expired" {
+			t.Errorf("I1: %s: the hand-over is %s", name, outcome)
+		}
+		for way, ends := range map[string]string{
+			"a release":        `SELECT released FROM pglock.release_lease($1, $2, $3) WHERE $4::uuid IS NOT NULL`,
+			"several releases": `SELECT released FROM pglock.release_leases(ARRAY[$1], ARRAY[$2::bigint], ARRAY[$3::uuid], ARRAY[NULL::int]) WHERE $4::uuid IS NOT NULL`,
+			"a give_up":        `SELECT ended FROM pglock.give_up($4, ARRAY[$1], ARRAY[$3::uuid]) WHERE $2 > 0`,
+		} {
+			if one[bool](t, p, ends, name, first.token, first.id, first.key) {
+				t.Errorf("I1: %s: %s ends a lease that is over", name, way)
+			}
+		}
+		if _, err := p.Exec(t.Context(), `SELECT pglock.break_lock($1, 'test', 'test', $2)`, name, first.token); state(err) != "LK006" {
+			t.Errorf("I1: %s: the break says %v, want LK006", name, err)
+		}
+		want := "second"
+		if modes[1] == "shared" { // the lease that is over is in no reader's way either
+			p.party("third", "shared", time.Minute).mustGet(t, name)
+			want += " third"
+		}
+		if held := heldBy(t, p, name); held != want {
+			t.Errorf("I1: %s: %q hold the lock", name, held)
+		}
+	}
+}
