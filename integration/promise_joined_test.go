@@ -190,6 +190,37 @@ func TestI9_ATicketThatIsBeingTakenBackIsPassedOver(t *testing.T) {
 	}
 }
 
+// An operator who ends a session waits for a row of one of its leases. Meanwhile another of its leases of the same lock runs
+// out, and both places go to the next two in the queue: their leases stay, and the break succeeds.
+func TestABreakOfASessionEndsNobodyElsesLease(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	p, stuck, operator := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL()), newPeer(t, db.URL())
+	patientWaits(t, p)
+	party := func(label string) *party { return p.party(label, "limit 2", time.Minute) }
+	one1, two := party("one"), party("two")
+	two.key = one1.key
+	one1.mustGet(t, "x")
+	two.mustGet(t, "x")
+	party("next").mustQueue(t, "x")
+	party("last").mustQueue(t, "x")
+	stuck.exec(t, `BEGIN; SELECT FROM pglock.locks WHERE name = 'x' AND slot = 1 FOR KEY SHARE`)
+	broken := make(chan error, 1)
+	go func() {
+		_, err := operator.Exec(t.Context(), `SELECT FROM pglock.break_session($1, 'test', 'test')`, one1.session())
+		broken <- err
+	}()
+	operator.awaitBlocked(t, p)
+	p.exec(t, `UPDATE pglock.locks SET expires_at = clock_timestamp() WHERE name = 'x' AND slot = 2`)
+	stuck.exec(t, `COMMIT`)
+	if err := <-broken; err != nil {
+		t.Errorf("the break of the session: %v", err)
+	}
+	if held := heldBy(t, p, "x"); held != "next last" {
+		t.Errorf("%q hold the lock", held)
+	}
+}
+
 // Whoever finds that those who queue are dead passes over them once for all: nobody reads them again, or sees them.
 func TestThoseWhoDiedInTheQueueAreReadOnce(t *testing.T) {
 	t.Parallel()

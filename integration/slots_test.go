@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -194,6 +195,49 @@ func TestI1_TwoLimitsAreNeverInUseAtOnce(t *testing.T) {
 					t.Errorf("I1: %d limits are in use", n)
 				}
 			})
+		}
+	}
+}
+
+// Two that join the queue of a writer at once see nothing of each other, so neither is refused, if one of them names the
+// limit that the head has noted. The later of their tickets is not granted beside the other's lease, and whoever asks
+// again for it is told of the limit.
+func TestI1_TwoLimitsThatWereQueuedForAtOnceAreNotGrantedTogether(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	look := newHastyPeer(t, db.URL())
+	patientWaits(t, look)
+	for _, limits := range [][2]string{{"limit 1", "limit 10"}, {"limit 10", "limit 1"}} {
+		for n := range 4 {
+			noted, between := limits[n%2], n >= 2
+			name := fmt.Sprintf("%s before %s, %s noted, a writer between them %v", limits[0], limits[1], noted, between)
+			waysToEnd["release_lease"](t, look.party("before", noted, time.Minute).mustGet(t, name))
+			writer := look.party("writer", "exclusive", time.Minute).mustGet(t, name)
+			a, b := newHastyPeer(t, db.URL()), newHastyPeer(t, db.URL())
+			first, second := a.party("first", limits[0], time.Minute), b.party("second", limits[1], time.Minute)
+			a.exec(t, `BEGIN`)
+			first.mustQueue(t, name)
+			leaves := b.party("leaves", "exclusive", time.Minute)
+			if between {
+				leaves.mustQueue(t, name)
+			}
+			second.mustQueue(t, name)
+			a.exec(t, `COMMIT`)
+			waysToEnd["release_lease"](t, writer)
+			if between {
+				b.exec(t, `SELECT FROM pglock.give_up($1, ARRAY[$2], ARRAY[$3::uuid])`, leaves.key, name, leaves.id)
+			}
+			if held := heldBy(t, look, name); held != "first" {
+				t.Errorf("I1: %s: %q hold the lock", name, held)
+			}
+			if err := second.ask(t, name, true, true); state(err) != "LK010" {
+				t.Errorf("I1: %s: the second asks again: %v, want LK010", name, err)
+			}
+			first.find(t)
+			waysToEnd["release_lease"](t, first)
+			if err := second.ask(t, name, true, true); err != nil || !second.granted {
+				t.Errorf("%s: the first has released, and the second asks again: granted %v, %v", name, second.granted, err)
+			}
 		}
 	}
 }

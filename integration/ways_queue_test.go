@@ -169,6 +169,7 @@ func TestI9_TicketsStandInOrder(t *testing.T) {
 	p := newHastyPeer(t, db.URL())
 	g := p.mustAcquire(t, "x", time.Minute)
 	p.exec(t, `UPDATE pglock.locks SET served = 5000 WHERE name = 'x'`) // as after a failover that set the sequence back
+	p.exec(t, `SELECT setval('pglock.ticket_seq', 4998)`)               // and it is about to catch up
 	var tickets []queued
 	for n := range 3 {
 		q := newHastyPeer(t, db.URL())

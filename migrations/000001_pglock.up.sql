@@ -1160,16 +1160,18 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by mode, and returns the greatest token of the lock.
-CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
+-- standing counts the leases that are not over, by mode, and returns their limit and the greatest token of the lock.
+CREATE FUNCTION standing(
+  p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT capacity int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   PERFORM settle(p_name);
   SELECT pg_catalog.count(*) FILTER (WHERE held AND mode = 'exclusive'),
-         pg_catalog.count(*) FILTER (WHERE held AND mode = 'shared'), pg_catalog.count(*) FILTER (WHERE held AND mode = 'limit'), pg_catalog.max(token)
-    INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
+         pg_catalog.count(*) FILTER (WHERE held AND mode = 'shared'), pg_catalog.count(*) FILTER (WHERE held AND mode = 'limit'),
+         pg_catalog.max(s.capacity) FILTER (WHERE held), pg_catalog.max(token)
+    INTO exclusive, shared, limited, standing.capacity, above
+    FROM (SELECT l.slot, l.mode, l.capacity, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
       WHERE l.name = p_name) s;
 END $$;
 
@@ -1185,25 +1187,23 @@ CREATE TYPE grants AS (
 -- is the request that is being answered.
 --
 -- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
--- taking it back. serve never waits for a ticket's row.
+-- taking it back, or it names another limit than the leases that stand: of two that join at once with two limits
+-- neither sees the other, so the later one is refused when it asks again. serve never waits for a ticket's row.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   g         grants;
-  nxt       waiters;
-  batch     waiters[];  slots int[];
+  nxt       waiters;  batch waiters[];  slots int[];
   upto      bigint := p_head.served;                     -- tickets that count no more
-  exclusive int := 0;                                    -- leases that are not over, by mode
-  shared    int := 0;
-  limited   int := 0;
-  above     bigint := p_head.token;
+  exclusive int := 0;  shared int := 0;  limited int := 0;                 -- leases that are not over, by mode
+  in_use    int;  above bigint := p_head.token;          -- their limit, and the greatest token
 BEGIN
   IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above
+    SELECT s.exclusive, s.shared, s.limited, s.capacity, s.above INTO exclusive, shared, limited, in_use, above
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
@@ -1225,12 +1225,15 @@ BEGIN
       END IF;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000
-        ELSE nxt.capacity - limited END);
-      EXIT WHEN slots IS NULL;
-      batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, pg_catalog.cardinality(slots)) ELSE ARRAY[nxt] END, upto);
+      batch := NULL;
+      IF (nxt.capacity <> in_use) IS NOT TRUE THEN
+        slots := free_slots(p_head.name, nxt.capacity, coalesce(nxt.capacity - limited, 1000));
+        EXIT WHEN slots IS NULL;
+        batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, pg_catalog.cardinality(slots)) ELSE ARRAY[nxt] END, upto);
+      END IF;
       IF batch IS NOT NULL THEN
         g := grant_slots(g, batch, slots[1:pg_catalog.cardinality(batch)], above);
+        in_use := nxt.capacity;
         above := g.tokens[pg_catalog.cardinality(batch)];
         shared := shared + CASE nxt.mode WHEN 'shared' THEN pg_catalog.cardinality(batch) ELSE 0 END;
         limited := limited + CASE nxt.mode WHEN 'limit' THEN pg_catalog.cardinality(batch) ELSE 0 END;
@@ -1347,8 +1350,8 @@ BEGIN
   RETURN nullif(slots, '{}');
 END $$;
 
--- grant_slots gives each request of the batch a slot, the oldest the lowest. The caller has locked those with a row
--- FOR UPDATE.
+-- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
+-- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1378,8 +1381,10 @@ BEGIN
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
       slowest = NULL;
-  UPDATE locks l SET top_slot = p_slots[pg_catalog.cardinality(p_slots)]
-    WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[pg_catalog.cardinality(p_slots)];
+  UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[pg_catalog.cardinality(p_slots)]),
+    limit_named = coalesce(p_batch[1].capacity, l.limit_named)
+    WHERE l.name = lock AND l.slot = 0
+      AND (l.top_slot < p_slots[pg_catalog.cardinality(p_slots)] OR l.limit_named <> p_batch[1].capacity);
   RETURN g;
 END $$;
 
@@ -1503,10 +1508,28 @@ BEGIN
   END IF;
 END $$;
 
+-- draw_ticket draws a number above every ticket that was served. If the sequence was set back, as by a restore, it is
+-- set past all tickets, once; and past what others may draw before that is done.
+CREATE FUNCTION draw_ticket(p_served bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  t bigint := nextval('ticket_seq');
+BEGIN
+  IF t <= p_served THEN
+    PERFORM FROM installation FOR UPDATE;                -- one after the other
+    IF (SELECT s.last_value FROM ticket_seq s) <= p_served THEN
+      PERFORM setval('ticket_seq', 1000000 + GREATEST((SELECT pg_catalog.max(l.served) FROM locks l),
+                                                      (SELECT pg_catalog.max(q.ticket) FROM waiters q)));
+    END IF;
+    t := nextval('ticket_seq');
+  END IF;
+  RETURN t;
+END $$;
+
 -- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
--- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. Tickets are
--- greater than every ticket that was served, even after a failover that set the sequence back. place is counted up to
--- 100, and includes tickets of dead sessions until a look corrects it.
+-- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. place is
+-- counted up to 100, and includes tickets of dead sessions until a look corrects it.
 CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -1514,8 +1537,7 @@ AS $$
 DECLARE
   r record;
 BEGIN
-  w.ticket := nextval('ticket_seq');
-  w.ticket := CASE WHEN w.ticket > p_head.served THEN w.ticket ELSE p_head.served + w.ticket END;
+  w.ticket := draw_ticket(p_head.served);
   w.enqueued_at := clock_timestamp();
   LOOP
     INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;
@@ -3807,7 +3829,7 @@ DECLARE
   ok    boolean := require_read_committed()
     AND is_age('idle', p_idle) AND is_count('limit', p_limit, 1, 100000);
   since timestamptz := clock_timestamp() - p_idle;
-  names text[];
+  names text[];  mine text[];
   top   bigint;
   drawn bigint;
 BEGIN
@@ -3820,14 +3842,17 @@ BEGIN
     RETURN;
   END IF;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
-  WITH mine AS MATERIALIZED (            -- whoever has locked a row waits for our table lock: never wait for them
-      SELECT r.* FROM pg_catalog.unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
-        SELECT i.name, GREATEST(i.ended_at, i.expires_at) AS ended, GREATEST(i.spent_until, i.watched_until) AS needed
-        FROM locks i WHERE i.name = c.name FOR UPDATE OF i SKIP LOCKED) r),
-    idle AS MATERIALIZED (
-      SELECT m.name FROM mine m WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name) GROUP BY m.name
-      HAVING pg_catalog.max(m.ended) <= since AND (pg_catalog.max(m.needed) <= clock_timestamp()) IS NOT FALSE
-        AND pg_catalog.count(*) = (SELECT pg_catalog.count(*) FROM locks o WHERE o.name = m.name)),
+  mine := ARRAY(                         -- whoever has locked a row waits for our table lock: never wait for them
+    SELECT r.name FROM pg_catalog.unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
+      SELECT i.name FROM locks i WHERE i.name = c.name FOR UPDATE OF i SKIP LOCKED) r);
+  WITH idle AS MATERIALIZED (            -- a statement of its own: it sees the tickets of those who had locked a row
+      SELECT m.name FROM (SELECT u.name, pg_catalog.count(*) AS n FROM pg_catalog.unnest(mine) AS u (name) GROUP BY u.name) m
+        CROSS JOIN LATERAL (
+          SELECT pg_catalog.count(*) AS n, pg_catalog.max(GREATEST(o.ended_at, o.expires_at)) AS ended,
+                 pg_catalog.max(GREATEST(o.spent_until, o.watched_until)) AS needed
+          FROM locks o WHERE o.name = m.name) l
+      WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name)
+        AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,
@@ -3895,7 +3920,7 @@ BEGIN
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
       CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
-        WHERE l.name = n AND l.slot = r.slot AND is_running(l.expires_at, l.ended_at));
+        WHERE l.name = n AND l.slot = r.slot AND l.token = r.token AND is_running(l.expires_at, l.ended_at));
       b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
       left_queue := false;
       slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;

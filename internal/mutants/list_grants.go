@@ -36,6 +36,9 @@ var ofGrants = []mutant{
 	{"I4 a clock that is set back lets a seal pass whose lease was settled", []edit{
 		{schema, "           AND NOT is_over(l.expires_at, l.ended_at), l.expires_at\n      INTO held, ends", "           , l.expires_at\n      INTO held, ends"},
 	}, integration, "^TestI1_I4_I6_AClock"},
+	{"a break of a session stops at a lease that somebody else has got meanwhile", []edit{
+		{schema, "AND l.slot = r.slot AND l.token = r.token AND is_running", "AND l.slot = r.slot AND is_running"},
+	}, integration, "^TestABreakOfASession"},
 	{"I1 what has run out is settled without the row's lock", []edit{
 		{schema, "          ORDER BY o.slot FOR UPDATE SKIP LOCKED) e", "          ORDER BY o.slot) e"},
 	}, integration, "^TestI1_NoGrantBeside|^TestI4_NoGrantOver"},

@@ -37,7 +37,10 @@ var ofTheQueue = []mutant{
 		},
 	}, integration, "^TestI8_NoTicket"},
 	{"I9 a ticket is below those that were served", []edit{
-		{schema, "w.ticket := CASE WHEN w.ticket > p_head.served THEN w.ticket ELSE p_head.served + w.ticket END;", ""},
+		{schema, "  IF t <= p_served THEN\n    PERFORM FROM installation", "  IF false THEN\n    PERFORM FROM installation"},
+	}, integration, "^TestI9_Tickets"},
+	{"I9 a ticket is before others when the sequence catches up", []edit{
+		{schema, "  IF t <= p_served THEN\n    PERFORM FROM installation", "  IF t <= p_served THEN\n    RETURN p_served + t;\n    PERFORM FROM installation"},
 	}, integration, "^TestI9_Tickets"},
 	{"I9 who has a ticket is served twice", []edit{
 		{
@@ -103,8 +106,8 @@ var ofTheQueue = []mutant{
 	{"I9 the queue stops at the ticket for a slot that is being taken back", []edit{
 		{
 			schema,
-			"ELSE ARRAY[nxt] END, upto); IF batch",
-			"ELSE ARRAY[nxt] END, upto); EXIT WHEN batch IS NULL; IF batch",
+			"ELSE ARRAY[nxt] END, upto); END IF; IF batch",
+			"ELSE ARRAY[nxt] END, upto); EXIT WHEN batch IS NULL; END IF; IF batch",
 		},
 	}, integration, "^TestI9_ATicketThatIsBeingTakenBack"},
 	{"I9 the lock is handed over to whoever is leaving", []edit{
@@ -283,7 +286,7 @@ var ofModes = []mutant{
 		},
 	}, integration, "^TestShared"},
 	{"modes: a limit has one holder too many", []edit{
-		{schema, "ELSE nxt.capacity - limited END);", "ELSE nxt.capacity - limited + 1 END);"},
+		{schema, "coalesce(nxt.capacity - limited, 1000));", "coalesce(nxt.capacity - limited + 1, 1000));"},
 		{schema, "LEAST(top + p_most - coalesce(pg_catalog.cardinality(slots), 0), p_capacity)));", "top + p_most - coalesce(cardinality(slots), 0)));"},
 	}, integration, "^TestLimitIs|^TestI1_ASemaphore"},
 	{"modes: slots go beyond the limit", []edit{
@@ -296,7 +299,7 @@ var ofModes = []mutant{
 		{schema, "    ORDER BY l.slot LIMIT GREATEST(p_most, 0) FOR UPDATE SKIP LOCKED) f;", "    ORDER BY l.slot LIMIT GREATEST(p_most, 0)) f;"},
 	}, integration, "^TestI1_ASemaphore|^TestI1_NoGrant|^TestI4_|^TestI1_I13_"},
 	{"I1 what is decided about slots goes by the clock alone", []edit{
-		{schema, "FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.token, is_running(l.expires_at, l.ended_at) AS held FROM"},
+		{schema, "FROM (SELECT l.slot, l.mode, l.capacity, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM", "FROM (SELECT l.slot, l.mode, l.capacity, l.token, is_running(l.expires_at, l.ended_at) AS held FROM"},
 	}, integration, "^TestI1_NoGrant|^TestI1_ASemaphore"},
 	{"I1 two limits are in use at once", []edit{
 		{
@@ -305,6 +308,15 @@ var ofModes = []mutant{
 			"",
 		},
 	}, integration, "^TestI1_TwoLimits|^TestLimitMust"},
+	{"I1 two limits that were queued for at once are granted together", []edit{
+		{schema, "      IF (nxt.capacity <> in_use) IS NOT TRUE THEN", "      IF true THEN"},
+	}, integration, "^TestI1_TwoLimitsThat"},
+	{"I1 two limits that were queued for at once are granted one after the other", []edit{
+		{schema, "s.shared, s.limited, s.capacity, s.above INTO", "s.shared, s.limited, NULL, s.above INTO"},
+	}, integration, "^TestI1_TwoLimitsThat"},
+	{"I1 the head does not note the limit that was granted", []edit{
+		{schema, "    limit_named = coalesce(p_batch[1].capacity, l.limit_named)\n", "    limit_named = l.limit_named\n"},
+	}, integration, "^TestI1_TwoLimitsThat"},
 	{"I1 the limit is read before whoever names another has ended", []edit{
 		{
 			schema,

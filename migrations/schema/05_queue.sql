@@ -230,16 +230,18 @@ BEGIN
   RETURN FOUND;
 END $$;
 
--- standing counts the leases that are not over, by mode, and returns the greatest token of the lock.
-CREATE FUNCTION standing(p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT above bigint)
+-- standing counts the leases that are not over, by mode, and returns their limit and the greatest token of the lock.
+CREATE FUNCTION standing(
+  p_name text, OUT exclusive int, OUT shared int, OUT limited int, OUT capacity int, OUT above bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
   PERFORM settle(p_name);
   SELECT count(*) FILTER (WHERE held AND mode = 'exclusive'),
-         count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'), max(token)
-    INTO exclusive, shared, limited, above
-    FROM (SELECT l.slot, l.mode, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
+         count(*) FILTER (WHERE held AND mode = 'shared'), count(*) FILTER (WHERE held AND mode = 'limit'),
+         max(s.capacity) FILTER (WHERE held), max(token)
+    INTO exclusive, shared, limited, standing.capacity, above
+    FROM (SELECT l.slot, l.mode, l.capacity, l.token, NOT is_over(l.expires_at, l.ended_at) AS held FROM locks l
       WHERE l.name = p_name) s;
 END $$;
 
@@ -255,25 +257,23 @@ CREATE TYPE grants AS (
 -- is the request that is being answered.
 --
 -- Every ticket up to the last one that was served counts no more: it was granted, its session is dead, or somebody is
--- taking it back. serve never waits for a ticket's row.
+-- taking it back, or it names another limit than the leases that stand: of two that join at once with two limits
+-- neither sees the other, so the later one is refused when it asks again. serve never waits for a ticket's row.
 CREATE FUNCTION serve(p_head locks, p_at tid, w waiters, p_session_id uuid, p_grant_id uuid)
 RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
 DECLARE
   g         grants;
-  nxt       waiters;
-  batch     waiters[];  slots int[];
+  nxt       waiters;  batch waiters[];  slots int[];
   upto      bigint := p_head.served;                     -- tickets that count no more
-  exclusive int := 0;                                    -- leases that are not over, by mode
-  shared    int := 0;
-  limited   int := 0;
-  above     bigint := p_head.token;
+  exclusive int := 0;  shared int := 0;  limited int := 0;                 -- leases that are not over, by mode
+  in_use    int;  above bigint := p_head.token;          -- their limit, and the greatest token
 BEGIN
   IF is_running(p_head.expires_at, p_head.ended_at) THEN
     RETURN g;                                            -- an exclusive lease is in everybody's way
   ELSIF p_head.top_slot > 0 OR NOT is_over(p_head.expires_at, p_head.ended_at) THEN
-    SELECT s.exclusive, s.shared, s.limited, s.above INTO exclusive, shared, limited, above
+    SELECT s.exclusive, s.shared, s.limited, s.capacity, s.above INTO exclusive, shared, limited, in_use, above
       FROM standing(p_head.name) s;
   END IF;
   WHILE exclusive = 0 LOOP
@@ -295,12 +295,15 @@ BEGIN
       END IF;
     ELSE
       EXIT WHEN CASE nxt.mode WHEN 'shared' THEN limited ELSE shared END > 0;
-      slots := free_slots(p_head.name, nxt.capacity, CASE nxt.mode WHEN 'shared' THEN 1000
-        ELSE nxt.capacity - limited END);
-      EXIT WHEN slots IS NULL;
-      batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, cardinality(slots)) ELSE ARRAY[nxt] END, upto);
+      batch := NULL;
+      IF (nxt.capacity <> in_use) IS NOT TRUE THEN
+        slots := free_slots(p_head.name, nxt.capacity, coalesce(nxt.capacity - limited, 1000));
+        EXIT WHEN slots IS NULL;
+        batch := claim(CASE WHEN nxt.ticket > 0 THEN next_batch(nxt, cardinality(slots)) ELSE ARRAY[nxt] END, upto);
+      END IF;
       IF batch IS NOT NULL THEN
         g := grant_slots(g, batch, slots[1:cardinality(batch)], above);
+        in_use := nxt.capacity;
         above := g.tokens[cardinality(batch)];
         shared := shared + CASE nxt.mode WHEN 'shared' THEN cardinality(batch) ELSE 0 END;
         limited := limited + CASE nxt.mode WHEN 'limit' THEN cardinality(batch) ELSE 0 END;
@@ -417,8 +420,8 @@ BEGIN
   RETURN nullif(slots, '{}');
 END $$;
 
--- grant_slots gives each request of the batch a slot, the oldest the lowest. The caller has locked those with a row
--- FOR UPDATE.
+-- grant_slots gives each request of the batch a slot, the oldest the lowest, and notes its limit in the head: while
+-- a lease stands, no other is noted. The caller has locked the slots with a row FOR UPDATE.
 CREATE FUNCTION grant_slots(g grants, p_batch waiters[], p_slots int[], p_above bigint) RETURNS grants
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -448,8 +451,10 @@ BEGIN
       ttl = EXCLUDED.ttl, acquired_at = EXCLUDED.acquired_at, renewed_at = EXCLUDED.renewed_at,
       expires_at = EXCLUDED.expires_at, ended_at = NULL, metadata = EXCLUDED.metadata, grants = l.grants + 1,
       slowest = NULL;
-  UPDATE locks l SET top_slot = p_slots[cardinality(p_slots)]
-    WHERE l.name = lock AND l.slot = 0 AND l.top_slot < p_slots[cardinality(p_slots)];
+  UPDATE locks l SET top_slot = GREATEST(l.top_slot, p_slots[cardinality(p_slots)]),
+    limit_named = coalesce(p_batch[1].capacity, l.limit_named)
+    WHERE l.name = lock AND l.slot = 0
+      AND (l.top_slot < p_slots[cardinality(p_slots)] OR l.limit_named <> p_batch[1].capacity);
   RETURN g;
 END $$;
 
@@ -573,10 +578,28 @@ BEGIN
   END IF;
 END $$;
 
+-- draw_ticket draws a number above every ticket that was served. If the sequence was set back, as by a restore, it is
+-- set past all tickets, once; and past what others may draw before that is done.
+CREATE FUNCTION draw_ticket(p_served bigint) RETURNS bigint
+LANGUAGE plpgsql VOLATILE
+AS $$
+DECLARE
+  t bigint := nextval('ticket_seq');
+BEGIN
+  IF t <= p_served THEN
+    PERFORM FROM installation FOR UPDATE;                -- one after the other
+    IF (SELECT s.last_value FROM ticket_seq s) <= p_served THEN
+      PERFORM setval('ticket_seq', 1000000 + GREATEST((SELECT max(l.served) FROM locks l),
+                                                      (SELECT max(q.ticket) FROM waiters q)));
+    END IF;
+    t := nextval('ticket_seq');
+  END IF;
+  RETURN t;
+END $$;
+
 -- enqueue writes the ticket of a request, once; a ticket that was passed over is written anew. The caller has taken
--- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. Tickets are
--- greater than every ticket that was served, even after a failover that set the sequence back. place is counted up to
--- 100, and includes tickets of dead sessions until a look corrects it.
+-- the head or joined, so whoever takes the head later sees every ticket that is lower than any later one. place is
+-- counted up to 100, and includes tickets of dead sessions until a look corrects it.
 CREATE FUNCTION enqueue(w waiters, p_head locks, OUT ticket bigint, OUT place int)
 LANGUAGE plpgsql VOLATILE
 AS $$
@@ -584,8 +607,7 @@ AS $$
 DECLARE
   r record;
 BEGIN
-  w.ticket := nextval('ticket_seq');
-  w.ticket := CASE WHEN w.ticket > p_head.served THEN w.ticket ELSE p_head.served + w.ticket END;
+  w.ticket := draw_ticket(p_head.served);
   w.enqueued_at := clock_timestamp();
   LOOP
     INSERT INTO waiters AS q VALUES (w.*) ON CONFLICT (grant_id) DO NOTHING RETURNING q.ticket INTO enqueue.ticket;

@@ -113,7 +113,7 @@ DECLARE
   ok    boolean := require_read_committed()
     AND is_age('idle', p_idle) AND is_count('limit', p_limit, 1, 100000);
   since timestamptz := clock_timestamp() - p_idle;
-  names text[];
+  names text[];  mine text[];
   top   bigint;
   drawn bigint;
 BEGIN
@@ -126,14 +126,17 @@ BEGIN
     RETURN;
   END IF;
   LOCK TABLE locks IN SHARE ROW EXCLUSIVE MODE;
-  WITH mine AS MATERIALIZED (            -- whoever has locked a row waits for our table lock: never wait for them
-      SELECT r.* FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
-        SELECT i.name, GREATEST(i.ended_at, i.expires_at) AS ended, GREATEST(i.spent_until, i.watched_until) AS needed
-        FROM locks i WHERE i.name = c.name FOR UPDATE OF i SKIP LOCKED) r),
-    idle AS MATERIALIZED (
-      SELECT m.name FROM mine m WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name) GROUP BY m.name
-      HAVING max(m.ended) <= since AND (max(m.needed) <= clock_timestamp()) IS NOT FALSE
-        AND count(*) = (SELECT count(*) FROM locks o WHERE o.name = m.name)),
+  mine := ARRAY(                         -- whoever has locked a row waits for our table lock: never wait for them
+    SELECT r.name FROM unnest(names) AS c (name) CROSS JOIN LATERAL (   -- one by one: no plan reads the whole table
+      SELECT i.name FROM locks i WHERE i.name = c.name FOR UPDATE OF i SKIP LOCKED) r);
+  WITH idle AS MATERIALIZED (            -- a statement of its own: it sees the tickets of those who had locked a row
+      SELECT m.name FROM (SELECT u.name, count(*) AS n FROM unnest(mine) AS u (name) GROUP BY u.name) m
+        CROSS JOIN LATERAL (
+          SELECT count(*) AS n, max(GREATEST(o.ended_at, o.expires_at)) AS ended,
+                 max(GREATEST(o.spent_until, o.watched_until)) AS needed
+          FROM locks o WHERE o.name = m.name) l
+      WHERE NOT EXISTS (SELECT FROM waiters q WHERE q.name = m.name)
+        AND l.n = m.n AND l.ended <= since AND (l.needed <= clock_timestamp()) IS NOT FALSE),
     gone AS (DELETE FROM locks l USING idle WHERE l.name = idle.name RETURNING l.*),
     noted AS (
       INSERT INTO events (kind, lock_name, token, first_token, holder, session_id, slot, mode, capacity, granted_at,

@@ -47,7 +47,7 @@ BEGIN
       WHERE l.name = n AND l.session_id = p_session_id AND is_running(l.expires_at, l.ended_at) ORDER BY l.slot
     LOOP
       CONTINUE WHEN NOT EXISTS (SELECT FROM locks l                 -- it has just ended by itself
-        WHERE l.name = n AND l.slot = r.slot AND is_running(l.expires_at, l.ended_at));
+        WHERE l.name = n AND l.slot = r.slot AND l.token = r.token AND is_running(l.expires_at, l.ended_at));
       b := break_lock(n, p_reason, p_actor, r.token);             -- in no subtransaction: see await_row
       left_queue := false;
       slot := r.slot; ticket := NULL; holder := b.holder; token := b.token; new_token := b.new_token;
