@@ -18,7 +18,7 @@ var ofUpkeep = []mutant{
 		{schema, "HAVING pg_catalog.max(m.ended) <= since AND", "HAVING pg_catalog.min(m.ended) <= since AND"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"I21 prune forgets grant IDs that were given up", []edit{
-		{schema, "GREATEST(i.spent_until, i.watched_until) AS needed", "i.watched_until AS needed"},
+		{schema, "max(GREATEST(o.spent_until, o.watched_until)) AS needed", "max(o.watched_until) AS needed"},
 	}, integration, "^TestI21_PruneLeaves"},
 	{"prune removes a lock that somebody watches", []edit{
 		{schema, "max(GREATEST(o.spent_until, o.watched_until)) AS needed", "max(o.spent_until) AS needed"},
