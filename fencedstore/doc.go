@@ -61,7 +61,8 @@
 //   - ErrUnfenced (UnfencedError): a guarded table was written without its fence.
 //   - ErrDone (DoneError) and ErrKeyTooOld: see Store.Once.
 //   - SQLSTATE 40001 from COMMIT, under REPEATABLE READ and SERIALIZABLE: after the snapshot the lock was granted to
-//     somebody else, released or broken. Try again with the same lease: then the error is pglock.ErrLost and says
+//     somebody else, released or broken; or a client that has lost the answer to its request for the lock took the
+//     request back. Try again with the same lease: then the write succeeds, or the error is pglock.ErrLost and says
 //     which.
 //
 // The server rolls the whole refused write back, and its history has no refusals. The observer of the lease's client
