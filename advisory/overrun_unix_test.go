@@ -27,7 +27,7 @@ func TestAWriteThatOverranItsLimitsEndsItsSession(t *testing.T) {
 	s := newScene(t)
 	b := s.bridge()
 	h := s.hold(b, "x", advisory.Bigint(1))
-	const limit = 200 * time.Millisecond
+	const limit = 3 * time.Second // the statement has to be seen before it is cut off
 	err := h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		pid := int(tx.Conn().PgConn().PID())
 		asked := make(chan error, 1)

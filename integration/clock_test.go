@@ -126,6 +126,7 @@ func TestTrap3_TransactionTimeIsNotThePresent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, a)
 	a.mustAcquire(t, "run out", 200*time.Millisecond)
 	b.exec(t, "BEGIN")
 	b.exec(t, "SELECT now()")

@@ -102,6 +102,7 @@ func TestI13_RefusedTryWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	a, b := newPeer(t, db.URL()), newPeer(t, db.URL())
+	patientTransactions(t, a)
 	g := a.mustAcquire(t, "x", time.Minute)
 	if _, err := a.release(t.Context(), g); err != nil {
 		t.Fatal(err)
@@ -120,6 +121,7 @@ func TestI24_ReleaseLeavesTheSettingAlone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	p := newPeer(t, db.URL())
+	patientTransactions(t, p)
 	g := p.mustAcquire(t, "x", time.Minute)
 	p.exec(t, "BEGIN")
 	if released, err := p.release(t.Context(), g); err != nil || !released {

@@ -288,6 +288,14 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 		"a release that serves":            `release_lease($1, $2, $3, 0)`,
 		"a try that takes over":            `acquire_lease($1, $5, $4, 'p', '1 min')`,
 		"leaving the queue of a free lock": `give_up($4, ARRAY[$1], ARRAY[gen_random_uuid()], true)`,
+		"a try for a free lock":            `acquire_lease($1, $5, $4, 'p', '1 min')`,
+		"tries for a free lock":            `acquire_leases` + strings.ReplaceAll(requests, "{true}", "{false}") + `)`,
+		"a try for a new lock":             `acquire_lease($1 || gen_random_uuid(), $5, $4, 'p', '1 min')`,
+		"a renewal":                        `renew_leases` + leases + `)`,
+		"a renewal that waits":             `renew_leases` + leases + `, '1 s')`,
+		"naming the owner":                 `own_lease($1, $2, $3, $5)`,
+		"nothing: a try that is refused":   `acquire_lease($1, $5, $4, 'p', '1 min')`,
+		"nothing: a check":                 `check_leases` + leases + `)`,
 	} {
 		g := p.mustAcquire(t, what, time.Minute)
 		switch what {
@@ -295,13 +303,15 @@ func TestI13_WhoeverHasLockedWhatOthersNeedHasASecond(t *testing.T) {
 			p.party("next", "exclusive", time.Minute).mustQueue(t, what)
 		case "a try that takes over":
 			endNow(t, p, what)
-		case "leaving the queue of a free lock":
+		case "leaving the queue of a free lock", "a try for a free lock", "tries for a free lock":
 			p.mustReleaseBy(t, "release_lease", g)
 		}
 		for _, own := range []string{"", "30000", "90000"} {
 			want := slices.Repeat([]string{"60000"}, len(unset))
 			if strings.Contains(what, "alone") {
 				want = append([]string{"60000"}, unset[1:]...)
+			} else if strings.HasPrefix(what, "nothing") {
+				want = slices.Clone(unset)
 			}
 			p.exec(t, `BEGIN`)
 			if own != "" {

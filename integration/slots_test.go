@@ -45,6 +45,7 @@ var keepsWaiting = map[string][]string{
 func TestI1_NoGrantBesideARenewalUnderWay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
+	patientTransactions(t, newPeer(t, db.URL()))
 	for held, modes := range keepsWaiting {
 		for _, mode := range modes {
 			t.Run(held+" and "+mode, func(t *testing.T) {

@@ -251,7 +251,7 @@ func TestTheLevelIsChangedWithoutHoldingUpOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := slow.Exec(t.Context(), `SELECT pglock.acquire_lease('slow', gen_random_uuid(), gen_random_uuid(), 'slow', '1 h')`); err != nil {
+	if _, err := slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)

@@ -69,7 +69,7 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationOverlap},
 		"one more than the limit": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "serve", "ELSE nxt.capacity - limited", "ELSE nxt.capacity - limited + 1")
+				breakFunction(t, conn, "serve", "coalesce(nxt.capacity - limited, 1000)", "coalesce(nxt.capacity - limited + 1, 1000)")
 				breakFunction(t, conn, "serve", "free_slots(p_head.name, nxt.capacity,", "free_slots(p_head.name, nxt.capacity + 1,")
 				breakFunction(t, conn, "is_taken", "OR free_at(w.name, w.mode, w.capacity) IS NOT NULL", "")
 			},
@@ -90,8 +90,8 @@ func TestVerifyFindsWhatABrokenServerGranted(t *testing.T) {
 			}, lockadmin.ViolationToken},
 		"a renewal that revives a lease": {
 			func(t *testing.T, conn *pgx.Conn) {
-				breakFunction(t, conn, "renew_leases", "AND l.expires_at > clock_timestamp()\n      ORDER BY", "\n      ORDER BY")
-				breakFunction(t, conn, "renew_leases", "WHERE l.ctid = h.at AND l.expires_at > clock_timestamp()", "WHERE l.ctid = h.at")
+				breakFunction(t, conn, "renew_leases", "AND is_running(l.expires_at, l.ended_at)\n      ORDER BY", "\n      ORDER BY")
+				breakFunction(t, conn, "renew_leases", "WHERE l.ctid = h.at AND is_running(l.expires_at, l.ended_at)", "WHERE l.ctid = h.at")
 			},
 			func(t *testing.T, conn *pgx.Conn) {
 				l := grant(t, conn, "a", "one", "1 h", "")

@@ -92,7 +92,7 @@ func TestRecordShowsAndSetsTheLevel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := slow.Exec(t.Context(), `SELECT pglock.acquire_lease('slow', gen_random_uuid(), gen_random_uuid(), 'slow', '1 h')`); err != nil {
+	if _, err := slow.Exec(t.Context(), `LOCK TABLE pglock.locks IN ROW EXCLUSIVE MODE`); err != nil {
 		t.Fatal(err)
 	}
 	in(t, db.URL(), "record", "--level", "losses", "--timeout", "6s").want(t, exitFailure, "nothing was changed within 6s", "pg_locks")

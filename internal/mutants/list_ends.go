@@ -24,7 +24,7 @@ var ofEnds = []mutant{
 		{schema, "AND l.slot = coalesce(a.slot, l.slot) AND l.grant_id = a.grant_id\n", "AND l.slot = coalesce(a.slot, l.slot)\n"},
 	}, integration, "^TestI5_"},
 	{"I5 an owner is named without the grant ID", []edit{
-		{schema, "AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  RETURN FOUND;", "AND l.slot = 0 AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;\n  RETURN FOUND;"},
+		{schema, "AND l.slot = 0 AND l.grant_id = p_grant_id AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);\n  RETURN FOUND", "AND l.slot = 0 AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);\n  RETURN FOUND"},
 	}, integration, "^TestI5_"},
 	{"I5 a session's key is what everybody sees", []edit{
 		{schema, "AS $$ SELECT encode(substr(sha256(uuid_send(p_key)), 1, 16), 'hex')::uuid $$;", "AS $$ SELECT p_key $$;"},

@@ -39,7 +39,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 AS $$
 #variable_conflict use_column
 DECLARE
-  watched boolean;
+  watched boolean;  ok boolean;
 BEGIN
   UPDATE {{schema}}.locks l SET
     token = (SELECT i.epoch OPERATOR(pg_catalog.<<) 36 FROM {{schema}}.installation i
@@ -82,6 +82,9 @@ BEGIN
         p_turns, NULL), p_session_key, p_session_ttl, p_retry, p_wait, p_alone, p_many) a;
   ELSIF watched THEN
     more := '{"watched": true}';
+  END IF;
+  IF granted AND NOT p_alone AND NOT p_many THEN
+    ok := {{schema}}.bound_rest(false);
   END IF;
 END $$;
 

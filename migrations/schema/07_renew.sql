@@ -78,6 +78,7 @@ BEGIN
       JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
         ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
   END IF;
+  ok := bound_rest(false);
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
@@ -134,14 +135,15 @@ BEGIN
 END $$;
 
 -- own_lease notes the owner of an exclusive lease of which the server knew only the session: for circles of waiters.
+-- It waits for the row at most a second: 55P03.
 CREATE FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET lock_timeout = '1s'
 AS $$
 DECLARE
   ok boolean := require_read_committed();
 BEGIN
   UPDATE locks l SET owner_id = p_owner_id
     WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
-      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token;
-  RETURN FOUND;
+      AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
+  RETURN FOUND AND bound_rest(false);
 END $$;
