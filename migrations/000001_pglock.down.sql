@@ -105,7 +105,7 @@ DROP FUNCTION own_tickets(p_session_key uuid, p_tickets bigint[]);
 DROP FUNCTION look(p_session_key uuid, p_holder text, p_session_ttl interval, p_nested bigint[]);
 DROP FUNCTION own_lease(p_name text, p_token bigint, p_grant_id uuid, p_owner_id uuid);
 DROP FUNCTION check_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[]);
-DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval, p_lasting interval[], p_no_longer timestamptz[]);
+DROP FUNCTION renew_leases(p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval, p_lasting interval[], p_no_longer timestamptz[], p_alone boolean);
 DROP FUNCTION lost_reason(p_name text, p_token bigint, p_grant_id uuid, p_slot int);
 DROP FUNCTION raise_lost(p_name text, p_token bigint, p_reason text);
 DROP FUNCTION break_lock(p_name text, p_reason text, p_actor text, p_token bigint, OUT holder text, OUT token bigint, OUT new_token bigint, OUT expires_at timestamptz, OUT handed int[], OUT watched boolean);

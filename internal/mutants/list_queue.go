@@ -213,7 +213,7 @@ var ofTheQueue = []mutant{
 		{schema, "IF granted AND NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(false); END IF;", "IF NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(false); END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a renewal may be idle for ever afterwards", []edit{
-		{schema, "FOR NO KEY UPDATE OF l; END IF; ok := bound_rest(false);", "FOR NO KEY UPDATE OF l; END IF;"},
+		{schema, "FOR NO KEY UPDATE OF l; END IF; ok := p_alone OR bound_rest(false);", "FOR NO KEY UPDATE OF l; END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 whoever names an owner may be idle for ever afterwards", []edit{
 		{schema, "RETURN FOUND AND bound_rest(false);", "RETURN FOUND;"},

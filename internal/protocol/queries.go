@@ -61,7 +61,7 @@ func NewQueries(schema string) *Queries {
 				$14::pg_catalog.int4[], true)`),
 		renewAll: in(`SELECT n, outcome, {{at expires_at}}, remaining_us
 			FROM {{schema}}.renew_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[],
-				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[])`),
+				NULL, $5::pg_catalog.text[]::pg_catalog.interval[], $6::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
 		look: in(`SELECT ticket, remaining_us, is_first, circle
 			FROM {{schema}}.look($1::pg_catalog.text::pg_catalog.uuid, $2::pg_catalog.text, $3::pg_catalog.text::pg_catalog.interval, $4::pg_catalog.int8[])
 			WHERE ` + async + ` IS NOT NULL`),
@@ -69,7 +69,7 @@ func NewQueries(schema string) *Queries {
 		renew: in(`SELECT outcome, remaining_us, {{at expires_at}}
 			FROM {{schema}}.renew_leases(ARRAY[$1::pg_catalog.text], ARRAY[$2::pg_catalog.int8], ARRAY[$3::pg_catalog.text::pg_catalog.uuid],
 				ARRAY[$4::pg_catalog.int4], $5::pg_catalog.text::pg_catalog.interval,
-				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[])`),
+				$6::pg_catalog.text[]::pg_catalog.interval[], $7::pg_catalog.text[]::pg_catalog.timestamptz[], true)`),
 		checkMany: in(`SELECT n, reason, remaining_us
 			FROM {{schema}}.check_leases($1::pg_catalog.text[], $2::pg_catalog.int8[], $3::pg_catalog.text[]::pg_catalog.uuid[], $4::pg_catalog.int4[])`),
 		own: in(`SELECT o.done, ` + async + `

@@ -47,14 +47,14 @@ END $$;
 -- renew_leases extends every lease that is still held, each by its own TTL. It returns a verdict for each: renewed,
 -- busy (somebody has locked the row, or it moved: ask again), or why the lease is lost. A stuck row never costs the
 -- other leases: only with p_wait does it wait for rows, for that long, and then raises 55P03. Its plan suits any
--- number of leases.
+-- number of leases. p_alone is as in acquire_lease.
 --
 -- A lease that has an element in p_lasting lasts for at least that long from now on, and no renewal shortens it before.
 -- Its TTL counts again when that time has passed, or when a renewal names in p_no_longer the expiry that it undoes. A
 -- request that comes late names an expiry that the row no longer has, so it cannot undo a later extension.
 CREATE FUNCTION renew_leases(
   p_names text[], p_tokens bigint[], p_grant_ids uuid[], p_slots int[], p_wait interval DEFAULT NULL,
-  p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL)
+  p_lasting interval[] DEFAULT NULL, p_no_longer timestamptz[] DEFAULT NULL, p_alone boolean DEFAULT false)
 RETURNS TABLE (n bigint, outcome text, expires_at timestamptz, remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan SET lock_timeout = 0
@@ -78,7 +78,7 @@ BEGIN
       JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
         ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
   END IF;
-  ok := bound_rest(false);
+  ok := p_alone OR bound_rest(false);
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
