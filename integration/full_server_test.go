@@ -68,15 +68,20 @@ func (s *fullServer) pool(t *testing.T, idle int) *pgxpool.Pool {
 	return pool
 }
 
-// hold takes connections of a pool, as an application does, until give.
+// hold takes connections of a pool, as an application does, until give. It tries again when the server is full and the
+// client of the pool uses the idle one at that moment.
 func (s *fullServer) hold(t *testing.T, pool *pgxpool.Pool, n int) (give func()) {
 	t.Helper()
 	var held []*pgxpool.Conn
 	for range n {
-		conn, err := pool.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		var conn *pgxpool.Conn
+		pgtest.Eventually(t, "a connection", func() bool {
+			var err error
+			if conn, err = pool.Acquire(t.Context()); err != nil && state(err) != "53300" {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
 		held = append(held, conn)
 	}
 	return func() {
