@@ -102,7 +102,7 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 		err = ErrClosed
 	} else if err == nil {
 		defer c.calls.end(q)
-		q.line = ln
+		q.line, q.byAgent = ln, true
 		g, err = c.getGrant(ctx, q)
 	}
 	if err != nil && c.isClosed() {

@@ -37,7 +37,7 @@ func (c *Client) waitInQueue(ctx context.Context, q *pending, a protocol.Answer)
 			}
 			c.calls.answered(q)
 			if q.line != nil {
-				c.lines.Queued(q.line, a)
+				c.lines.Queued(q.line, a, q.byAgent)
 			}
 			g, hinted, err = c.await(ctx, q, t)
 		}

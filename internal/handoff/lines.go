@@ -103,10 +103,14 @@ func (ls *Lines[Call, Lease]) FirstDone(line *Line[Call, Lease]) {
 	ls.tidy(line)
 }
 
-// Queued notes the ticket of the line's present request.
-func (ls *Lines[Call, Lease]) Queued(line *Line[Call, Lease], a protocol.Answer) {
+// Queued notes the ticket of the line's present request: its agent's, or the first call's own, behind whom the line
+// stands.
+func (ls *Lines[Call, Lease]) Queued(line *Line[Call, Lease], a protocol.Answer, byAgent bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	if !byAgent {
+		a.Place++
+	}
 	line.answer, line.queued = a, true
 	if line.agent {
 		line.signal()

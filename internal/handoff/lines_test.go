@@ -46,12 +46,16 @@ func TestFirstCallAsksForItselfAndLaterOnesHaveAnAgent(t *testing.T) {
 	if turns, wait := ls.Plan(line, at(0), false, func() {}); turns != 0 || wait != pause.Never {
 		t.Errorf("while the first asks: %d turns, wait %v", turns, wait)
 	}
-	ls.Queued(line, protocol.Answer{Ticket: 1, Holder: "other"})
+	ls.Queued(line, protocol.Answer{Ticket: 1, Place: 3, Holder: "other"}, false)
 	if turns, _ := ls.Plan(line, at(0), false, func() {}); turns != 8 {
 		t.Errorf("when the first has its ticket the agent asks for %d turns", turns)
 	}
-	if place, holder, a := ls.StepOut(line, "c"); place != 2 || holder != "" || a.Holder != "other" {
-		t.Errorf("the last call steps out of place %d, holder %q, answer %+v", place, holder, a)
+	if place, holder, a := ls.StepOut(line, "c"); place != 2 || holder != "" || a.Holder != "other" || a.Place != 4 {
+		t.Errorf("the last call steps out of place %d, holder %q, answer %+v; want the line behind its first", place, holder, a)
+	}
+	ls.Queued(line, protocol.Answer{Ticket: 2, Place: 7, Holder: "other"}, true)
+	if place, _, a := ls.StepOut(line, "b"); place != 1 || a.Place != 7 {
+		t.Errorf("a call steps out of place %d, answer %+v; want the place of the agent's ticket", place, a)
 	}
 	if place, _, _ := ls.StepOut(line, "c"); place != 0 {
 		t.Errorf("it steps out twice, of place %d", place)
@@ -151,7 +155,7 @@ func TestRequestOfAnEmptyLineIsTakenBackAfterAWhile(t *testing.T) {
 		line, _ := ls.Join(key, "a")
 		ls.FirstDone(line)
 		line, _ = ls.Join(key, "a")
-		ls.Queued(line, protocol.Answer{Ticket: 1})
+		ls.Queued(line, protocol.Answer{Ticket: 1}, true)
 		var left atomic.Int64
 		ls.Join(key, "b")
 		ls.Plan(line, at(0), false, func() { left.Add(1) })

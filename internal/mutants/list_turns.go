@@ -2,6 +2,9 @@ package main
 
 // ofTurns are the faults of grants that carry several tokens, and of the lines of calls that use them.
 var ofTurns = []mutant{
+	{"turns: whoever leaves a line is told of the first call's own place", []edit{
+		{"internal/handoff/lines.go", "\t\ta.Place++\n", ""},
+	}, "./internal/handoff", "."},
 	{"I2 a block reaches over tokens of others", []edit{
 		{schema, "    EXIT WHEN (base << 36) + nextval('fencing_token_seq') <> last + 1;\n", "    PERFORM nextval('fencing_token_seq');\n"},
 	}, integration, "^TestI2_ABlockEnds|^TestI2_Blocks"},
