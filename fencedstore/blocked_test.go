@@ -145,7 +145,7 @@ func TestEveryWriteInLineForARowIsToldWhoHasLockedIt(t *testing.T) {
 				return b.store.Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
 					_, err := tx.Exec(ctx, `UPDATE accounts SET n = 1`)
 					return err
-				}, fencedstore.WithTimeLimit(1500*time.Millisecond), fencedstore.WithSameToken())
+				}, fencedstore.WithTimeLimit(6*time.Second), fencedstore.WithSameToken())
 			})
 			if late.Wait.For != "a row of public.accounts" || len(late.Wait.By) != 1 || late.Wait.By[0].PID != pid {
 				t.Errorf("%+v, want process %d", late.Wait, pid)

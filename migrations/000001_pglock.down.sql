@@ -150,7 +150,7 @@ DROP FUNCTION next_waiter(p_name text, p_served bigint);
 DROP FUNCTION make_head(p_name text);
 DROP FUNCTION join_head(p_name text);
 DROP FUNCTION take_head(p_name text, p_wait boolean, p_make boolean);
-DROP FUNCTION bound_rest(p_alone boolean);
+DROP FUNCTION bound_rest(p_idle boolean);
 DROP FUNCTION acquire_otherwise(w waiters, p_session_key uuid, p_session_ttl interval, p_retry boolean, p_wait boolean, p_alone boolean, p_many boolean, OUT granted boolean, OUT token bigint, OUT more json);
 DROP FUNCTION check_request(w waiters, p_session_ttl interval);
 DROP FUNCTION acquire_leases(p_names text[], p_grant_ids uuid[], p_session_key uuid, p_holders text[], p_ttls interval[], p_metadata jsonb[], p_retries boolean[], p_modes text[], p_capacities int[], p_waits boolean[], p_session_ttl interval, p_owner_ids uuid[], p_nested boolean[], p_turns int[], p_alone boolean);

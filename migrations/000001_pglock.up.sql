@@ -784,7 +784,7 @@ BEGIN
     more := '{"watched": true}';
   END IF;
   IF granted AND NOT p_alone AND NOT p_many THEN
-    ok := {{schema}}.bound_rest(false);
+    ok := {{schema}}.bound_rest(true);
   END IF;
 END $$;
 $create$, '{{schema}}', quote_ident(current_schema())),
@@ -937,13 +937,14 @@ END $$;
 -- in nobody's way but of those who take: many join at once, and the holder renews beside them.
 
 -- bound_rest bounds the rest of this transaction, which has locked what others need: it is ended if it is idle for a
--- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. p_alone: no other
--- statement comes. A lower limit that the user has set stays.
-CREATE FUNCTION bound_rest(p_alone boolean) RETURNS boolean
+-- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. With p_idle only
+-- if it is idle: no other statement comes, or only the row of the caller's own lease is locked. A lower limit that the
+-- user has set stays.
+CREATE FUNCTION bound_rest(p_idle boolean) RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$
   SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)
-    AND (p_alone OR bound_timeout('statement_timeout', 1000)
+    AND (p_idle OR bound_timeout('statement_timeout', 1000)
       AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
 $$;
 
@@ -2097,7 +2098,7 @@ BEGIN
       JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
         ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
   END IF;
-  ok := p_alone OR bound_rest(false);
+  ok := p_alone OR bound_rest(true);
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
@@ -2164,7 +2165,7 @@ BEGIN
   UPDATE locks l SET owner_id = p_owner_id
     WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
-  RETURN FOUND AND bound_rest(false);
+  RETURN FOUND AND bound_rest(true);
 END $$;
 
 

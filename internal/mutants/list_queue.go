@@ -207,19 +207,19 @@ var ofTheQueue = []mutant{
 		{schema, "ok := bound_rest(false); END IF; RETURN QUERY", "END IF; RETURN QUERY"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is granted may be idle for ever afterwards", []edit{
-		{schema, "IF granted AND NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(false); END IF;", ""},
+		{schema, "IF granted AND NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(true); END IF;", ""},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a try that is refused limits the rest of the transaction", []edit{
-		{schema, "IF granted AND NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(false); END IF;", "IF NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(false); END IF;"},
+		{schema, "IF granted AND NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(true); END IF;", "IF NOT p_alone AND NOT p_many THEN ok := {{schema}}.bound_rest(true); END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a renewal may be idle for ever afterwards", []edit{
-		{schema, "FOR NO KEY UPDATE OF l; END IF; ok := p_alone OR bound_rest(false);", "FOR NO KEY UPDATE OF l; END IF;"},
+		{schema, "FOR NO KEY UPDATE OF l; END IF; ok := p_alone OR bound_rest(true);", "FOR NO KEY UPDATE OF l; END IF;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 whoever names an owner may be idle for ever afterwards", []edit{
-		{schema, "RETURN FOUND AND bound_rest(false);", "RETURN FOUND;"},
+		{schema, "RETURN FOUND AND bound_rest(true);", "RETURN FOUND;"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 a statement may last for ever after one that has locked", []edit{
-		{schema, "AND (p_alone OR bound_timeout('statement_timeout', 1000) AND", "AND (p_alone OR"},
+		{schema, "AND (p_idle OR bound_timeout('statement_timeout', 1000) AND", "AND (p_idle OR"},
 	}, integration, "^TestI13_WhoeverHasLocked"},
 	{"I13 what locks raises a lower limit of the user", []edit{
 		{

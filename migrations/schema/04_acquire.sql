@@ -84,7 +84,7 @@ BEGIN
     more := '{"watched": true}';
   END IF;
   IF granted AND NOT p_alone AND NOT p_many THEN
-    ok := {{schema}}.bound_rest(false);
+    ok := {{schema}}.bound_rest(true);
   END IF;
 END $$;
 

@@ -4,13 +4,14 @@
 -- in nobody's way but of those who take: many join at once, and the holder renews beside them.
 
 -- bound_rest bounds the rest of this transaction, which has locked what others need: it is ended if it is idle for a
--- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. p_alone: no other
--- statement comes. A lower limit that the user has set stays.
-CREATE FUNCTION bound_rest(p_alone boolean) RETURNS boolean
+-- second, or if another statement of it lasts so long, or from PostgreSQL 17 on all of them together. With p_idle only
+-- if it is idle: no other statement comes, or only the row of the caller's own lease is locked. A lower limit that the
+-- user has set stays.
+CREATE FUNCTION bound_rest(p_idle boolean) RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path FROM CURRENT
 AS $$
   SELECT bound_timeout('idle_in_transaction_session_timeout', 1000)
-    AND (p_alone OR bound_timeout('statement_timeout', 1000)
+    AND (p_idle OR bound_timeout('statement_timeout', 1000)
       AND (current_setting('transaction_timeout', true) IS NULL OR bound_timeout('transaction_timeout', 1000)))
 $$;
 

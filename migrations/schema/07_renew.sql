@@ -78,7 +78,7 @@ BEGIN
       JOIN locks l ON l.name = a.name AND l.slot = a.slot WHERE l.grant_id = a.grant_id
         ORDER BY l.name, l.slot FOR NO KEY UPDATE OF l;
   END IF;
-  ok := p_alone OR bound_rest(false);
+  ok := p_alone OR bound_rest(true);
   RETURN QUERY
     WITH asked AS MATERIALIZED (
       SELECT * FROM unnest(p_names, p_tokens, p_grant_ids, p_slots, p_lasting, p_no_longer) WITH ORDINALITY
@@ -145,5 +145,5 @@ BEGIN
   UPDATE locks l SET owner_id = p_owner_id
     WHERE l.name = p_name AND l.slot = 0 AND l.grant_id = p_grant_id
       AND p_token BETWEEN coalesce(l.first_token, l.token) AND l.token AND is_running(l.expires_at, l.ended_at);
-  RETURN FOUND AND bound_rest(false);
+  RETURN FOUND AND bound_rest(true);
 END $$;
