@@ -179,6 +179,12 @@ func (i intruder) attack(t *testing.T, of definer, paths ...string) (found []str
 				found = append(found, fmt.Sprintf("a release looked in the intruder's schema: %v", err))
 			}
 		}
+		if of.name == "acquire_lease" { // of a lock that is free
+			id := uuid.NewString()
+			if err := i.try(t, path, "SELECT pglock.acquire_lease('"+id+"', '"+id+"', '"+id+"', 'intruder', '1 h')"); err != nil {
+				found = append(found, fmt.Sprintf("a grant looked in the intruder's schema: %v", err))
+			}
+		}
 		for _, arguments := range [][]string{of.all, of.required, of.all[:min(len(of.required)+1, len(of.all))]} {
 			err := i.try(t, path, fmt.Sprintf("SELECT * FROM pglock.%s(%s)", of.name, strings.Join(arguments, ", ")))
 			if slices.Contains([]string{"42883", "42703", "42P01", "42704", "42725", "42809"}, sqlState(err)) {
