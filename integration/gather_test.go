@@ -452,9 +452,9 @@ func TestCallsOneAfterAnotherMakeOneStatementEach(t *testing.T) {
 			t.Errorf("%d connections were taken for 5 calls", n)
 		}
 	}
-	if stacks := c.stacks[:runtime.Stack(c.stacks, true)]; strings.Contains(string(stacks), "coalesce.(*Coalescer[") {
-		t.Error("a goroutine of a coalescer is left")
-	}
+	pgtest.Eventually(t, "the goroutines of coalescers to end", func() bool {
+		return !strings.Contains(string(c.stacks[:runtime.Stack(c.stacks, true)]), "coalesce.(*Coalescer[")
+	})
 }
 
 // I1: many calls of one client that try for the same lock at the same time: one gets it, the others hear who.
