@@ -93,8 +93,12 @@ func (h *Held) write(
 	if err := h.Err(); err != nil {
 		return err
 	}
+	_ = protocol.Unconfirmed(h.session.conn) // of an earlier commit
 	err = tx.Commit(ctx)
-	if protocol.ConnectionLost(err) {
+	if err == nil && protocol.Unconfirmed(h.session.conn) {
+		err = protocol.ErrUnconfirmed
+	}
+	if protocol.ConnectionLost(err) || protocol.Fatal(err) {
 		err = fmt.Errorf("%w: %w", pglock.ErrOutcomeUnknown, err)
 		return failure.At(ctx, err, "advisory: commit under lock %q", h.lease.Name())
 	}

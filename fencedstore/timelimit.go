@@ -188,7 +188,7 @@ func (p passage) explain(err error, isDead bool) *TimeLimitError {
 	if setting == "lock_timeout" {
 		least = p.lockLimit()
 	}
-	if strings.HasPrefix(protocol.State(err), "57P") { // an administrator, or the server's end
+	if p.At.IsZero() || strings.HasPrefix(protocol.State(err), "57P") { // none has begun; an administrator, or the server's end
 		return nil
 	}
 	if setting == "" && !isDead || errors.Is(err, ErrTimeLimit) || errors.Is(err, ErrDone) ||

@@ -178,3 +178,38 @@ func TestABridgeRefusesAPooler(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A write over the session of the advisory lock whose wait for the synchronous standby was cancelled is not told as done.
+func TestI17_CancelledStandbyWaitOfAnAdvisoryWriteIsUnknown(t *testing.T) {
+	t.Parallel()
+	server := migrated(t, nil)
+	look := newPeer(t, server.URL())
+	look.exec(t, `SET synchronous_commit = local`)
+	look.exec(t, `CREATE TABLE ledger (token bigint)`)
+	bridge, err := advisory.New(newClient(t, newPool(t, server.URL())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := bridge.TryAcquire(t.Context(), "x", advisory.Bigint(1), pglock.WithTTL(10*time.Minute)) // no renewal waits too
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func() error {
+		return held.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `INSERT INTO ledger VALUES (1)`)
+			return err
+		}, fencedstore.WithSameToken())
+	}
+	syncStandby(t, look, "nobody")
+	done := make(chan error, 1)
+	go func() { done <- write() }()
+	pgtest.Eventually(t, "COMMIT to wait for the standby", func() bool { return waiting(t, look, "SyncRep") == 1 })
+	look.exec(t, `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
+	if err := <-done; !errors.Is(err, pglock.ErrOutcomeUnknown) {
+		t.Errorf("I17: the write says %v", err)
+	}
+	syncStandby(t, look, "")
+	if err := write(); err != nil || one[int](t, look, `SELECT count(*) FROM ledger`) != 2 {
+		t.Errorf("the next write: %v", err)
+	}
+}

@@ -121,13 +121,20 @@ func (s *Slots) Do(ctx context.Context, job string, work Work) error {
 		opts = append(opts, fencedstore.WithTimeLimit(s.limit))
 	}
 	for {
+		var own error // work's
+		var lost bool // the lease of this try
 		err := s.client.Do(ctx, job, func(ctx context.Context, lease *pglock.Lease) error {
-			return s.once(ctx, lease, job, slot, work, opts...)
+			defer func() { lost = errors.Is(lease.Err(), pglock.ErrLost) }()
+			return s.once(ctx, lease, job, slot, func(ctx context.Context, tx pgx.Tx, slot time.Time) error {
+				own = work(ctx, tx, slot)
+				return own
+			}, opts...)
 		})
-		if errors.Is(err, fencedstore.ErrDone) {
+		if errors.Is(err, fencedstore.ErrDone) && own == nil {
 			return nil
 		}
-		if ctx.Err() != nil || !errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
+		if ctx.Err() != nil || own != nil && !lost ||
+			!errors.Is(err, pglock.ErrLost) && !errors.Is(err, pglock.ErrOutcomeUnknown) {
 			return err
 		}
 	}
@@ -161,6 +168,9 @@ func (s *Slots) Begin(ctx context.Context, job string) (*Run, error) {
 	if !errors.Is(err, errOpen) {
 		_ = lease.Release(ctx) // at worst it ends with its TTL
 		return nil, err
+	}
+	if lost := lease.Err(); lost != nil { // while it asked
+		return nil, lost
 	}
 	return &Run{slots: s, job: job, slot: slot, lease: lease}, nil
 }

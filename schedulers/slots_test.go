@@ -3,11 +3,13 @@ package schedulers_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -119,6 +121,68 @@ func TestWorkThatTakesLongerThanItsTimeLimitFailsAndIsNotTriedForEver(t *testing
 	var limit *fencedstore.TimeLimitError
 	if !errors.As(err, &limit) || calls != 1 {
 		t.Errorf("%d calls, %v", calls, err)
+	}
+}
+
+// An error of the work's own is told, whatever it says: only a loss of the job's own lock is a reason to try again.
+func TestWorkThatHasLostSomethingElseIsNotTriedForEver(t *testing.T) {
+	t.Parallel()
+	r := scene.Replicas(t, pgtest.Database(t), 1)[0]
+	for _, of := range []error{pglock.ErrLost, pglock.ErrOutcomeUnknown} {
+		ctx, cancel := context.WithCancel(t.Context())
+		calls := 0
+		err := newSlots(t, r).Do(ctx, "report", func(context.Context, pgx.Tx, time.Time) error {
+			if calls++; calls == 3 {
+				cancel()
+			}
+			return fmt.Errorf("another lock: %w", of)
+		})
+		if cancel(); calls != 1 || !errors.Is(err, of) {
+			t.Errorf("%d calls, %v", calls, err)
+		}
+	}
+}
+
+// losing ends the lease of a job before the transaction that asks whether its slot is done is rolled back.
+type losing struct {
+	breaks func()
+	lost   chan struct{} // the client knows
+}
+
+func (l losing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.EqualFold(q.SQL, "rollback") {
+		l.breaks()
+		<-l.lost
+	}
+	return ctx
+}
+
+func (losing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (l losing) Observe(_ context.Context, e pglock.Event) {
+	if e.Kind == pglock.EventLost {
+		close(l.lost)
+	}
+}
+
+func TestNoRunBeginsWithALeaseThatIsLost(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	conn := db.Conn(t)
+	l := losing{lost: make(chan struct{}), breaks: func() {
+		if _, err := conn.Exec(t.Context(), "SELECT pglock.break_lock('report', 'test', 'test')"); err != nil {
+			t.Error(err)
+		}
+	}}
+	client, err := pglock.New(t.Context(), db.Pool(t), pglock.WithDefaultTTL(2*time.Second), pglock.WithObserver(l))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close(context.WithoutCancel(t.Context())) })
+	store := fencedstore.New(db.Pool(t, func(config *pgxpool.Config) { config.ConnConfig.Tracer = l }))
+	run, err := newSlots(t, scene.Replica{Client: client, Store: store}).Begin(t.Context(), "report")
+	if run != nil || !errors.Is(err, pglock.ErrLost) {
+		t.Errorf("run %v, %v; want ErrLost", run, err)
 	}
 }
 

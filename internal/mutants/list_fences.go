@@ -3,6 +3,15 @@ package main
 // ofFences are the faults of fenced writes: of the fence, the check inside COMMIT, the outcome of a write, and
 // operations outside the database.
 var ofFences = []mutant{
+	{"I17 a COMMIT that ended the connection counts as refused", []edit{
+		{"fencedstore/outcome.go", " && !protocol.Fatal(err)", ""},
+	}, "./fencedstore", "^TestI17_AConnectionThatEnds"},
+	{"I17 an advisory write is told as done that the standby may not have", []edit{
+		{"advisory/write.go", "\tif err == nil && protocol.Unconfirmed(h.session.conn) {", "\tif false {"},
+	}, integration, "^TestI17_CancelledStandbyWaitOfAn"},
+	{"a failed extension is a time limit of zero", []edit{
+		{"fencedstore/timelimit.go", "p.At.IsZero() || ", ""},
+	}, "./fencedstore", "^TestNoTimeLimitEnds"},
 	{"I3 a token passes the fence again", []edit{
 		{schema, "      WHERE f.last_token < p_token\n", "      WHERE f.last_token <= p_token\n"},
 	}, integration, "^TestI3_NoWrite"},

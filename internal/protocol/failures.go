@@ -103,6 +103,13 @@ func ConnectionLost(err error) bool {
 	}
 }
 
+// Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what it
+// was doing may be done. Only pgx tells this of its errors.
+func Fatal(err error) bool {
+	var last *pgconn.PgError
+	return errors.As(err, &last) && (last.SeverityUnlocalized == "FATAL" || last.SeverityUnlocalized == "PANIC")
+}
+
 // stateNoSlot is the refusal of a connection because of max_connections, or of the limit of a role or a database.
 const stateNoSlot = "53300"
 
