@@ -98,15 +98,15 @@ func emptyScreen(t *testing.T, columns, lines int) *screen {
 	return s
 }
 
-// size changes the size of the terminal, of which its program hears by SIGWINCH.
+// size changes the size of the terminal, of which its program hears by SIGWINCH. What it then draws finds the new size.
 func (s *screen) size(columns, lines int) {
 	s.t.Helper()
-	if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(lines)}); err != nil {
-		s.t.Fatal(err)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.emulator.Resize(columns, lines)
+	if err := unix.IoctlSetWinsize(int(s.slave.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(columns), Row: uint16(lines)}); err != nil {
+		s.t.Fatal(err)
+	}
 }
 
 // settings are those of the terminal: whether it echoes, edits lines, makes signals of keys.
