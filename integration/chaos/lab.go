@@ -216,7 +216,7 @@ func (l *lab) finish(ctx context.Context) error {
 			}
 		}
 	}
-	ends(load.Drain, history.Drained, 40*time.Second)
+	ends(load.Drain, history.Drained, 60*time.Second)
 	l.lookForLeftovers(ctx)
 	ends(load.Close, history.Closed, 40*time.Second)
 	l.lookForSessions(ctx)
