@@ -167,8 +167,8 @@ func (b *Bridge) session(ctx context.Context, lease *pglock.Lease, key Key, shar
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", causeOf(taking, ctx, err))
 	}
-	s := &session{conn: conn, name: lease.Name(), key: key, shared: shared}
-	if err = s.open(taking, outlives(lease.TTL()), b.config.pooled); err == nil {
+	s := &session{conn: conn, name: lease.Name(), key: key, shared: shared, idle: outlives(lease)}
+	if err = s.open(taking, b.config.pooled); err == nil {
 		if wait {
 			err = s.lock(taking)
 		} else {
@@ -212,8 +212,13 @@ func (b *Bridge) connect(ctx context.Context) (*pgx.Conn, error) {
 }
 
 // outlives is how long the server lets the session be idle. That is longer than the lease can last after the last ping,
-// so nobody else has the advisory lock while a holder that no longer answers may believe in its lease.
-func outlives(ttl time.Duration) time.Duration { return ttl + ttl/2 + every(ttl) }
+// so nobody else has the advisory lock while a holder that no longer answers may believe in its lease. The heartbeat
+// renews a lease, extended or not, before two thirds of its time are over.
+func outlives(lease *pglock.Lease) time.Duration {
+	ttl := lease.TTL()
+	lasts := max(ttl, time.Until(lease.Deadline()))
+	return lasts + lasts/2 + every(ttl)
+}
 
 // every is how long the session is quiet between two pings, and answer how long one may take.
 func every(ttl time.Duration) time.Duration  { return min(ttl/4, 5*time.Second) }

@@ -67,6 +67,9 @@
 //     most, and waits for the answer for half of the TTL, 10 s at most. So the Context is done before the lock is free,
 //     and after a pause the lease is lost before it (Held.Err). If somebody ends the session on the server during the
 //     cut, both programs may believe that they hold, for three quarters of the TTL at most.
+//   - The same of a lease that is extended (pglock.Lease.Extend, fencedstore.WithTimeLimit): the server keeps the lock
+//     for one and a half times as long as the lease lasts. The server learns of an extension with the bridge's next
+//     question. After a freeze that began between the two, an old program may have the lock before the lease ends.
 //   - The process dies: an old program can take the lock at once, a new one when the lease has ended. A COMMIT that
 //     was under way on another connection may still go on then.
 //   - The lease is lost: the Context is done, and the bridge gives the advisory lock back.

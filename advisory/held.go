@@ -129,7 +129,7 @@ func (h *Held) watch() error {
 			return nil
 		}
 		err := h.listen(quiet)
-		if err == nil && h.ctx.Err() == nil && time.Since(quiet) >= every(h.lease.TTL()) {
+		if err == nil && h.ctx.Err() == nil && h.due(quiet) {
 			err = h.ping()
 			quiet = time.Now()
 		}
@@ -140,6 +140,12 @@ func (h *Held) watch() error {
 	}
 }
 
+// due reports whether the session has been quiet for long, or would end before its lease does, which somebody has
+// extended.
+func (h *Held) due(quiet time.Time) bool {
+	return time.Since(quiet) >= every(h.lease.TTL()) || outlives(h.lease) > h.session.idle
+}
+
 // listen reads until a ping is due, somebody wants the session, or the Held ends.
 func (h *Held) listen(quiet time.Time) error {
 	ctx, cancel := context.WithDeadline(h.ctx, quiet.Add(every(h.lease.TTL())))
@@ -148,7 +154,7 @@ func (h *Held) listen(quiet time.Time) error {
 	h.interrupt = cancel
 	wanted := h.wanted > 0
 	h.mu.Unlock()
-	for !wanted && ctx.Err() == nil {
+	for !wanted && ctx.Err() == nil && !h.due(quiet) {
 		_, err := h.session.conn.WaitForNotification(ctx)
 		if err != nil && (ctx.Err() == nil || h.session.conn.IsClosed()) {
 			return h.session.lost(err)
@@ -160,7 +166,7 @@ func (h *Held) listen(quiet time.Time) error {
 func (h *Held) ping() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.ctx), answer(h.lease.TTL()))
 	defer cancel()
-	return h.session.verify(ctx)
+	return h.session.verify(ctx, outlives(h.lease))
 }
 
 func (h *Held) isWanted() bool {

@@ -32,17 +32,18 @@ type session struct {
 	key    Key
 	number number
 	shared bool
+	idle   time.Duration // how long the session may be idle before the server ends it
 }
 
-// open prepares the session and computes the key. idle is how long the session may be idle before the server ends it.
-func (s *session) open(ctx context.Context, idle time.Duration, pooled bool) error {
+// open prepares the session and computes the key.
+func (s *session) open(ctx context.Context, pooled bool) error {
 	var hash int32
 	var extended int64
 	var set string
 	err := s.conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(),
 		pg_catalog.set_config('idle_session_timeout', $1::text, false),
 		pg_catalog.hashtext($2::text), pg_catalog.hashtextextended($2::text, $3::bigint)`, pgx.QueryExecModeExec,
-		strconv.FormatInt(idle.Milliseconds(), 10), s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended)
+		strconv.FormatInt(s.idle.Milliseconds(), 10), s.key.text, s.key.first).Scan(&s.pid, &set, &hash, &extended)
 	if err != nil {
 		return fmt.Errorf("prepare the session: %w", err)
 	}
@@ -132,17 +133,21 @@ func (s *session) holds() (sql string, args []any) {
 	return sql, []any{classid, objid, objsubid, s.pid, mode}
 }
 
-// verify asks over the session's own connection whether it still has the advisory lock. The error is a LostError.
-func (s *session) verify(ctx context.Context) error {
+// verify asks over the session's own connection whether it still has the advisory lock, and lets it be idle for that
+// long from now on. The error is a LostError.
+func (s *session) verify(ctx context.Context, idle time.Duration) error {
 	sql, args := s.holds()
+	sql += ", pg_catalog.set_config('idle_session_timeout', $6::text, false)"
+	args = append(args, strconv.FormatInt(idle.Milliseconds(), 10))
 	var holds bool
 	for {
-		err := s.conn.QueryRow(ctx, sql, args...).Scan(&holds)
+		err := s.conn.QueryRow(ctx, sql, args...).Scan(&holds, nil)
 		switch {
 		case protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the statement
 		case err != nil || !holds:
 			return s.lost(err)
 		default:
+			s.idle = idle
 			return nil
 		}
 	}

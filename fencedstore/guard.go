@@ -171,7 +171,7 @@ func (c config) guardOnce(ctx context.Context, o opening, send query) (err error
 	look := o.lookout(ctx, p)
 	answer, err := o.read(send(o.sql, o.arguments(receipt)))
 	wait, left := look.stop(), answer.left
-	if err == nil && left >= 0 && left+time.Since(p.At) < o.limit-o.limit/10 {
+	if err == nil && left+time.Since(p.At) < o.limit-o.limit/10 {
 		return invalid("time limit", o.limit.String(),
 			"be given to the first statement of the transaction: its snapshot is older than the extension of the lease")
 	}

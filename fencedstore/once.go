@@ -105,9 +105,12 @@ func openOnce(lease *pglock.Lease, key string, opts []FenceOption, transaction b
 	o.read = func(row pgx.Row) (passed, error) {
 		var first bool
 		var at int64
-		p := passed{left: -1}
+		var left *int64
+		var p passed
 		done := &DoneError{Key: key}
-		if err := row.Scan(&first, &done.Lock, &done.Token, &at, &p.pid); err != nil || first {
+		err := row.Scan(&first, &done.Lock, &done.Token, &at, &left, &p.pid)
+		p.left = time.Duration(protocol.OrZero(left)) * time.Microsecond
+		if err != nil || first {
 			return p, err
 		}
 		done.At = time.UnixMicro(at).UTC()

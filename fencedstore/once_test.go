@@ -217,3 +217,21 @@ func ExampleStore_Once() {
 	// done before: true
 	// payments: 1
 }
+
+// A write that was refused before it began leaves its receipt's row to the next one.
+func TestRefusedWritesUseTheRowOfTheirReceiptAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	l := b.acquire(t, "job")
+	for n := range 20 {
+		for again := range 2 {
+			err := b.store.Once(t.Context(), l, fmt.Sprint(n), nothing)
+			if again == 0 && err != nil || again == 1 && !errors.Is(err, fencedstore.ErrDone) {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := b.number(t, `SELECT count(*) FROM pglock.receipts`); n != 1 {
+		t.Errorf("20 writes, one after another, have left %d receipts, want 1", n)
+	}
+}

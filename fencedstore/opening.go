@@ -28,7 +28,7 @@ type opening struct {
 
 // passed is the server's answer to an opening.
 type passed struct {
-	left time.Duration // what the lease has left; less than 0 if the answer does not say
+	left time.Duration // what the lease has left
 	pid  int           // of the server process that has the transaction
 }
 

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pglock-dev/pglock/internal/failure"
 	"github.com/pglock-dev/pglock/internal/protocol"
+	"github.com/pglock-dev/pglock/internal/server"
 )
 
 // answered reports whether the server itself refused the COMMIT, which was then rolled back. A server that ends the
@@ -45,7 +46,7 @@ const (
 const outcomeLook = 500 * time.Millisecond
 
 // Outcome asks what became of the write of an OutcomeUnknownError, or of a transaction that was guarded WithReceipt. It
-// waits until the answer is final or ctx ends. The answer is then on disk, and on the synchronous standby if you have
+// waits until the answer is final, asking again cannot help, or ctx ends. The answer is then on disk, and on the synchronous standby if you have
 // one. If the server does not know a write, for instance because a failover lost it, the write was rolled back. The
 // server forgets receipts after a week, so ask sooner.
 func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
@@ -56,6 +57,9 @@ func (s *Store) Outcome(ctx context.Context, receipt Receipt) (Outcome, error) {
 }
 
 func outcome(ctx context.Context, db asker, receipt Receipt) (Outcome, error) {
+	if receipt.Schema == "" || receipt.ID == uuid.Nil || receipt.Write == uuid.Nil {
+		return "", invalid("receipt", receipt.String(), "be that of an OutcomeUnknownError, or of WithReceipt")
+	}
 	for {
 		committed, err := db.look(ctx, receipt)
 		switch {
@@ -63,7 +67,7 @@ func outcome(ctx context.Context, db asker, receipt Receipt) (Outcome, error) {
 			return OutcomeCommitted, nil
 		case err == nil:
 			return OutcomeRolledBack, nil
-		case ctx.Err() != nil, slices.Contains(hopeless, protocol.State(err)):
+		case ctx.Err() != nil, server.Lasting(err), err.Error() == closedDB:
 			return "", failure.At(ctx, err, "fencedstore: outcome of write %s", receipt.Write)
 		}
 		timer := time.NewTimer(20 * time.Millisecond)
@@ -78,8 +82,8 @@ func outcome(ctx context.Context, db asker, receipt Receipt) (Outcome, error) {
 // errUnconfirmed says that an answer may not be on the synchronous standby.
 var errUnconfirmed = errors.New("the wait for the synchronous standby was cancelled")
 
-// hopeless are the SQLSTATEs of an answer that asking again does not change: no right, no schema, no function.
-var hopeless = []string{"42501", "3F000", "42883"}
+// closedDB is the error of a closed *sql.DB, for which database/sql has no name.
+const closedDB = "sql: database is closed"
 
 // lookOptions are those of the transaction of a look.
 var lookOptions = pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -195,5 +196,51 @@ func TestI11_OptionsThatDoNotApplyAreRefused(t *testing.T) {
 		if !errors.As(call.err, &bad) || !errors.Is(call.err, pglock.ErrInvalid) || bad.Field != call.field {
 			t.Errorf("%s: %v, want an ArgumentError for %s", what, call.err, call.field)
 		}
+	}
+}
+
+// Outcome asks again where that can help. It does not where everybody would get the same answer for ever.
+func TestOutcomeEndsWhenAskingAgainCannotHelp(t *testing.T) {
+	t.Parallel()
+	database := pgtest.Database(t)
+	receipt := fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
+	without := func(change func(*fencedstore.Receipt)) fencedstore.Receipt {
+		r := receipt
+		change(&r)
+		return r
+	}
+	pool := func(change func(*pgxpool.Config)) *pgxpool.Pool { return database.Pool(t, change) }
+	closed := pool(func(*pgxpool.Config) {})
+	closed.Close()
+	plain := pool(func(*pgxpool.Config) {})
+	for name, c := range map[string]struct {
+		pool    *pgxpool.Pool
+		receipt fencedstore.Receipt
+		says    string
+	}{
+		"closed pool":    {closed, receipt, "closed"},
+		"no database":    {pool(func(c *pgxpool.Config) { c.ConnConfig.Database = "nothing_here" }), receipt, "3D000"},
+		"no such schema": {plain, without(func(r *fencedstore.Receipt) { r.Schema = "nothing_here" }), "3F000"},
+		"empty receipt":  {plain, fencedstore.Receipt{}, "receipt"},
+		"no schema":      {plain, without(func(r *fencedstore.Receipt) { r.Schema = "" }), "receipt"},
+		"no row":         {plain, without(func(r *fencedstore.Receipt) { r.ID = uuid.Nil }), "receipt"},
+		"no write":       {plain, without(func(r *fencedstore.Receipt) { r.Write = uuid.Nil }), "receipt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			db := stdlib.OpenDBFromPool(c.pool)
+			defer db.Close()
+			if c.pool == closed {
+				_ = db.Close()
+			}
+			_, byPgx := fencedstore.New(c.pool).Outcome(ctx, c.receipt)
+			_, bySQL := fencedstore.OutcomeSQL(ctx, db, c.receipt)
+			for _, err := range []error{byPgx, bySQL} {
+				if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), c.says) || (c.says == "receipt") != errors.Is(err, pglock.ErrInvalid) {
+					t.Errorf("%v, want an error that says %q", err, c.says)
+				}
+			}
+		})
 	}
 }

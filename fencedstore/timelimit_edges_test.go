@@ -3,11 +3,13 @@ package fencedstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/internal/pgtest"
@@ -66,5 +68,73 @@ func TestTerminationIsNotTakenForTheTimeLimit(t *testing.T) {
 	}, fencedstore.WithTimeLimit(limit))
 	if err == nil || errors.Is(err, fencedstore.ErrTimeLimit) || !strings.Contains(err.Error(), "57P01") {
 		t.Error(err)
+	}
+}
+
+// Where the write's connection is the only one that the server gives, nobody could extend the lease beside it.
+func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	user := db.Name() + "_only"
+	db.Look(t, func(conn *pgx.Conn) {
+		if _, err := conn.Exec(t.Context(), "CREATE ROLE "+user+" LOGIN PASSWORD 'x' CONNECTION LIMIT 1 IN ROLE pglock_user"); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Cleanup(func() {
+		db.Look(t, func(conn *pgx.Conn) { _, _ = conn.Exec(context.WithoutCancel(t.Context()), "DROP ROLE "+user) })
+	})
+	pool := db.Pool(t, func(c *pgxpool.Config) {
+		c.MaxConns, c.ConnConfig.User, c.ConnConfig.Password = 1, user, "x"
+	})
+	client, err := pglock.New(t.Context(), pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close(t.Context())
+	lease, err := client.TryAcquire(t.Context(), "a", pglock.WithTTL(5*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fencedstore.New(pool).Write(t.Context(), lease, func(context.Context, pgx.Tx) error { return nil },
+		fencedstore.WithTimeLimit(20*time.Second)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A snapshot that is older than the extension shows the old end of the lease: the transaction could not use its time.
+func TestGuardsRefuseALimitThatTheirSnapshotDoesNotShow(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	limit := fencedstore.WithTimeLimit(time.Hour)
+	for name, guard := range map[string]func(pgx.Tx, *pglock.Lease) error{
+		"Guard": func(tx pgx.Tx, l *pglock.Lease) error { return fencedstore.Guard(t.Context(), tx, l, limit) },
+		"GuardAll": func(tx pgx.Tx, l *pglock.Lease) error {
+			return fencedstore.GuardAll(t.Context(), tx, []fencedstore.Fence{{Lease: l}}, limit)
+		},
+		"GuardOnce": func(tx pgx.Tx, l *pglock.Lease) error {
+			return fencedstore.GuardOnce(t.Context(), tx, l, "k", limit)
+		},
+	} {
+		for _, early := range []bool{true, false} {
+			l := b.acquire(t, fmt.Sprint(name, early), pglock.WithTTL(time.Minute)) // Guard's extension lasts
+			err := pgx.BeginTxFunc(t.Context(), b.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+				if !early {
+					if _, err := tx.Exec(t.Context(), "SELECT FROM pg_class LIMIT 1"); err != nil {
+						return err
+					}
+				}
+				if err := guard(tx, l); err != nil {
+					return err
+				}
+				return errors.New("passed")
+			})
+			if early && err.Error() != "passed" {
+				t.Errorf("%s as the first statement: %v", name, err)
+			}
+			if !early && (!errors.Is(err, pglock.ErrInvalid) || !strings.Contains(err.Error(), "first statement")) {
+				t.Errorf("%s under an old snapshot: %v, want ErrInvalid", name, err)
+			}
+		}
 	}
 }

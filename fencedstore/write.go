@@ -86,36 +86,26 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 	if err != nil {
 		return err
 	}
-	w := &writing{opening: o, db: db}
-	defer w.dropHolds()
-	defer func() { _ = w.look.stop() }()
-	conn, err := w.open(ctx, receipt)
-	if err != nil {
+	w := &writing{opening: o, db: db, receipt: receipt}
+	defer w.end(ctx)
+	if err := w.open(ctx); err != nil {
 		return err
 	}
-	// The next write may use the receipt's row when it is known what became of this one, and that it is over.
-	known := true
-	defer func() {
-		if known && !conn.isDead() {
-			rows.putBack(o.home(), receipt)
-		}
-		w.giveBack(ctx, conn)
-	}()
-	err = w.call(ctx, conn, fn)
+	err = w.call(ctx, fn)
 	if theirs, is := err.(ofCallback); is { //nolint:errorlint // not what is inside
-		return ofCallback{w.explainFailure(theirs.error, conn)}
+		return ofCallback{w.explainFailure(theirs.error)}
 	} else if err != nil {
-		return w.explainFailure(err, conn)
+		return w.explainFailure(err)
 	}
 	// A COMMIT that is not answered long after the lease has ended is lost on the way: find out what became of it.
 	patience := max(o.longestTTL(), time.Until(w.pass.At.Add(o.limit))) + resolving
 	committing, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_ = conn.unconfirmed() // of a commit that was the application's own
-	sent, err := conn.commit(committing, o)
+	_ = w.conn.unconfirmed() // of a commit that was the application's own
+	sent, err := w.conn.commit(committing, o)
 	switch {
-	case err == nil && conn.unconfirmed():
-		known = false
+	case err == nil && w.conn.unconfirmed():
+		w.doubt = true
 		err = errors.New("committed, but the wait for the synchronous standby was cancelled")
 		return &OutcomeUnknownError{Receipt: receipt, Err: err}
 	case err == nil:
@@ -123,17 +113,14 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 	case errors.Is(err, errEnded):
 		return err
 	case !sent || answered(err):
-		return fmt.Errorf("commit: %w", w.explainFailure(err, conn))
+		return fmt.Errorf("commit: %w", w.explainFailure(err))
 	}
-	known = false
 	if ctx.Err() == nil {
 		err = failure.OfOurs(err)
 	}
-	w.giveBack(ctx, conn) // the answer may need the pool's only one
+	w.giveBack(ctx) // the answer may need the pool's only one
 	over, err := resolve(ctx, db, receipt, err)
-	if over {
-		rows.putBack(o.home(), receipt)
-	}
+	w.doubt = !over
 	if late := w.explainLimit(err, true); over && err != nil && late != nil {
 		return late
 	}
@@ -143,11 +130,24 @@ func writeOnce(ctx context.Context, db database, o opening, fn func(context.Cont
 // writing is one write under way.
 type writing struct {
 	opening
-	db    database
-	holds []func() // what ends the extensions of its leases
-	pass  passage
-	late  bool // a transaction on the connection has outlasted its limits
-	look  *lookout
+	db      database
+	receipt Receipt
+	doubt   bool       // about a transaction that uses the receipt's row: is it over, and what became of it?
+	holds   []func()   // what ends the extensions of its leases
+	conn    connection // nil when it has none
+	pass    passage
+	late    bool // a transaction on the connection has outlasted its limits
+	look    *lookout
+}
+
+// end gives back whatever the write has. The next write may use the receipt's row if nothing is in doubt.
+func (w *writing) end(ctx context.Context) {
+	w.giveBack(ctx)
+	_ = w.look.stop()
+	if !w.doubt {
+		rows.putBack(w.home(), w.receipt)
+	}
+	w.dropHolds()
 }
 
 func (w *writing) dropHolds() {
@@ -156,51 +156,55 @@ func (w *writing) dropHolds() {
 	}
 }
 
-// open gives a connection with a transaction that has passed its fences. A connection that was dead, or died before
-// anything was done, is replaced by another one. A serialization failure of the fence is tried again: under REPEATABLE
-// READ every wait for a predecessor ends in one.
-func (w *writing) open(ctx context.Context, receipt Receipt) (connection, error) {
+// open begins a transaction that passes its fences. A connection that was dead, or died before anything was done, is
+// replaced by another one. A serialization failure of the fence is tried again: under REPEATABLE READ every wait for a
+// predecessor ends in one.
+func (w *writing) open(ctx context.Context) error {
 	most := openingAgain + w.db.idle()
-	conn, err := w.db.lend(ctx)
 	for dead, again := 0, 0; ; {
-		if err != nil {
-			return nil, err
+		if err := w.lend(ctx); err != nil {
+			return err
 		}
-		err = w.begin(ctx, conn, receipt)
-		switch {
-		case err == nil:
-			return conn, nil
-		case protocol.State(err) == "40001" && again < conflicts && w.lost() == nil:
+		err := w.begin(ctx)
+		if err == nil {
+			w.doubt = false // whoever used the row before has let it go
+			return nil
+		}
+		isDead := w.conn.isDead()
+		w.giveBack(ctx)
+		if protocol.State(err) == "40001" && again < conflicts && w.lost() == nil {
 			again++
-			err = nil
 			continue
 		}
-		isDead := conn.isDead()
-		w.giveBack(ctx, conn)
 		if late := w.explainLimit(err, isDead); late != nil {
-			return nil, late
+			return late
 		}
 		if !isDead || dead >= most || ctx.Err() != nil || w.lost() != nil {
-			return nil, w.explain(err)
+			return w.explain(err)
 		}
 		dead++
 		w.late, w.pass = false, passage{} // those were of the dead one
-		conn, err = w.db.lend(ctx)
 	}
 }
 
-// begin makes the leases last for as long as the transaction may take, and then begins it.
-func (w *writing) begin(ctx context.Context, conn connection, receipt Receipt) error {
+// lend makes the leases last for as long as the transaction may take, and then borrows a connection: an extension needs
+// one too, and there may be no more.
+func (w *writing) lend(ctx context.Context) error {
 	holds, err := w.extend(ctx)
 	w.holds = append(w.holds, holds...)
-	if err != nil {
-		return err
+	if err == nil {
+		w.conn, err = w.db.lend(ctx)
 	}
+	return err
+}
+
+// begin begins the transaction.
+func (w *writing) begin(ctx context.Context) error {
 	w.late = w.late || w.pass.overran() // one that has failed
 	w.pass = w.passage()
 	_ = w.look.stop()
 	w.look = w.lookout(ctx, w.pass)
-	p, err := conn.begin(ctx, w.opening, receipt)
+	p, err := w.conn.begin(ctx, w.opening, w.receipt)
 	if err == nil {
 		w.look.passed(p.pid)
 	}
@@ -217,21 +221,26 @@ func (w *writing) explainLimit(err error, isDead bool) error {
 	return late
 }
 
-// giveBack returns the connection, unless one of its transactions has outlasted its limits.
-func (w *writing) giveBack(ctx context.Context, conn connection) {
-	if w.late || w.pass.overran() {
-		conn.discard(ctx)
+// giveBack returns the connection, if there is one, unless one of its transactions has outlasted its limits.
+func (w *writing) giveBack(ctx context.Context) {
+	if w.conn == nil {
+		return
 	}
-	conn.giveBack()
+	w.doubt = w.doubt || w.conn.isDead()
+	if w.late || w.pass.overran() {
+		w.conn.discard(ctx)
+	}
+	w.conn.giveBack()
+	w.conn = nil
 }
 
 // call runs fn and rolls back unless it returned nil, also when it panics. fn's context ends with ctx, with each of the
 // leases and, with a time limit, shortly after that limit.
-func (w *writing) call(ctx context.Context, conn connection, fn func(context.Context, connection) error) error {
+func (w *writing) call(ctx context.Context, fn func(context.Context, connection) error) error {
 	done := false
 	defer func() {
 		if !done {
-			conn.rollback(ctx)
+			w.conn.rollback(ctx)
 		}
 	}()
 	fnCtx, cancel := context.WithCancelCause(ctx)
@@ -246,7 +255,7 @@ func (w *writing) call(ctx context.Context, conn connection, fn func(context.Con
 		fnCtx, stop = context.WithDeadlineCause(fnCtx, w.pass.At.Add(w.limit+lateBy), late)
 		defer stop()
 	}
-	err := fn(fnCtx, conn)
+	err := fn(fnCtx, w.conn)
 	if err != nil && errors.Is(context.Cause(fnCtx), ErrTimeLimit) && !errors.Is(err, ErrTimeLimit) {
 		late := w.pass.error(limitOf(err), err)
 		late.Wait = w.look.stop()
@@ -274,8 +283,8 @@ func (w *writing) explain(err error) error {
 // explainFailure returns fn's own error, with the loss of the lease beside it when that is the likely reason: the
 // server ends a fenced transaction when its lease ends. What the application's own statements were refused for is left
 // as it is.
-func (w *writing) explainFailure(err error, conn connection) error {
-	if late := w.explainLimit(err, conn.isDead()); late != nil {
+func (w *writing) explainFailure(err error) error {
+	if late := w.explainLimit(err, w.conn.isDead()); late != nil {
 		err = late
 	} else if strings.HasPrefix(protocol.State(err), "LK") {
 		err = w.explain(err)

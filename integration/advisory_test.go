@@ -17,13 +17,18 @@ import (
 	"github.com/pglock-dev/pglock/pglock"
 )
 
-func init() { roles["bridge"] = holdBoth }
+func init() {
+	roles["bridge"] = func(ctx context.Context, url string, say func(report)) error { return holdBoth(ctx, url, say, 0) }
+	roles["extended bridge"] = func(ctx context.Context, url string, say func(report)) error {
+		return holdBoth(ctx, url, say, 4*bridgeTTL)
+	}
+}
 
 const bridgeTTL = 1500 * time.Millisecond
 
-// holdBoth holds the lock "x" and the advisory lock 1. After a gap that is longer than the TTL its first act is to
+// holdBoth holds the lock "x" and the advisory lock 1, for longer than the TTL if extended is not 0. After a gap that is longer than the TTL its first act is to
 // ask whether it holds them; then it tries to write in both ways.
-func holdBoth(ctx context.Context, url string, say func(report)) error {
+func holdBoth(ctx context.Context, url string, say func(report), extended time.Duration) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return err
@@ -40,6 +45,11 @@ func holdBoth(ctx context.Context, url string, say func(report)) error {
 	held, err := bridge.TryAcquire(ctx, "x", advisory.Bigint(1), pglock.WithTTL(bridgeTTL))
 	if err != nil {
 		return err
+	}
+	if extended > 0 {
+		if _, err := held.Lease().Extend(ctx, extended); err != nil {
+			return err
+		}
 	}
 	last := time.Now() // before the report: the pause may begin at once
 	say(report{Event: "held"})
@@ -88,11 +98,26 @@ func lockInBackground(t *testing.T, db *pgtest.DB, look *peer) (got func() (unlo
 // goes on.
 func TestAPausedBridgeLosesItsLeaseBeforeTheAdvisoryLock(t *testing.T) {
 	t.Parallel()
+	for role, lasts := range map[string]time.Duration{"bridge": bridgeTTL, "extended bridge": 4 * bridgeTTL} {
+		t.Run(role, func(t *testing.T) { t.Parallel(); pauseBridge(t, role, lasts) })
+	}
+}
+
+func pauseBridge(t *testing.T, role string, lasts time.Duration) {
 	db := pgtest.Database(t)
 	look := newPeer(t, db.URL())
 	look.exec(t, "CREATE TABLE written (n int)")
-	p := startProcess(t, "bridge", db.URL())
+	p := startProcess(t, role, db.URL())
 	p.await("held")
+	pgtest.Eventually(t, "the bridge has asked for its session since the lease lasts as long", func() (asked bool) {
+		const query = `SELECT EXISTS (SELECT FROM pg_stat_activity a, pglock.locks l WHERE a.datname = current_database()
+			AND a.pid <> pg_backend_pid() AND a.query LIKE '%, pg_catalog.set_config(''idle_session_timeout''%'
+			AND a.query_start > l.expires_at - $1::interval AND l.expires_at - l.acquired_at >= $1::interval)`
+		if err := look.QueryRow(t.Context(), query, lasts).Scan(&asked); err != nil {
+			t.Fatal(err)
+		}
+		return asked
+	})
 	got := lockInBackground(t, db, look)
 	p.signal(syscall.SIGSTOP)
 	stopped := time.Now()

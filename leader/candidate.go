@@ -43,6 +43,7 @@ type Candidate struct {
 	lease   *pglock.Lease           // while fn runs
 	stop    context.CancelCauseFunc // ends the work's context, while fn runs
 	told    time.Time               // when the work's context ended
+	ended   time.Time               // when the lease did: later than told, if fn was asked to stop before
 	since   time.Time               // when the state before that began
 	wish    *wish
 	failure error // of the last campaign, or at the end of the last term
@@ -239,9 +240,11 @@ func (c *Candidate) call(ctx context.Context, lease *pglock.Lease, fn work) (tol
 	working, stop := context.WithCancelCause(lease.Context())
 	defer stop(nil)
 	defer after(ctx, func() { stop(context.Cause(ctx)) })()
-	defer after(working, c.noteEnd)()
+	defer after(working, func() { c.note(&c.told) })()
+	defer after(lease.Context(), func() { c.note(&c.ended) })()
 	c.mu.Lock()
-	c.lease, c.stop, c.since, c.told = lease, stop, time.Now(), time.Time{}
+	c.lease, c.stop, c.since = lease, stop, time.Now()
+	c.told, c.ended = time.Time{}, time.Time{}
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
@@ -274,8 +277,9 @@ func after(ctx context.Context, f func()) (join func()) {
 	}
 }
 
-func (c *Candidate) noteEnd() {
+// note notes that it is now the moment at.
+func (c *Candidate) note(at *time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.told = time.Now()
+	*at = time.Now()
 }

@@ -34,7 +34,7 @@ type Status struct {
 func (c *Candidate) Status() Status {
 	c.mu.Lock()
 	s := Status{Lock: c.name, State: StateIdle, Since: c.since, Err: c.failure}
-	lease, told, running := c.lease, c.told, c.running
+	lease, told, ended, running := c.lease, c.told, c.ended, c.running
 	c.mu.Unlock()
 	if lease == nil {
 		if running {
@@ -45,13 +45,13 @@ func (c *Candidate) Status() Status {
 	s.State, s.Token = StateLeading, lease.Token()
 	switch err := lease.Err(); {
 	case errors.Is(err, pglock.ErrLost):
-		s.State = StateDeposed
+		s.State, s.Since = StateDeposed, ended
 	case err != nil || !told.IsZero():
-		s.State = StateStopping
+		s.State, s.Since = StateStopping, told
 	default:
 		return s
 	}
-	if s.Since = told; told.IsZero() { // the lease has ended just now
+	if s.Since.IsZero() { // the lease has ended just now
 		s.Since = time.Now()
 	}
 	return s

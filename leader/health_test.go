@@ -93,3 +93,22 @@ func TestHealthBearsALeaderThatStops(t *testing.T) {
 		t.Errorf("POST: %d %v", code, body)
 	}
 }
+
+// A leader that was asked to stop still has the lock, and may lose it later. The tolerance counts from the loss.
+func TestDeposedCountsFromTheLossOfLeadership(t *testing.T) {
+	t.Parallel()
+	e := newElection(t)
+	m := e.join("a", true, leader.WithTTL(6*time.Second), leader.WithTolerance(time.Hour))
+	now := m.leads()
+	m.leave()
+	now.told(t)
+	e.eventually("the leader to stop", func() bool { return m.Status().State == leader.StateStopping })
+	before := time.Now()
+	e.breaks()
+	e.eventually("the loss to be known", func() bool { return m.Status().State == leader.StateDeposed })
+	if since := m.Status().Since; since.Before(before) {
+		t.Errorf("deposed since %v before it was", before.Sub(since))
+	}
+	close(now.free)
+	_ = m.ends()
+}

@@ -74,7 +74,7 @@ DROP FUNCTION is_listed(p_name text, p_in_holder text, p_in_session uuid, p_in_m
 DROP FUNCTION watch(p_name text, p_for interval);
 DROP FUNCTION get_lock(p_name text);
 DROP VIEW described;
-DROP FUNCTION once(p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_of timestamptz, p_keep interval, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz);
+DROP FUNCTION once(p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text, p_of timestamptz, p_keep interval, p_database_id uuid, p_slot int, p_receipt_id uuid, p_write_id uuid, p_time_limit interval, OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz, OUT remaining_us bigint);
 DROP FUNCTION bypass_guards(p_reason text, p_actor text);
 DROP FUNCTION unguard_table(p_table regclass);
 DROP FUNCTION guard_table(p_table regclass, p_resource text, p_key text);

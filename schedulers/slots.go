@@ -182,8 +182,9 @@ func (r *Run) Slot() time.Time { return r.slot }
 // and the job should stop.
 func (r *Run) Lease() *pglock.Lease { return r.lease }
 
-// End notes that the slot is done and releases the lock, within ten seconds, even if ctx has ended. After an error
-// somebody may begin the slot again.
+// End notes that the slot is done and releases the lock, even if ctx has ended. It tries for ten seconds; where no
+// server answers, it may need ten more to find out what became of its note. After an error somebody may begin the slot
+// again.
 func (r *Run) End(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()

@@ -39,10 +39,13 @@ var ofAdvisory = []mutant{
 			"context.WithCancelCause(context.WithoutCancel(lease.Context()))"},
 	}, bridging, "^TestABroken|^TestAClosed"},
 	{"advisory: the server ends a quiet session before the lease", []edit{
-		{"advisory/bridge.go", "return ttl + ttl/2 + every(ttl)", "return ttl/2 + 0*every(ttl)"},
+		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return lasts/2 + 0*every(ttl)"},
 	}, integration, "^TestAPausedBridge"},
 	{"advisory: the server never ends a session", []edit{
-		{"advisory/bridge.go", "return ttl + ttl/2 + every(ttl)", "return 0*every(ttl)"},
+		{"advisory/bridge.go", "return lasts + lasts/2 + every(ttl)", "return 0*every(ttl)"},
+	}, integration, "^TestAPausedBridge"},
+	{"advisory: an extended lease outlives its session", []edit{
+		{"advisory/bridge.go", "lasts := max(ttl, time.Until(lease.Deadline()))", "lasts := max(ttl, 0*time.Until(lease.Deadline()))"},
 	}, integration, "^TestAPausedBridge"},
 	{"advisory: a write does not look for the lock", []edit{
 		{"advisory/write.go", "if err := h.Guard(ctx, tx); err != nil {", "if err := h.Err(); err != nil {"},

@@ -70,7 +70,7 @@ var ofExtensions = []mutant{
 		{"fencedstore/timelimit.go", "stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))", "stays := time.Until(f.Lease.Deadline())"},
 	}, store, "^TestTimeLimitOfOneWrite"},
 	{"a lease is long after its write", []edit{
-		{"fencedstore/write.go", "\tdefer w.dropHolds()\n", ""},
+		{"fencedstore/write.go", "\tw.dropHolds()\n}", "}"},
 	}, store, "^TestWorkLonger|^TestTimeLimitExtends"},
 	{"a lower limit of the user is called the time limit", []edit{
 		{"fencedstore/timelimit.go", " ||\n\t\ttime.Since(p.At) < least-least/100 {", " || least < 0 {"},
@@ -80,8 +80,15 @@ var ofExtensions = []mutant{
 		{"fencedstore/sqlconn.go", "\t\tc.dead = c.dead || saysClosed(err)\n\t\tc.rollback(ctx)\n\t\treturn false, err", "\t\treturn false, err"},
 	}, drivers, "^TestI16_TimeLimit"},
 	{"I18 a guard with a time limit takes an older snapshot", []edit{
-		{"fencedstore/guard.go", "\tif err == nil && left >= 0 && ", "\tif err == nil && left < 0 && "},
+		{"fencedstore/guard.go", "\tif err == nil && left+time.Since", "\tif err == nil && left < 0 && left+time.Since"},
 	}, store, "^TestI18_TimeLimit"},
+	{"I18 a guard of work that is done once takes an older snapshot", []edit{
+		{"fencedstore/once.go", "\t\tp.left = time.Duration(protocol.OrZero(left)) * time.Microsecond\n", "\t\tp.left = pglock.MaxTTL\n"},
+	}, store, "^TestGuardsRefuseALimit"},
+	{"a write takes the connection that its lease needs", []edit{
+		{"fencedstore/write.go", "\tholds, err := w.extend(ctx)\n\tw.holds = append(w.holds, holds...)\n\tif err == nil {\n\t\tw.conn, err = w.db.lend(ctx)\n\t}\n",
+			"\tconn, err := w.db.lend(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\tw.conn = conn\n\tholds, err := w.extend(ctx)\n\tw.holds = append(w.holds, holds...)\n"},
+	}, store, "^TestALeaseIsExtendedBefore"},
 
 	{"I4 a write through database/sql has no last check", []edit{
 		{"fencedstore/sqlconn.go", "c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))", "c.tx.ExecContext(ctx, \"SELECT\")"},

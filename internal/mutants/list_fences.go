@@ -87,17 +87,26 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "\tover, err := resolve(ctx, db, receipt, err)\n", "\tover := false\n"},
 	}, integration, "^TestI17_Lost"},
 	{"I17 a later write overwrites the receipt of an unknown outcome", []edit{
-		{"fencedstore/write.go", "\t\tknown = false\n\t\terr = errors.New(", "\t\terr = errors.New("},
+		{"fencedstore/write.go", "\t\tw.doubt = true\n\t\terr = errors.New(", "\t\terr = errors.New("},
 	}, integration, "^TestI17_CancelledStandby"},
 	{"I17 a grant without its standby is answered", []edit{
 		{"internal/protocol/execute.go", "\t\tif Unconfirmed(conn) && err == nil {\n\t\t\treturn ErrUnconfirmed\n\t\t}\n", "\t\t_ = Unconfirmed(conn)\n"},
 	}, integration, "^TestI17_GrantWaits"},
 	{"I17 a commit without its standby is called done", []edit{
-		{"fencedstore/write.go", "\tcase err == nil && conn.unconfirmed():\n", "\tcase err == nil && conn.unconfirmed() && false:\n"},
+		{"fencedstore/write.go", "\tcase err == nil && w.conn.unconfirmed():\n", "\tcase err == nil && w.conn.unconfirmed() && false:\n"},
 	}, integration, "^TestI17_Cancelled"},
 	{"I17 a commit of the application is taken for the write's", []edit{
-		{"fencedstore/write.go", "\t_ = conn.unconfirmed() // of a commit that was the application's own\n", ""},
+		{"fencedstore/write.go", "\t_ = w.conn.unconfirmed() // of a commit that was the application's own\n", ""},
 	}, integration, "^TestI17_Unconfirmed"},
+	{"I17 a refused write wastes the row of its receipt", []edit{
+		{"fencedstore/write.go", "\tif !w.doubt {\n", "\tif !w.doubt && !w.pass.At.IsZero() && w.holds != nil {\n"},
+	}, store, "^TestRefusedWritesUse"},
+	{"an outcome is asked for ever", []edit{
+		{"fencedstore/outcome.go", "server.Lasting(err), err.Error() == closedDB:", "err.Error() == closedDB:"},
+	}, store, "^TestOutcomeEnds"},
+	{"the outcome of a receipt that is none is rolled back", []edit{
+		{"fencedstore/outcome.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && receipt.Write == uuid.Nil"},
+	}, store, "^TestOutcomeEnds"},
 	{"I3 the same key is done twice", []edit{
 		{schema, "  once.is_first := FOUND;", "  once.is_first := true;"},
 	}, integration, "^TestOnce"},

@@ -67,6 +67,9 @@ var ofLeaders = []mutant{
 	{"a campaign ends when the server is away", []edit{
 		{"leader/candidate.go", "\t\tcase lasting(err):\n", "\t\tcase lasting(err) || true:\n"},
 	}, electing, "^TestCampaignGoesOn"},
+	{"a leader is deposed since it was asked to stop", []edit{
+		{"leader/health.go", "s.State, s.Since = StateDeposed, ended", "s.State, s.Since = StateDeposed, told"},
+	}, electing, "^TestDeposedCounts"},
 	{"a deposed leader that works on is healthy", []edit{
 		{"leader/health.go", "s.State == StateDeposed && time.Since", "s.State == StateIdle && time.Since"},
 	}, electing, "^TestHealthFails"},

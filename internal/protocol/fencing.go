@@ -40,7 +40,7 @@ func FenceAll(schema string) string {
 // Once is Fence for the work of a key.
 func Once(schema string) string {
 	return inSchema(`SELECT is_first, lock_name, token,
-			(EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, pg_catalog.pg_backend_pid()
+			(EXTRACT(epoch FROM done_at) OPERATOR(pg_catalog.*) 1000000)::pg_catalog.int8, remaining_us, pg_catalog.pg_backend_pid()
 		FROM {{schema}}.once($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text::pg_catalog.uuid, $5::pg_catalog.text,
 			$6::pg_catalog.text::pg_catalog.timestamptz, pg_catalog.make_interval(secs => $7::pg_catalog.text::pg_catalog.float8), $8::pg_catalog.text::pg_catalog.uuid,
 			$9::pg_catalog.int4, $10::pg_catalog.text::pg_catalog.uuid, $11::pg_catalog.text::pg_catalog.uuid,

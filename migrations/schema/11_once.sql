@@ -7,7 +7,8 @@ CREATE FUNCTION once(
   p_key text, p_name text, p_token bigint, p_grant_id uuid, p_resource text DEFAULT NULL,
   p_of timestamptz DEFAULT NULL, p_keep interval DEFAULT NULL, p_database_id uuid DEFAULT NULL, p_slot int DEFAULT NULL,
   p_receipt_id uuid DEFAULT NULL, p_write_id uuid DEFAULT NULL, p_time_limit interval DEFAULT NULL,
-  OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz)
+  OUT is_first boolean, OUT xact xid8, OUT lock_name text, OUT token bigint, OUT done_at timestamptz,
+  OUT remaining_us bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT
 AS $$
 #variable_conflict use_column
@@ -29,7 +30,7 @@ BEGIN
         quote_literal(p_key), p_of, p_keep
       USING ERRCODE = 'LK012', HINT = 'Keep keys for longer than they can be asked for.';
   END IF;
-  SELECT f.xact INTO once.xact
+  SELECT f.xact, f.remaining_us INTO once.xact, once.remaining_us
     FROM fence(p_name, p_token, p_grant_id, p_resource, true, p_database_id, p_slot, p_receipt_id, p_write_id,
                p_time_limit) f;
   INSERT INTO done_keys AS d (key, lock_name, token, done_at, keep_until)
