@@ -102,7 +102,7 @@ var ofFences = []mutant{
 		{"fencedstore/write.go", "\tif !w.doubt {\n", "\tif !w.doubt && !w.pass.At.IsZero() && w.holds != nil {\n"},
 	}, store, "^TestRefusedWritesUse"},
 	{"an outcome is asked for ever", []edit{
-		{"fencedstore/outcome.go", "server.Lasting(err), err.Error() == closedDB:", "err.Error() == closedDB:"},
+		{"fencedstore/outcome.go", "server.Lasting(err), err.Error() == closedDB:", "server.Lasting(err) && false, err.Error() == closedDB:"},
 	}, store, "^TestOutcomeEnds"},
 	{"the outcome of a receipt that is none is rolled back", []edit{
 		{"fencedstore/outcome.go", "receipt.ID == uuid.Nil || receipt.Write == uuid.Nil", "receipt.ID == uuid.Nil && receipt.Write == uuid.Nil"},
