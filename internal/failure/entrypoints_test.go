@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -156,7 +157,7 @@ func closed(c *pglock.Client, err error) error {
 // entries are the exported functions that take a context and fail when it has ended, as calls on a scene.
 func (s *scene) entries() map[string]func(ctx context.Context) error {
 	fences := []fencedstore.Fence{{Lease: s.lease}, {Lease: s.other}}
-	receipt := fencedstore.Receipt{Schema: "pglock"}
+	receipt := fencedstore.Receipt{Schema: "pglock", ID: uuid.New(), Write: uuid.New()}
 	first := func(_ any, err error) error { return err }
 	return map[string]func(ctx context.Context) error{
 		"pglock.New":        func(ctx context.Context) error { return closed(pglock.New(ctx, s.pool)) },
