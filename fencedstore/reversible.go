@@ -220,7 +220,7 @@ func (r *reversal) run(ctx, working context.Context) error {
 // the lease was held after the call began.
 func confirm(ctx context.Context, lease *pglock.Lease) error {
 	by := lease.Deadline()
-	var last error
+	last := errors.New("no time was left to ask it")
 	for pause := firstPause; time.Until(by) > 0; pause = min(2*pause, longestPause) {
 		// An attempt that hangs in silence leaves time for another one, and none goes on past the deadline.
 		attempt, cancel := context.WithTimeout(ctx, min(lease.TTL()/3, checking, time.Until(by)))

@@ -119,3 +119,20 @@ func TestI7_OperationIsUndoneAtTheDeadlineOfItsEndThoughTheLeaseGoesOn(t *testin
 	}
 	wantCalls(t, calls, "capture apply restore")
 }
+
+// An operation that took longer than its lease is undone without a question, and the error says so.
+func TestI7_OperationThatOutlastedItsLeaseIsUndoneUnasked(t *testing.T) {
+	t.Parallel()
+	l := &line{}
+	s := newStage(t, l.use, pglock.WithTTL(3*time.Second))
+	var calls []string
+	err := s.store.Run(t.Context(), s.lease, told(&calls, func(context.Context) error {
+		l.sever(0) // nobody renews the lease
+		<-s.lease.Context().Done()
+		return nil
+	}, nil))
+	if !errors.Is(err, pglock.ErrLost) || !errors.Is(err, fencedstore.ErrUndone) || !strings.Contains(err.Error(), "no time was left") {
+		t.Errorf("%v, want ErrLost and ErrUndone, and that nobody was asked", err)
+	}
+	wantCalls(t, calls, "capture apply restore")
+}
