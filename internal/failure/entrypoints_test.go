@@ -80,6 +80,9 @@ func newScene(t *testing.T) *scene {
 	s.held, err = s.bridge.TryAcquire(ctx, "bridged", advisory.Bigint(1))
 	must(t, err)
 	t.Cleanup(func() { _ = s.held.Release(context.WithoutCancel(ctx)) })
+	apart, err := s.bridge.TryAcquire(ctx, "apart", advisory.Bigint(4)) // no entry uses its session, which that may end
+	must(t, err)
+	t.Cleanup(func() { _ = apart.Release(context.WithoutCancel(ctx)) })
 	s.admin, err = lockadmin.New(ctx, s.pool)
 	must(t, err)
 	s.tokens, err = fencedhttp.NewTableStore(s.pool, pgx.Identifier{"fencing_tokens"})
@@ -231,7 +234,7 @@ func (s *scene) entries() map[string]func(ctx context.Context) error {
 			return first(s.bridge.Acquire(ctx, "taken", advisory.Bigint(2)))
 		},
 		"advisory.Acquire both": func(ctx context.Context) error {
-			return first(s.bridge.Acquire(ctx, "free bridge", advisory.Bigint(1)))
+			return first(s.bridge.Acquire(ctx, "free bridge", advisory.Bigint(4)))
 		},
 		"advisory.TryAcquire": func(ctx context.Context) error {
 			return first(s.bridge.TryAcquire(ctx, "taken", advisory.Bigint(2)))
