@@ -148,7 +148,7 @@ func (c config) guard(ctx context.Context, o opening, send query) error {
 // guardOnce is guard without the observer. The extensions of the leases end by themselves, because it does not hear of
 // the end of the transaction.
 func (c config) guardOnce(ctx context.Context, o opening, send query) (err error) {
-	holds, err := o.extend(ctx)
+	holds, err := o.extend(ctx, slack(o.limit))
 	defer func() {
 		for _, drop := range holds {
 			if err != nil {

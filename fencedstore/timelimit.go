@@ -115,12 +115,14 @@ func WithTimeLimit(d time.Duration) FenceOption {
 // lateBy is how long after the time limit the callback's context ends, so that the server comes first and says why.
 const lateBy = 2 * time.Second
 
-// slack is how much longer than the time limit a lease lasts, so that the limit ends the transaction first.
-func slack(limit time.Duration) time.Duration { return min(limit/10, time.Second) }
+// slack is how much longer than the time limit a lease lasts at least, so that the limit ends the transaction first.
+func slack(limit time.Duration) time.Duration {
+	return min(max(limit/10, 50*time.Millisecond), time.Second)
+}
 
-// extend makes every lease last for the time limit, all at the same time. The caller ends the extensions with ends,
-// also after an error.
-func (o opening) extend(ctx context.Context) (ends []func(), err error) {
+// extend makes every lease last for the time limit and what is to spare, all at the same time. The caller ends the
+// extensions with ends, also after an error.
+func (o opening) extend(ctx context.Context, spare time.Duration) (ends []func(), err error) {
 	if o.limit == 0 {
 		return nil, nil
 	}
@@ -128,14 +130,14 @@ func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 	for _, f := range o.fences {
 		// An extension by another write may end with that write; the TTL stays.
 		stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))
-		if o.limit > stays && !slices.Contains(short, f.Lease) {
+		if o.limit+spare > stays && !slices.Contains(short, f.Lease) {
 			short = append(short, f.Lease)
 		}
 	}
 	found, errs := make([]func(), len(short)), make([]error, len(short))
 	var all sync.WaitGroup
 	for i, lease := range short {
-		all.Go(func() { found[i], errs[i] = o.extendOne(ctx, lease) })
+		all.Go(func() { found[i], errs[i] = o.extendOne(ctx, lease, spare) })
 	}
 	all.Wait()
 	for i, end := range found {
@@ -146,9 +148,9 @@ func (o opening) extend(ctx context.Context) (ends []func(), err error) {
 	return ends, errors.Join(errs...)
 }
 
-// extendOne makes a lease last a little longer than the time limit, if the grace of the lease leaves room for that.
-func (o opening) extendOne(ctx context.Context, lease *pglock.Lease) (end func(), err error) {
-	end, err = lease.Extend(ctx, min(o.limit+slack(o.limit), pglock.MaxTTL))
+// extendOne makes a lease last longer than the time limit, if the grace of the lease leaves room for that.
+func (o opening) extendOne(ctx context.Context, lease *pglock.Lease, spare time.Duration) (end func(), err error) {
+	end, err = lease.Extend(ctx, min(o.limit+spare, pglock.MaxTTL))
 	if errors.Is(err, pglock.ErrInvalid) {
 		end, err = lease.Extend(ctx, o.limit)
 	}
@@ -164,12 +166,9 @@ type passage hooks.Passage
 
 // passage is that of a transaction which begins now.
 func (o opening) passage() passage {
-	p := passage{At: time.Now(), Limit: o.limit, Given: o.limit > 0}
-	if !p.Given {
-		p.Limit = pglock.MaxTTL
-		for _, f := range o.fences {
-			p.Limit = min(p.Limit, time.Until(f.Lease.Deadline()))
-		}
+	p := passage{At: time.Now(), Limit: cmp.Or(o.limit, pglock.MaxTTL), Given: o.limit}
+	for _, f := range o.fences {
+		p.Limit = min(p.Limit, time.Until(f.Lease.Deadline()))
 	}
 	return p
 }
@@ -199,7 +198,7 @@ func (p passage) explain(err error, isDead bool) *TimeLimitError {
 }
 
 func (p passage) error(setting string, err error) *TimeLimitError {
-	return &TimeLimitError{Setting: setting, Limit: p.Limit, Given: p.Given, Err: err}
+	return &TimeLimitError{Setting: setting, Limit: cmp.Or(p.Given, p.Limit), Given: p.Given > 0, Err: err}
 }
 
 // limitOf is the setting that the server names as the reason, or "".

@@ -102,6 +102,38 @@ func TestALeaseIsExtendedBeforeItsWriteTakesTheOnlyConnection(t *testing.T) {
 	}
 }
 
+// The time limit is for the transaction: a wait for a connection of the pool takes nothing of it.
+func TestAWaitForAConnectionTakesNothingOfTheTimeLimit(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for name, limit := range map[string]time.Duration{"4s": 4 * time.Second, "1min": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := b.db.Pool(t, func(c *pgxpool.Config) { c.MaxConns = 1 })
+			only, err := pool.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			lease := b.acquire(t, name, pglock.WithTTL(2*time.Second))
+			written := make(chan error, 1)
+			var allowed string
+			go func() {
+				written <- fencedstore.New(pool).Write(t.Context(), lease, func(ctx context.Context, tx pgx.Tx) error {
+					return tx.QueryRow(ctx, "SELECT current_setting('statement_timeout')").Scan(&allowed)
+				}, fencedstore.WithTimeLimit(limit))
+			}()
+			pgtest.Eventually(t, "the write to wait for the connection", func() bool {
+				return time.Until(lease.Deadline()) > limit-time.Second
+			})
+			time.Sleep(1500 * time.Millisecond) // longer than what the lease has to spare
+			only.Release()
+			if err := <-written; err != nil || allowed != name {
+				t.Errorf("the transaction may take %s, %v; want %s", allowed, err, name)
+			}
+		})
+	}
+}
+
 // A snapshot that is older than the extension shows the old end of the lease: the transaction could not use its time.
 func TestGuardsRefuseALimitThatTheirSnapshotDoesNotShow(t *testing.T) {
 	t.Parallel()

@@ -187,15 +187,26 @@ func (w *writing) open(ctx context.Context) error {
 	}
 }
 
-// lend makes the leases last for as long as the transaction may take, and then borrows a connection: an extension needs
-// one too, and there may be no more.
+// lend makes the leases last for as long as the transaction may take, and then borrows a connection: an extension may
+// need one too, and there may be no more. A wait for the connection that uses up what the leases have to spare makes it
+// extend them again, by so much more.
 func (w *writing) lend(ctx context.Context) error {
-	holds, err := w.extend(ctx)
-	w.holds = append(w.holds, holds...)
-	if err == nil {
-		w.conn, err = w.db.lend(ctx)
+	most := pglock.MaxTTL - w.limit
+	for spare := slack(w.limit); ; {
+		began := time.Now()
+		holds, err := w.extend(ctx, spare)
+		w.holds = append(w.holds, holds...)
+		if err == nil {
+			w.conn, err = w.db.lend(ctx)
+		}
+		took := time.Since(began)
+		if err != nil || w.limit == 0 || took <= spare || spare >= most {
+			return err
+		}
+		w.conn.giveBack()
+		w.conn = nil
+		spare = min(2*took, most)
 	}
-	return err
 }
 
 // begin begins the transaction.

@@ -347,9 +347,9 @@ func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 	newLedger(t, db)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
-			t.Parallel() // most of it is waiting
 			f := &fencedTx{peer: newHastyPeer(t, db.URL()), look: newHastyPeer(t, db.URL())}
-			b := alone(t, f.peer, t.Name(), 8)
+			b := alone(t, f.peer, t.Name(), 8) // before the others of this loop begin
+			t.Parallel()                       // most of it is waiting
 			f.g = b.with(b.first + 3)
 			f.beginTurn(t, level)
 			f.exec(t, `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`) // the check, as inside COMMIT

@@ -27,8 +27,8 @@ type Wanted struct {
 // Passage is how long a transaction of the application's own may take after it has passed a fence.
 type Passage struct {
 	At    time.Time
-	Limit time.Duration
-	Given bool // by the application
+	Limit time.Duration // by the local clock: what the lease has left may be less than what was given
+	Given time.Duration // by the application; 0: nothing
 }
 
 // beyond is how much longer than the other limits transaction_timeout is, in the SQL function bound_transaction.

@@ -61,10 +61,10 @@ var ofExtensions = []mutant{
 		{schema, "p_database_id, a.slot, NULL, NULL, p_time_limit);", "p_database_id, a.slot);"},
 	}, store, "^TestI16_TimeLimit"},
 	{"a time limit extends no lease", []edit{
-		{"fencedstore/timelimit.go", "\t\tif o.limit > stays && ", "\t\tif o.limit < stays && o.limit < 0 && "},
+		{"fencedstore/timelimit.go", "\t\tif o.limit+spare > stays && ", "\t\tif o.limit < stays && o.limit < 0 && "},
 	}, store, "^TestWorkLonger"},
 	{"a time limit extends one lease of many", []edit{
-		{"fencedstore/timelimit.go", "\t\tif o.limit > stays && ", "\t\tif len(short) == 0 && o.limit > stays && "},
+		{"fencedstore/timelimit.go", "\t\tif o.limit+spare > stays && ", "\t\tif len(short) == 0 && o.limit+spare > stays && "},
 	}, store, "^TestTimeLimitExtends"},
 	{"a time limit is short with the end of another write", []edit{
 		{"fencedstore/timelimit.go", "stays := min(f.Lease.TTL(), time.Until(f.Lease.Deadline()))", "stays := time.Until(f.Lease.Deadline())"},
@@ -86,9 +86,18 @@ var ofExtensions = []mutant{
 		{"fencedstore/once.go", "\t\tp.left = time.Duration(protocol.OrZero(left)) * time.Microsecond\n", "\t\tp.left = pglock.MaxTTL\n"},
 	}, store, "^TestGuardsRefuseALimit"},
 	{"a write takes the connection that its lease needs", []edit{
-		{"fencedstore/write.go", "\tholds, err := w.extend(ctx)\n\tw.holds = append(w.holds, holds...)\n\tif err == nil {\n\t\tw.conn, err = w.db.lend(ctx)\n\t}\n",
-			"\tconn, err := w.db.lend(ctx)\n\tif err != nil {\n\t\treturn err\n\t}\n\tw.conn = conn\n\tholds, err := w.extend(ctx)\n\tw.holds = append(w.holds, holds...)\n"},
+		{"fencedstore/write.go", "\t\tholds, err := w.extend(ctx, spare)\n\t\tw.holds = append(w.holds, holds...)\n\t\tif err == nil {\n\t\t\tw.conn, err = w.db.lend(ctx)\n\t\t}\n",
+			"\t\tconn, err := w.db.lend(ctx)\n\t\tif err != nil {\n\t\t\treturn err\n\t\t}\n\t\tw.conn = conn\n\t\tholds, err := w.extend(ctx, spare)\n\t\tw.holds = append(w.holds, holds...)\n"},
 	}, store, "^TestALeaseIsExtendedBefore"},
+	{"a wait for a connection takes from the time limit", []edit{
+		{"fencedstore/write.go", "took <= spare ||", "took > 0 ||"},
+	}, store, "^TestAWaitForAConnection"},
+	{"a time limit counts as it was given, whatever the lease had left", []edit{
+		{"fencedstore/timelimit.go", "\tsetting, least := limitOf(err), p.Limit\n", "\tp.Limit = cmp.Or(p.Given, p.Limit)\n\tsetting, least := limitOf(err), p.Limit\n"},
+	}, store, "^TestATransactionThatGotLess"},
+	{"an error names the time that was left for the limit that was given", []edit{
+		{"fencedstore/timelimit.go", "Limit: cmp.Or(p.Given, p.Limit)", "Limit: p.Limit"},
+	}, store, "^TestATransactionThatGotLess"},
 
 	{"I4 a write through database/sql has no last check", []edit{
 		{"fencedstore/sqlconn.go", "c.tx.ExecContext(ctx, protocol.Seal(o.schema()), arrayText(o.resources()))", "c.tx.ExecContext(ctx, \"SELECT\")"},
