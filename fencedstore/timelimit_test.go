@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -269,10 +270,16 @@ func TestI16_TimeLimitEndsWhatTakesLongerAndTheErrorSaysSo(t *testing.T) {
 				}
 				t.Run(name+"/"+what+"/"+how, func(t *testing.T) {
 					t.Parallel()
-					l := b.acquire(t, t.Name(), pglock.WithTTL(ttl))
-					begin := time.Now()
-					err := way(t, b, l, c.do, fencedstore.WithTimeLimit(limit))
-					took := time.Since(begin)
+					var err error
+					var took time.Duration
+					for try := range 3 { // a busy machine may lose a short lease
+						l := b.acquire(t, fmt.Sprint(t.Name(), try), pglock.WithTTL(ttl))
+						begin := time.Now()
+						err, took = way(t, b, l, c.do, fencedstore.WithTimeLimit(limit)), time.Since(begin)
+						if ttl > limit || !errors.Is(err, pglock.ErrLost) {
+							break
+						}
+					}
 					var late *fencedstore.TimeLimitError
 					if !errors.As(err, &late) || !errors.Is(err, fencedstore.ErrTimeLimit) {
 						t.Fatalf("%v, want a TimeLimitError", err)

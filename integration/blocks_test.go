@@ -343,13 +343,13 @@ func (f *fencedTx) beginTurn(t *testing.T, level pgx.TxIsoLevel) {
 // From the check inside COMMIT to its end nobody ends a block under any of its turns.
 func TestI4_NobodyEndsABlockWhileATurnCommits(t *testing.T) {
 	t.Parallel()
-	db := pgtest.Database(t)
-	newLedger(t, db)
 	for _, level := range levels {
 		t.Run(string(level), func(t *testing.T) {
+			t.Parallel() // most of it is waiting
+			db := pgtest.Database(t)
+			newLedger(t, db)
 			f := &fencedTx{peer: newHastyPeer(t, db.URL()), look: newHastyPeer(t, db.URL())}
-			b := alone(t, f.peer, t.Name(), 8) // before the others of this loop begin
-			t.Parallel()                       // most of it is waiting
+			b := alone(t, f.peer, t.Name(), 8)
 			f.g = b.with(b.first + 3)
 			f.beginTurn(t, level)
 			f.exec(t, `SET CONSTRAINTS pglock.fence_commit IMMEDIATE`) // the check, as inside COMMIT

@@ -164,7 +164,7 @@ func heldError(a protocol.Answer, name string) *HeldError {
 // no lease any more.
 func (c *Client) grant(parent context.Context, q *pending, g granted) (*Lease, error) {
 	l := newLease(c, parent, q.request, q.GrantID, Token(g.first), g.slot)
-	l.row, l.queued, l.stray = g.token, q.queued, q.lost
+	l.row, l.queued = g.token, q.queued
 	l.extend(g.seen, protocol.Verdict{Remaining: g.left, ExpiresAt: g.expiresAt}, sooner())
 	if !l.Valid() {
 		c.takeBack(q.RequestID, q.lost, q.TTL)

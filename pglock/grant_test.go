@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,72 +75,6 @@ func TestI6_GrantIDOfARefusedRetryIsGivenUp(t *testing.T) {
 			t.Errorf("given up %+v, want the grant ID of the requests, to be spent", given)
 		}
 	})
-}
-
-// An attempt whose answer was lost may arrive when its lease is over and another grant has taken its place. However the
-// lease ends, the server refuses it.
-func TestTrap9_AttemptWhoseAnswerWasLostIsSpentAfterItsLease(t *testing.T) {
-	for name, end := range map[string]func(*testing.T, *fakeServer, *Client) uuid.UUID{
-		"released": func(t *testing.T, _ *fakeServer, c *Client) uuid.UUID {
-			l := mustAcquire(t, c, "report")
-			if err := l.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			return l.grantID
-		},
-		"handed over": func(t *testing.T, s *fakeServer, c *Client) uuid.UUID {
-			l := mustAcquire(t, c, "report")
-			next := lined(t.Context(), s.client(t), WithHolder("b"))
-			time.Sleep(time.Second)
-			if err := l.HandOver(t.Context(), "b"); err != nil {
-				t.Fatal(err)
-			}
-			served(t, next)
-			return l.grantID
-		},
-		"released after other turns": func(t *testing.T, s *fakeServer, c *Client) uuid.UUID {
-			_, l, waiting := inTurn(t, s, c, 1)
-			id := l.grantID
-			for _, next := range append(waiting, nil) {
-				if err := l.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if next != nil {
-					l = served(t, next)
-				}
-			}
-			if l.grantID != id {
-				t.Fatal("they were no turns of one grant")
-			}
-			return id
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newFakeServer()
-				attempts := 0
-				s.fault = func(what string, done bool) error {
-					if what == "acquire" && done {
-						if attempts++; attempts%2 == 1 {
-							return errReset
-						}
-					}
-					return nil
-				}
-				id := end(t, s, s.client(t, WithTurns(MaxTurns, time.Hour)))
-				time.Sleep(time.Second)
-				var spent []uuid.UUID
-				for _, given := range s.of("giveUp") {
-					if given.spend {
-						spent = append(spent, given.grantID)
-					}
-				}
-				if !slices.Contains(spent, id) {
-					t.Errorf("spent %v, want %v", spent, id)
-				}
-			})
-		})
-	}
 }
 
 func TestI6_OutcomeThatStaysUnknownIsReportedAndGivenBack(t *testing.T) {

@@ -52,7 +52,6 @@ func (l *Lease) HandOver(ctx context.Context, to string) error {
 		case err == nil && (next.Outcome == protocol.HandedOver || repeated && next.Outcome == string(ReasonReleased)):
 			l.end(ErrReleased)
 			l.released(ctx, nil)
-			l.spend()
 			l.client.tell(ctx, l.name, next.Handed, sent)
 			return nil
 		case err == nil:

@@ -38,7 +38,6 @@ type Lease struct {
 	row     int64                            // what the server knows the lease by: token, or the last of its block
 	turn    *handoff.Turn[*turnCall, *Lease] // its place in the line of calls that may follow; nil: none may
 	unnamed bool                             // granted to a line: the server does not know the owner
-	stray   bool                             // an attempt to get it may still be under way
 	sight   *sight                           // nil: nobody observes
 
 	ctx    context.Context
@@ -230,7 +229,6 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 		if err == nil {
 			if e.Released {
 				l.released(ctx, nil)
-				l.spend()
 			}
 			l.client.othersWait.Store(e.Handed.Announced || len(e.Handed.Slots) > 0)
 			l.client.tell(ctx, l.name, e.Handed, sent)
@@ -242,21 +240,13 @@ func (l *Lease) Release(ctx context.Context) (err error) {
 			return l.whyLost(ctx, repeated)
 		case !protocol.ConnectionLost(err) && !protocol.LockedOut(err) || errors.Is(err, ErrClosed) || !pause.For(ctx, sayAgain):
 			if ctx.Err() != nil { // it may not have arrived
-				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, l.stray, l.ttl)
+				l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, false, l.ttl)
 			}
 			// ErrLost would say that this lease is lost, so the cause of ctx's end is not part of it.
 			err = errorFromSQL(err, l.name, l.token)
 			return failure.Told(err, "pglock: release lock %q (at worst it ends with its TTL)", l.name)
 		}
 		repeated = repeated || protocol.ConnectionLost(err) && !server.NeverSent(err)
-	}
-}
-
-// spend has the server refuse an attempt that is still under way when the lease is over. It would be granted once
-// another grant has taken the place of this one, and nobody would know of it.
-func (l *Lease) spend() {
-	if l.stray {
-		l.client.takeBack(protocol.RequestID{Name: l.name, GrantID: l.grantID}, true, l.ttl)
 	}
 }
 

@@ -114,7 +114,7 @@ func (c *Client) serveTurns(ctx context.Context, ln *line, turns int) {
 	}
 	for _, call := range calls {
 		if call.err = err; err == nil {
-			turn := &pending{request: call.request, queued: true, lost: q.lost, line: ln, byAgent: true}
+			turn := &pending{request: call.request, queued: true, line: ln, byAgent: true}
 			turn.GrantID = q.GrantID
 			call.lease, call.err = c.grant(call.parent, turn, g)
 		}
@@ -133,7 +133,7 @@ func (l *Lease) passOn(ctx context.Context) bool {
 	now := c.now()
 	passed := c.lines.Pass(l.turn, now, func(call *turnCall, token int64, turn *handoff.Turn[*turnCall, *Lease]) (*Lease, bool) {
 		lease := newLease(c, call.parent, call.request, l.grantID, Token(token), 0)
-		lease.row, lease.turn, lease.queued, lease.unnamed, lease.stray = l.row, turn, true, true, l.stray
+		lease.row, lease.turn, lease.queued, lease.unnamed = l.row, turn, true, true
 		if !c.leases.replace(ctx, l, lease, now) {
 			lease.owner.held.Add(-1) // it never existed
 			lease.cancel(ErrReleased)

@@ -149,6 +149,9 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	if _, err := tx.Exec(t.Context(), `SELECT pglock.acquire_lease('a', gen_random_uuid(), gen_random_uuid(), 'worker', '1 hour')`); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := tx.Exec(t.Context(), "SET LOCAL idle_in_transaction_session_timeout = '1min'"); err != nil { // for a busy machine
+		t.Fatal(err)
+	}
 	done := make(chan answer, 1)
 	go func() { done <- in(t, db.URL(), "prune", "--timeout", "1m") }()
 	deadline, waiting := time.Now().Add(patience), 0

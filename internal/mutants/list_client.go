@@ -63,18 +63,6 @@ var ofRequests = []mutant{
 	{"trap 9: requests whose attempts may be on their way are not spent", []edit{
 		{"internal/takeback/takeback.go", "Spend: spend, Done:", "Spend: false, Done:"},
 	}, library, "^TestRequestsAre|^TestTrap9_"},
-	{"trap 9: an attempt whose answer was lost is not spent after a release", []edit{
-		{"pglock/lease.go", "\t\t\t\tl.spend()\n", ""},
-	}, library, "^TestTrap9_Attempt"},
-	{"trap 9: an attempt whose answer was lost is not spent after a hand-over", []edit{
-		{"pglock/handover.go", "\t\t\tl.spend()\n", ""},
-	}, library, "^TestTrap9_Attempt"},
-	{"trap 9: turns do not know of an attempt whose answer was lost", []edit{
-		{"pglock/turns.go", "queued: true, lost: q.lost,", "queued: true,"},
-	}, library, "^TestTrap9_Attempt"},
-	{"trap 9: a turn that was passed on does not know of an attempt whose answer was lost", []edit{
-		{"pglock/turns.go", "= l.row, turn, true, true, l.stray", "= l.row, turn, true, true, false"},
-	}, library, "^TestTrap9_Attempt"},
 	{"requests are taken back one by one", []edit{
 		{"internal/takeback/takeback.go", "func New() *List { return &List{most: Most} }", "func New() *List { return &List{most: 1} }"},
 		{"internal/takeback/takeback.go", "min(2*l.most, Most), 0\n", "1, 0\n"},

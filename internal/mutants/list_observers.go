@@ -33,7 +33,7 @@ var ofObservers = []mutant{
 		{"pglock/observing.go", "if s == nil || !s.held || s.over {", "if s == nil || s.over {"},
 	}, library, "^TestFailedCall"},
 	{"observers: a release is told after what it has granted", []edit{
-		{"pglock/lease.go", "\t\t\t\tl.released(ctx, nil)\n\t\t\t\tl.spend()\n", "\t\t\t\tl.spend()\n"},
+		{"pglock/lease.go", "\t\t\tif e.Released {\n\t\t\t\tl.released(ctx, nil)\n\t\t\t}\n", ""},
 	}, library, "^TestEachWayOfALock"},
 	{"observers: a turn is not told", []edit{
 		{"pglock/leases.go", "\tl.passedTo(ctx, next, now)\n", ""},
