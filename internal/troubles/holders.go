@@ -4,6 +4,7 @@ package troubles
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -111,8 +112,14 @@ func longQueue(ctx context.Context, s *Stage) error {
 	if err != nil {
 		return err
 	}
-	err = s.exec(ctx, `SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), 'app-' || 2 + n % 7 || '/reporter[' || 900 + n || ']', '30 s',
-		p_wait => true, p_session_ttl => CASE WHEN n % 15 = 4 THEN '100 ms' ELSE '2 h' END::interval) FROM generate_series(1, 200) n`)
+	for n := 1; n <= 200 && err == nil; n++ { // each in a transaction of its own, which may take a second
+		ttl := 2 * time.Hour
+		if n%15 == 4 {
+			ttl = 100 * time.Millisecond
+		}
+		err = s.exec(ctx, `SELECT pglock.acquire_lease('nightly-report', gen_random_uuid(), gen_random_uuid(), $1, '30 s',
+			p_wait => true, p_session_ttl => $2)`, fmt.Sprintf("app-%d/reporter[%d]", 2+n%7, 900+n), ttl)
+	}
 	if err == nil {
 		err = s.until(ctx, "the death of some", "SELECT count(*) = 14 FROM pglock.list_waiters('nightly-report') WHERE NOT alive")
 	}
