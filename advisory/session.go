@@ -33,6 +33,7 @@ type session struct {
 	number number
 	shared bool
 	idle   time.Duration // how long the session may be idle before the server ends it
+	cut    bool          // the release of the Held has ended it, in the middle of a statement
 }
 
 // open prepares the session and computes the key.
@@ -162,8 +163,15 @@ func (s *session) end(ctx context.Context) error {
 	defer s.conn.Close(ctx)
 	call, args := s.number.call(s.function("pg_advisory_unlock"))
 	var unlocked bool
-	if err := s.conn.QueryRow(ctx, "SELECT "+call, args...).Scan(&unlocked); err != nil || !unlocked {
-		return s.lost(err)
+	for !s.cut {
+		err := s.conn.QueryRow(ctx, "SELECT "+call, args...).Scan(&unlocked)
+		switch {
+		case protocol.Transient(err) && ctx.Err() == nil: // somebody has cancelled the statement
+		case err != nil || !unlocked:
+			return s.lost(err)
+		default:
+			return nil
+		}
 	}
 	return nil
 }

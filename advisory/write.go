@@ -48,6 +48,8 @@ func (h *Held) Write(
 	defer context.AfterFunc(h.ctx, func() { cancel(context.Cause(h.ctx)) })()
 	began := time.Now()
 	err = h.write(working, fn, opts)
+	h.session.cut = h.session.conn.IsClosed() && errors.Is(err, context.Canceled) &&
+		context.Cause(working) == pglock.ErrReleased
 	if p := hooks.Passed(h.lease, nil); p != nil && p.At.After(began) && p.Overran() && keepsLimits(h.session.conn) {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbye)
 		_ = h.session.conn.Close(closing) // the goroutine of h notices

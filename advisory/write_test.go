@@ -1,15 +1,18 @@
 package advisory_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/pglock-dev/pglock/advisory"
@@ -191,6 +194,71 @@ func TestAStatementThatIsCutShortEndsTheSession(t *testing.T) {
 		t.Errorf("the write ended with %v", err)
 	}
 	wantLost(t, h)
+}
+
+// A release that ends a write in the middle of a statement ends the session, and both locks were held until then.
+func TestAReleaseThatIsInAWritesWayIsNoLoss(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	h := s.hold(s.bridge(), "x", advisory.Bigint(1))
+	wrote := make(chan error, 1)
+	go func() {
+		wrote <- h.Write(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT pg_sleep(60)")
+			return err
+		})
+	}()
+	s.eventually("the statement to run", `SELECT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event = 'PgSleep')`)
+	if err := h.Release(t.Context()); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if err := await(t, "the write", wrote); !errors.Is(err, pglock.ErrReleased) {
+		t.Errorf("a write whose locks were released: %v, want ErrReleased", err)
+	}
+	s.eventually("the advisory lock to be free", `SELECT NOT EXISTS (SELECT FROM advisory_locks)`)
+}
+
+// cancelling answers for the server, once, that the statement which gives the advisory lock back was cancelled.
+type cancelling struct {
+	net.Conn
+	did    bool
+	answer bytes.Buffer
+}
+
+func (c *cancelling) Write(p []byte) (int, error) {
+	if c.did || !bytes.Contains(p, []byte("pg_advisory_unlock")) {
+		return c.Conn.Write(p)
+	}
+	c.did = true
+	refusal, err := (&pgproto3.ErrorResponse{Severity: "ERROR", Code: "57014", Message: "canceled"}).Encode(nil)
+	if err == nil {
+		refusal, err = (&pgproto3.ReadyForQuery{TxStatus: 'I'}).Encode(refusal)
+	}
+	c.answer.Write(refusal)
+	return len(p), err
+}
+
+func (c *cancelling) Read(p []byte) (int, error) {
+	if c.answer.Len() > 0 {
+		return c.answer.Read(p)
+	}
+	return c.Conn.Read(p)
+}
+
+// Whoever cancels the statement that gives the advisory lock back costs nobody anything.
+func TestACancelledUnlockIsSentAgain(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	var conn *cancelling
+	h := s.hold(s.bridge(advisory.WithConnConfig(s.config(func(c net.Conn) net.Conn {
+		conn = &cancelling{Conn: c}
+		return conn
+	}))), "x", advisory.Bigint(1))
+	if err := h.Release(t.Context()); err != nil || !conn.did {
+		t.Errorf("release: %v, cancelled: %v", err, conn.did)
+	}
+	s.eventually("the advisory lock to be free", `SELECT NOT EXISTS (SELECT FROM advisory_locks)`)
 }
 
 // A write that hangs keeps an old program out for no longer than the lease had left when it began.

@@ -4,10 +4,14 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/lib/pq"
+
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/protocol"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -67,5 +71,14 @@ func sqlDeposit(s *scene, db *sql.DB) deposit {
 			}
 			return last()
 		}, opts...)
+	}
+}
+
+// lib/pq says driver.ErrBadConn for a connection that the server ends, but not for one that ends in a crash.
+func TestI17_APanicAtCommitIsNoRefusalForLibPQ(t *testing.T) {
+	for severity, want := range map[string]bool{"PANIC": true, "FATAL": true, "ERROR": false} {
+		if err := fmt.Errorf("commit: %w", &pq.Error{Severity: severity, Code: "53100"}); protocol.Fatal(err) != want {
+			t.Errorf("%v, %s: fatal %v", err, severity, !want)
+		}
 	}
 }

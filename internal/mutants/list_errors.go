@@ -20,6 +20,9 @@ var ofErrors = []mutant{
 	{"an unknown outcome is taken for a timeout of the caller's", []edit{
 		{"fencedstore/outcome.go", "errors.Join(cause, failure.OfOurs(err))", "errors.Join(cause, err)"},
 	}, drivers, "^TestI17_Outcome"},
+	{"I17 a crash is told by pgx alone", []edit{
+		{"internal/protocol/failures.go", "\tseverity := Field(err, FieldSeverity)\n", "\tseverity := \"\"\n\tif e := (*pgconn.PgError)(nil); errors.As(err, &e) {\n\t\tseverity = e.SeverityUnlocalized\n\t}\n"},
+	}, drivers, "^TestI17_APanic"},
 
 	{"a connection that overran its limits goes back to the pool", []edit{
 		{"fencedstore/write.go", "\tif w.late || w.pass.overran() {\n", "\tif false {\n"},

@@ -35,6 +35,7 @@ func State(err error) string {
 
 // The fields of a server's error that the protocol uses.
 const (
+	FieldSeverity   = 'S' // of pgx in English, whatever lc_messages says
 	FieldDetail     = 'D'
 	FieldMessage    = 'M'
 	FieldSchema     = 's'
@@ -50,8 +51,9 @@ func Field(err error, name byte) string {
 	var legacy interface{ Get(byte) string } // lib/pq
 	switch {
 	case errors.As(err, &e):
-		return map[byte]string{FieldDetail: e.Detail, FieldMessage: e.Message, FieldSchema: e.SchemaName, FieldTable: e.TableName,
-			FieldColumn: e.ColumnName, FieldConstraint: e.ConstraintName, FieldWhere: e.Where}[name]
+		return map[byte]string{FieldSeverity: e.SeverityUnlocalized, FieldDetail: e.Detail, FieldMessage: e.Message,
+			FieldSchema: e.SchemaName, FieldTable: e.TableName, FieldColumn: e.ColumnName,
+			FieldConstraint: e.ConstraintName, FieldWhere: e.Where}[name]
 	case errors.As(err, &legacy):
 		return legacy.Get(name)
 	}
@@ -104,10 +106,10 @@ func ConnectionLost(err error) bool {
 }
 
 // Fatal reports whether the server, or a pooler before it, has ended the connection with this error, or crashed: what it
-// was doing may be done. Only pgx tells this of its errors.
+// was doing may be done.
 func Fatal(err error) bool {
-	var last *pgconn.PgError
-	return errors.As(err, &last) && (last.SeverityUnlocalized == "FATAL" || last.SeverityUnlocalized == "PANIC")
+	severity := Field(err, FieldSeverity)
+	return severity == "FATAL" || severity == "PANIC"
 }
 
 // stateNoSlot is the refusal of a connection because of max_connections, or of the limit of a role or a database.
