@@ -167,11 +167,13 @@ func TestBriefLeaseThatRanOutForNothingIsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		how   string
 		late  int // in three times, all in all
+		after int // a pause that goes on when the loss is told
 		finds []string
 	}{
-		"beside a crowd":              {history.Brief, 21, []string{"lost for nothing"}},
-		"beside a crowd, and it hung": {history.Brief, 90, nil},
-		"anywhere else":               {"acquire", 0, nil},
+		"beside a crowd":                    {history.Brief, 21, 20, []string{"lost for nothing"}},
+		"beside a crowd, and it hung":       {history.Brief, 90, 20, nil},
+		"beside a crowd, and it still hung": {history.Brief, 0, 70, nil},
+		"anywhere else":                     {"acquire", 0, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tell(t)
@@ -182,6 +184,8 @@ func TestBriefLeaseThatRanOutForNothingIsFound(t *testing.T) {
 			s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(0), At: ms(190)}) // long before
 			s.Event(history.Event{Kind: history.Lets, Who: alice, Lease: 1, At: ms(500), Name: "x", Until: ms(480)})
 			s.Event(history.Event{Kind: history.Left, Who: alice, Lease: 1, At: ms(501), Name: "x", Class: "lost", Reason: "expired"})
+			s.Event(history.Event{Kind: history.Late, Who: alice, From: ms(490), At: ms(490 + c.after)})
+			s.Event(history.Event{Kind: history.Late, Who: bob, From: ms(1400), At: ms(1600)})
 			s.finds(c.finds...)
 		})
 	}

@@ -270,6 +270,7 @@ func (j *Judge) Finish(s history.State, logs []string) {
 	j.chains.finish(s)
 	j.answers.finish(s)
 	j.tokens.finish()
+	j.losses.finish()
 	for _, log := range logs {
 		j.serverLog(log)
 	}

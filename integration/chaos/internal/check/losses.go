@@ -4,6 +4,7 @@ package check
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -20,6 +21,14 @@ type losses struct {
 	slow  []span                  // of looks and marks that took long: everybody's requests did
 	went  []history.Promotion     // that lost commits
 	late  map[int][]span          // of workers: when they, or the server, were a little late
+	brief []loss                  // of short leases: a pause that cost one is told when it is over
+}
+
+// loss is one that nothing explains yet.
+type loss struct {
+	history.Event
+	has  history.Event // when the lease was given
+	last history.Time  // it was certainly valid until then
 }
 
 const (
@@ -28,6 +37,7 @@ const (
 	slowAnswer = 100 * time.Millisecond // of a look or a mark
 	lossSettle = 3 * time.Second        // after a fault
 	mayBeLate  = 4                      // a short lease must bear this part of its TTL
+	toldBy     = time.Second            // so long after its beginning a pause is told
 )
 
 // answered notes how long the server took for something that takes no time.
@@ -39,6 +49,7 @@ func (l *losses) answered(from, to history.Time) {
 }
 
 func (l *losses) event(e history.Event) {
+	l.judge(e.At.Add(-toldBy))
 	switch e.Kind {
 	case history.Has:
 		l.since[e.Lease] = e
@@ -76,13 +87,34 @@ func (l *losses) event(e history.Event) {
 		if l.faults.Disturbed(worker(e.Who), from, e.At, lossSettle) || l.wasSlow(from, e.At) {
 			return
 		}
-		lateness := l.lateness(worker(e.Who), last.Add(-has.TTL), last.Add(has.TTL))
-		if has.TTL < shortest && (has.How != history.Brief || lateness >= has.TTL/mayBeLate) {
-			return
+		switch lost := (loss{e, has, last}); {
+		case has.TTL >= shortest:
+			l.unexplained(lost)
+		case has.How == history.Brief:
+			l.brief = append(l.brief, lost)
 		}
-		l.blame("lost for nothing", e.At, []string{e.Name}, fmt.Sprintf("%s the lease of lock %q with token %d and a TTL of %v ran out, with no fault that explains it: %s", sayWho(e.Who), e.Name, has.Token, has.TTL, e.Error))
 	}
 }
+
+// judge decides about the short leases that were lost until then.
+func (l *losses) judge(until history.Time) {
+	for len(l.brief) > 0 && l.brief[0].At <= until {
+		lost := l.brief[0]
+		l.brief = l.brief[1:]
+		ttl := lost.has.TTL
+		if l.lateness(worker(lost.Who), lost.last.Add(-ttl), lost.last.Add(ttl)) < ttl/mayBeLate {
+			l.unexplained(lost)
+		}
+	}
+}
+
+func (l *losses) unexplained(e loss) {
+	l.blame("lost for nothing", e.At, []string{e.Name}, fmt.Sprintf("%s the lease of lock %q with token %d and a TTL of %v "+
+		"ran out, with no fault that explains it: %s", sayWho(e.Who), e.Name, e.has.Token, e.has.TTL, e.Error))
+}
+
+// finish is called when nothing more will be told.
+func (l *losses) finish() { l.judge(history.Time(math.MaxInt64)) }
 
 func (l *losses) wasSlow(from, to history.Time) bool {
 	return slices.ContainsFunc(l.slow, func(k span) bool { return k.from <= to && k.to >= from })
