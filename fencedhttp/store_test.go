@@ -136,13 +136,14 @@ func TestAdvanceWaitsForAnOpenTransactionAndSeesWhatItWrote(t *testing.T) {
 		last, err := s.Advance(t.Context(), "r", 7)
 		answers <- answer{last, err}
 	}()
-	for blocked := false; !blocked; {
+	pgtest.Eventually(t, "the waiter is blocked", func() (blocked bool) {
 		err := watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
 			AND application_name = 'waiter' AND wait_event_type = 'Lock')`).Scan(&blocked)
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+		return blocked
+	})
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pglock-dev/pglock/fencedstore"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/lockadmin"
 	"github.com/pglock-dev/pglock/pglock"
 )
@@ -171,11 +172,7 @@ func TestWritesThroughDatabaseSQLAnswerAsThoseOfAStore(t *testing.T) {
 				}
 				// A connection that was given up ends its transaction by itself, a moment later.
 				const open = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'`
-				for begin := time.Now(); b.number(t, open) != 0; {
-					if time.Since(begin) > 10*time.Second {
-						t.Fatalf("%d transactions are left open", b.number(t, open))
-					}
-				}
+				pgtest.Eventually(t, "no transaction is left open", func() bool { return b.number(t, open) == 0 })
 			})
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pglock-dev/pglock/fencedstore"
 	"github.com/pglock-dev/pglock/lockadmin"
+	"github.com/pglock-dev/pglock/internal/pgtest"
 	"github.com/pglock-dev/pglock/pglock"
 )
 
@@ -49,11 +50,9 @@ func TestTimeLimitExtendsEveryLeaseOfAWrite(t *testing.T) {
 	}, fencedstore.WithTimeLimit(limit)); err != nil {
 		t.Fatal(err)
 	}
-	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '6.5 s'`) > 0; {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatal("ten seconds after the write some leases are long still")
-		}
-	}
+	pgtest.Eventually(t, "no lease is long any more", func() bool {
+		return b.number(t, `SELECT count(*) FROM pglock.locks WHERE expires_at > clock_timestamp() + interval '6.5 s'`) == 0
+	})
 }
 
 // Two writes of one lease run at once. The end of the longer one leaves the lease as long as the other needs it.
@@ -72,19 +71,11 @@ func TestTimeLimitOfOneWriteDoesNotEndWithAnother(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for begin := time.Now(); b.left(t, "both") < 50*time.Minute; {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatal("the longer write has not extended the lease")
-		}
-	}
+	pgtest.Eventually(t, "the longer write has extended the lease", func() bool { return b.left(t, "both") >= 50*time.Minute })
 	if err := b.store.Write(t.Context(), l, func(context.Context, pgx.Tx) error {
 		close(begun)
 		<-ended
-		for begin := time.Now(); b.left(t, "both") > 20*time.Minute; {
-			if time.Since(begin) > 10*time.Second {
-				t.Fatalf("the longer write has ended, and the lease lasts for %v", b.left(t, "both"))
-			}
-		}
+		pgtest.Eventually(t, "the lease lasts for the shorter write", func() bool { return b.left(t, "both") <= 20*time.Minute })
 		if left, trusted := b.left(t, "both"), time.Until(l.Deadline()); left < 9*time.Minute || trusted < 9*time.Minute {
 			t.Errorf("the lease lasts for %v and is trusted for %v, want nearly ten minutes", left, trusted)
 		}
@@ -252,11 +243,7 @@ func TestNextTurnHasNothingOfAnExtension(t *testing.T) {
 			}
 		})
 	}
-	for begin := time.Now(); b.number(t, `SELECT count(*) FROM pglock.waiters`) == 0; {
-		if time.Since(begin) > 10*time.Second {
-			t.Fatal("nobody waits")
-		}
-	}
+	pgtest.Eventually(t, "somebody waits", func() bool { return b.number(t, `SELECT count(*) FROM pglock.waiters`) > 0 })
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}

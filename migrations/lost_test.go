@@ -150,14 +150,14 @@ func keepBusy(t *testing.T, conn *pgx.Conn) {
 // blocked returns when so many sessions of the database wait for a lock.
 func blocked(t *testing.T, db *pgtest.DB, want int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
 	conn := db.Conn(t)
-	for waiting := 0; waiting < want; {
-		err := conn.QueryRow(ctx, `SELECT count(*) FROM pg_stat_activity
+	pgtest.Eventually(t, "they wait for a lock", func() bool {
+		var waiting int
+		err := conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE datname = current_database() AND backend_type = 'client backend' AND wait_event_type = 'Lock'`).Scan(&waiting)
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
+		return waiting >= want
+	})
 }

@@ -55,16 +55,14 @@ func exercise(t *testing.T, pool *pgxpool.Pool, schema string) {
 			t.Errorf("extended, Check = %v, %v", left, err)
 		}
 		end()
-		for begin := time.Now(); time.Until(l.Deadline()) > exercised; {
-			if time.Since(begin) > 20*time.Second {
-				t.Fatalf("twenty seconds after the end of the extension the lease is trusted for %v", time.Until(l.Deadline()))
-			}
-		}
-		for left := time.Hour; left > exercised; {
-			if left, err = l.Check(t.Context()); err != nil {
+		pgtest.Eventually(t, "the lease is trusted for its TTL again", func() bool { return time.Until(l.Deadline()) <= exercised })
+		pgtest.Eventually(t, "the lock is taken for its TTL again", func() bool {
+			left, err := l.Check(t.Context())
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
+			return left <= exercised
+		})
 	}
 	store := fencedstore.New(pool)
 	if err := store.Write(t.Context(), l, func(context.Context, pgx.Tx) error { return nil }, fencedstore.WithSameToken(),

@@ -207,16 +207,15 @@ func TestGuardWaitsForWritersNoLongerThanItIsTold(t *testing.T) {
 // blocked returns when the program waits for somebody's lock.
 func blocked(tb testing.TB, db *pgtest.DB) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
-	defer cancel()
 	conn := db.Conn(tb)
-	for waits := false; !waits; {
-		err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_stat_activity
+	pgtest.Eventually(tb, "the program waits for a lock", func() (waits bool) {
+		err := conn.QueryRow(tb.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
 			WHERE datname = current_database() AND application_name LIKE 'pglock %/pglock-admin%' AND wait_event_type = 'Lock')`).Scan(&waits)
 		if err != nil {
 			tb.Fatal(err)
 		}
-	}
+		return waits
+	})
 }
 
 func TestGuardRefusesWhatCannotBeGuardedAndSaysWhy(t *testing.T) {

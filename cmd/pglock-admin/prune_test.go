@@ -154,13 +154,14 @@ func TestI21_PruneLeavesALockThatIsGrantedWhileItWaitsForTheTable(t *testing.T) 
 	}
 	done := make(chan answer, 1)
 	go func() { done <- in(t, db.URL(), "prune", "--timeout", "1m") }()
-	deadline, waiting := time.Now().Add(patience), 0
-	for waiting == 0 && time.Now().Before(deadline) {
+	waiting := 0
+	pgtest.Eventually(t, "prune waits for the table", func() bool {
 		if err := look.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
 			WHERE `+tableOfLocks+` AND mode = 'ShareRowExclusiveLock' AND NOT granted`).Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
-	}
+		return waiting > 0
+	})
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

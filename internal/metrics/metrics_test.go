@@ -225,11 +225,10 @@ func TestABlockedTransactionAndTheOneThatBlocksIt(t *testing.T) {
 	}()
 	c := newCollector(t, newAdmin(t, db.Pool(t)))
 	var got map[string]float64
-	for deadline := time.Now().Add(30 * time.Second); got["pglock_blocked_transactions"] != 1; {
-		if got = scrape(t, c); time.Now().After(deadline) {
-			t.Fatalf("nobody is blocked: %v", got)
-		}
-	}
+	pgtest.Eventually(t, "one is blocked", func() bool {
+		got = scrape(t, c)
+		return got["pglock_blocked_transactions"] == 1
+	})
 	want(t, got, map[string]float64{"pglock_blocking_transactions": 1})
 	between(t, got, "pglock_blocking_transaction_seconds", 0.0001, 60)
 	execute(t, blocker, `ROLLBACK`)
@@ -257,11 +256,7 @@ func TestAFailedScrapeSaysSoAndShowsNoOldNumbers(t *testing.T) {
 		t.Errorf("errors %v", failures)
 	}
 	execute(t, conn, `ROLLBACK`)
-	for deadline := time.Now().Add(30 * time.Second); scrape(t, c)["pglock_leases"] != 5; {
-		if time.Now().After(deadline) {
-			t.Fatal("it does not recover")
-		}
-	}
+	pgtest.Eventually(t, "it recovers", func() bool { return scrape(t, c)["pglock_leases"] == 5 })
 }
 
 // queries counts statements that ask for statistics, and tells of each that begins.
